@@ -562,6 +562,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.runs.dataset': ('study/runs.html#dataset', 'fedcl_repro/study/runs.py'),
                                         'fedcl_repro.study.runs.federation': ('study/runs.html#federation', 'fedcl_repro/study/runs.py'),
                                         'fedcl_repro.study.runs.label': ('study/runs.html#label', 'fedcl_repro/study/runs.py'),
+                                        'fedcl_repro.study.runs.methods': ('study/runs.html#methods', 'fedcl_repro/study/runs.py'),
                                         'fedcl_repro.study.runs.run_id': ('study/runs.html#run_id', 'fedcl_repro/study/runs.py'),
                                         'fedcl_repro.study.runs.shards': ('study/runs.html#shards', 'fedcl_repro/study/runs.py'),
                                         'fedcl_repro.study.runs.stages': ('study/runs.html#stages', 'fedcl_repro/study/runs.py')},

@@ -18,11 +18,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import fedcl_repro
-from .core import Spec, load_all, parse_value
+from .core import parse_value
 from .data.datasets import DATASETS, find_root, present
-from .federation.method import METHODS
 from .study.experiments import PROFILES, committed_verdicts, experiments, has_data, papers_folder, runs_of, save_results
-from .study.runs import REGISTERS, Run, run_id
+from .study.runs import REGISTERS, Run, methods, run_id
 from .study.store import Store, write_text
 from .study.training import cores, read_rows, train_all
 from .study.verdicts import verdict_counts
@@ -165,8 +164,7 @@ def print_summary(single:Run, store:Store, data_root):
 def listing(what:str)->list: # of dicts
     "Methods, experiments or datasets, with what is known of each."
     if what == 'methods':
-        load_all('fedcl_repro.methods')
-        return [dict(name=n, **{k: v for k, v in e.about.items()}, settings={k: v for k, v in e.settings.items()}, about=e.doc) for n, e in METHODS.items()]
+        return [dict(name=n, **e.about, settings=e.settings, about=e.doc) for n, e in methods().items()]
     if what == 'datasets': return [dict(name=n, title=e.about['title'], n_classes=e.about['n_classes'], settings=e.settings) for n, e in DATASETS.items()]
     return [dict(name=n, profiles=list(PROFILES), **{k: e.about[k] for k in ('paper', 'artifact', 'kind', 'title')}) for n, e in experiments().items()]
 

@@ -25,9 +25,8 @@ from tqdm.auto import tqdm
 import fedcl_repro
 from ..federation.evaluation import evaluate
 from ..federation.loop import EXECUTORS, NonFinite
-from ..federation.method import METHODS
 from ..federation.rounds import State, begin, one_round
-from .runs import Run, config, dataset, federation, find_root, label, run_id, stages
+from .runs import Run, config, dataset, federation, find_root, label, methods, run_id, stages
 from .store import Store, load_checkpoint, locked, save_checkpoint
 
 # %% ../../nbs/study/training.ipynb #e72c3085
@@ -79,7 +78,7 @@ def train(run:Run, store:Store, *, workers=1, device='cpu', data_root=None, exec
     with locked(store, id) as mine, one_core():
         if store.has(id): progress(run.n_rounds); return id
         if not mine: raise Busy(f'run {id} is being trained by another process')
-        fed, todo, owner = federation(run, data_root, device), stages(run), METHODS[run.method.name].about['owner']
+        fed, todo, owner = federation(run, data_root, device), stages(run), methods()[run.method.name].about['owner']
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.tf32
         execute, found = EXECUTORS[executor].make(fed, workers), load_checkpoint(store, id)
         state, rows, spent = thaw(found, device) if found else (begin(fed), [], 0.)
@@ -179,7 +178,7 @@ def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:
     for run in dict.fromkeys(runs):
         id = run_id(run, data_root)
         if not store.has(id): continue
-        about = METHODS[run.method.name].about
+        about = methods()[run.method.name].about
         shared = dict(run=id, method=run.method.name, label=label(run), family=about['family'], dataset=run.data.name, partition=str(run.partition), scarcity=str(run.scarcity),
                       network=run.model.name, n_clients=run.n_clients, seed=run.seed)
         tables.append(store.read(id)[0].assign(**shared))

@@ -7,13 +7,12 @@ __all__ = ['CLASSES', 'TITLES', 'ABLATIONS', 'SIZES', 'PRACTICAL', 'PATHOLOGICAL
            'runs', 'with_column', 'printed', 'table2_cells', 'by_seed', 'rank', 'where', 'judge_table2', 'table2',
            'judge_fig4', 'fig4', 'late_and_early', 'judge_fig5', 'fig5', 'judge_fig8', 'fig8']
 
-# %% ../../../nbs/papers/fedcosr/settings.ipynb #0307cad9
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 import pandas as pd
 
-from ...core import load_all
-from ...federation.method import METHODS
 from ...study.experiments import EXPERIMENTS, matrix
 from ...study.published import published
+from ...study.runs import methods
 from ...study.verdicts import Verdict, claim, compare, over_seeds, per_round, summary
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
@@ -26,15 +25,14 @@ def columns(datasets)->list: # of dicts
 
 def compared()->list: # names
     "All methods that the paper compares and that exist, its own one last; ablations apart."
-    load_all('fedcl_repro.methods')
-    names = [n for n, e in METHODS.items() if 'fedcosr' in e.about['papers'].split() and not e.about.get('ablation')]
+    names = [n for n, e in methods().items() if 'fedcosr' in e.about['papers'].split() and not e.about.get('ablation')]
     return sorted(names, key=lambda n: n == 'fedcosr')
 
 ABLATIONS = ['fedcosr', 'fedcosr_no_la', 'fedcosr_no_sep', 'fedcosr_no_crl']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #1f0042fe
 SIZES = dict(quick=dict(base=dict(n_rounds=30, eval_every=3), datasets=['digits'], seeds=range(3)),
-             lite=dict(base=dict(n_rounds=40, eval_every=4, scarcity='all_clients(share=0.25)'), datasets=['cifar10'], seeds=range(3)),
+             lite=dict(base=dict(n_rounds=30, eval_every=3, scarcity='all_clients(share=0.25)'), datasets=['cifar10'], seeds=range(2)),
              paper=dict(base=dict(n_rounds=500, eval_every=5), datasets=['cifar10', 'cifar100', 'emnist'], seeds=range(5)))
 
 def runs(methods, profile, settings=None)->list: # of Run
