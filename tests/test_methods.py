@@ -1,0 +1,98 @@
+"""Every registered method, on a federation with unequal clients, one of them empty, and partial participation."""
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.loop import EXECUTORS, Loop
+from fedcl_repro.federation.messages import Rows
+from fedcl_repro.federation.optimisers import SGD, Adam
+from fedcl_repro.federation.rounds import begin, rounds
+from fedcl_repro.federation.method import stages_of
+from fedcl_repro.study.runs import methods
+
+METHODS = sorted(methods())
+uneven = partial(toy, (20, 33, 16, 0, 11), participation=.8, p=.3)
+
+
+def final(name, fed, execute=None, n_rounds=3, state=None):
+    *_, last = rounds(execute or Loop(fed), stages_of(methods().build(name), n_rounds), state)
+    return last
+
+
+def tensors(state):
+    "All numbers of a state, with their names."
+    for i, c in enumerate(state.clients):
+        for k, v in sorted(c.items()): yield f'client {i}: {k}', v
+    for s, fields in state.servers.items():
+        for k, v in sorted(fields.items()):
+            if isinstance(v, Rows): v = torch.where(v.have.reshape((-1,) + (1,) * (v.value.ndim - 1)), v.value, 0.)
+            yield f'{s}: {k}', v
+
+
+def assert_equal(a, b, tolerance=0.):
+    a, b = dict(tensors(a)), dict(tensors(b))
+    assert a.keys() == b.keys()
+    for k in a:
+        assert torch.equal(a[k].isfinite(), b[k].isfinite()), k
+        p, q = (t[t.isfinite()].double() for t in (a[k], b[k]))
+        assert not p.numel() or (p - q).abs().max() <= tolerance, f'{k} differs by {(p - q).abs().max():.1e}'
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_same_config_same_bits(name): assert_equal(final(name, uneven()), final(name, uneven()))
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_threads_do_not_matter(name): assert_equal(final(name, uneven()), final(name, fed := uneven(), Loop(fed, 3)))
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_another_seed_is_another_run(name):
+    a, b = (dict(tensors(final(name, uneven(seed=s)))) for s in (0, 1))
+    assert any(not torch.equal(a[k], b[k]) for k in a if k.endswith('head.weight'))
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_resumed_is_uninterrupted(name):
+    states = list(rounds(Loop(uneven()), stages_of(methods().build(name), 4)))
+    for s in states[:-1]: assert_equal(final(name, uneven(), n_rounds=4, state=s), states[-1])
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_inputs_are_not_written_into(name):
+    fed = uneven()
+    first = begin(fed)
+    copies = [{k: v.clone() for k, v in c.items()} for c in first.clients]
+    final(name, fed, state=first)
+    for c, d in zip(first.clients, copies):
+        for k in d: assert torch.equal(c[k], d[k]), k
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_training_trains(name):
+    "After some rounds a method fits its own clients better than the initial network does."
+    from fedcl_repro.federation.evaluation import evaluate, micro
+    fed = toy(opt=Adam(.01))
+    stages = stages_of(methods().build(name), 12)
+    *_, state = rounds(Loop(fed), stages)
+    assert micro(evaluate(Loop(fed), stages, state, 'trained')) > .25 + micro(evaluate(Loop(fed), stages, begin(fed), 'trained'))
+
+
+@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('opt', [SGD(.05, .9), Adam()], ids=['sgd', 'adam'])
+@pytest.mark.parametrize('executor', [e for e in EXECUTORS if e != 'loop' and not EXECUTORS[e].about.get('cuda')] or ['loop'])
+def test_executors_agree(name, opt, executor):
+    "All fields of all clients and servers after two rounds, in float64; Adam amplifies the rounding of gradients that are zero."
+    fed = uneven(opt=opt)
+    a, b = (final(name, fed, EXECUTORS[e].make(fed), 2) for e in ('loop', executor))
+    assert_equal(a, b, 1e-10 if isinstance(opt, SGD) else 1e-6)
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_about(name):
+    about = methods()[name].about
+    from fedcl_repro.study.figures import PALETTE
+    assert about['family'] in PALETTE and about['owner'] in ('shared', 'personal') and about['revision'] >= 1 and about['title'] and methods()[name].doc

@@ -1,0 +1,71 @@
+"""Runs survive being killed, and two processes share a store."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedcl_repro.cli import main
+from fedcl_repro.study.runs import Run, run_id
+from fedcl_repro.study.store import Store
+from fedcl_repro.study.training import train
+
+RUN = dict(n_rounds=12, seed=7)
+CODE = '''
+import sys
+from fedcl_repro.study.runs import Run
+from fedcl_repro.study.store import Store
+from fedcl_repro.study.training import train
+tell = lambda done: print(done, flush=True)
+train(Run.of('fedcosr', n_rounds=12, seed=7), Store(sys.argv[1]), every=0., progress=tell)
+'''
+
+
+def start(store): return subprocess.Popen([sys.executable, '-c', CODE, str(store)], stdout=subprocess.PIPE, text=True, env=os.environ | {'OMP_NUM_THREADS': '1'})
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    run, store = Run.of('fedcosr', **RUN), Store(tmp_path_factory.mktemp('whole'))
+    return (store.folder(train(run, store))/'rows.csv').read_bytes()
+
+
+def test_killed_and_started_again(tmp_path, whole):
+    "kill -9 in the middle, twice; the third start ends with the rows of an uninterrupted run, none of them twice."
+    seen = []
+    for stop in (4, 8):
+        p = start(tmp_path)
+        for line in p.stdout:
+            seen.append(int(line))
+            if seen[-1] >= stop: p.send_signal(signal.SIGKILL); break
+        p.wait()
+        p.stdout.close()
+    last = start(tmp_path)
+    rest = [int(line) for line in last.stdout]
+    assert last.wait() == 0 and rest[-1] == 12
+    assert rest[0] >= 7, 'a checkpoint a round: at most the round since the last is trained again'
+    id = run_id(Run.of('fedcosr', **RUN))
+    assert (tmp_path/id/'rows.csv').read_bytes() == whole
+    assert not list(tmp_path.glob('*.ckpt')) and not [p for p in tmp_path.glob('.new-*') if p.is_dir() and any(p.iterdir()) and p.stat().st_mtime > time.time()]
+
+
+def test_two_processes_on_one_store(tmp_path, whole):
+    "Both are asked for the same runs; each run is trained once, and both end well."
+    ask = [sys.executable, '-m', 'fedcl_repro.cli', 'run', '--method', 'fedcosr', '--set', 'n_rounds=12', '--set', 'seed=7', '--store', str(tmp_path), '--jobs', '1']
+    both = [subprocess.Popen(ask, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for _ in range(2)]
+    out = [p.communicate()[0] for p in both]
+    assert [p.returncode for p in both] == [0, 0] and all('micro' in o for o in out)
+    assert (tmp_path/run_id(Run.of('fedcosr', **RUN))/'rows.csv').read_bytes() == whole
+
+
+def test_a_time_budget_stops_cleanly(tmp_path, capsys):
+    assert main(['run', '--method', 'fedavg', '--set', 'n_rounds=5000', '--store', str(tmp_path), '--minutes', '0.03']) == 0
+    assert 'out of time' in capsys.readouterr().err
+    assert len(list(tmp_path.glob('*.ckpt'))) == 1
+
+
+def test_a_failed_run_is_told_by_the_exit_code_and_keeps_the_rest(tmp_path, capsys):
+    assert main(['run', '--method', 'fedavg', '--set', 'optimiser=sgd(lr=1e30)', '--store', str(tmp_path)]) == 1
+    assert 'FedAvg: the loss of client' in capsys.readouterr().err
