@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Register, Spec
+from ..core import Register
 
 # %% ../../nbs/data/datasets.ipynb #f54f8ee5
 @dataclass(frozen=True, eq=False)

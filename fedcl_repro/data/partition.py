@@ -50,8 +50,8 @@ def bubbles(
     ax = ax or plt.gca()
     (n, C), (i, c) = counts.shape, np.nonzero(counts)
     box = ax.get_window_extent()
-    cell = box.width / n * box.height / C * (72 / ax.figure.dpi)**2 # square points
-    ax.scatter(i, c, s=cell * counts[i, c] / counts.max(), color=sns.color_palette('colorblind')[0], alpha=.75, linewidths=0)
+    wide = max(min(box.width / n, box.height / C) * 72 / ax.figure.dpi, 5) # points
+    ax.scatter(i, c, s=wide**2 * counts[i, c] / counts.max(), color=sns.color_palette('colorblind')[0], alpha=.75, linewidths=0)
     ax.set(xlim=(-.7, n - .3), ylim=(-.7, C - .3), xlabel='client', ylabel='class')
     for axis in ax.xaxis, ax.yaxis: axis.get_major_locator().set_params(integer=True)
     return ax
@@ -90,7 +90,7 @@ def practical_counts(
     if least * n_clients > n.sum(): raise ValueError(f'{n_clients} clients cannot have {least:g} images each of {n.sum()}: ask for fewer clients or a lower minimum')
     done, best = 0, -1
     while done < tries:
-        b = min(max(done, 8), 256, tries - done)
+        b = min(max(done, 8), 256, max(2**22 // (n_clients * len(n)), 1), tries - done) # at most 32 MiB of draws
         tables, poorest = attempts(n, rng.dirichlet(np.full(n_clients, concentration), (b, len(n))))
         enough = np.flatnonzero(poorest >= least)
         if len(enough): return tables[enough[0]], done + int(enough[0]) + 1
@@ -156,10 +156,9 @@ def balanced(
     size = n.sum() / len(weights)
     for _ in range(steps):
         rows = weights.sum(1, keepdims=True)
-        if rows.min() <= 0: return None
+        if not rows.min() > 0: return None # a draw so skewed that a client got nothing, or a class nobody
         weights = weights / rows * size
         weights = weights / np.where(n, weights.sum(0), 1) * n
-        if not np.isfinite(weights).all(): return None
         if abs(weights.sum(1) / size - 1).max() <= tol: return weights
 
 # %% ../../nbs/data/partition.ipynb #465ffb2d
@@ -285,7 +284,7 @@ def dirichlet(dataset, n_clients, rng, *, concentration=.1, minimum=40, protocol
 
 @PARTITIONS.add('moon_dirichlet', title="MOON's Dirichlet", paper='fedssc')
 def moon_dirichlet(dataset, n_clients, rng, *, concentration=.5, minimum=10)->Shards:
-    "The same scheme for one global model: official training set, official test set for all (FedSSC IV, as in MOON)."
+    "The same scheme for one global model: official training set, official test set for all (FedSSC, as in MOON)."
     def table(n):
         counts, attempts = practical_counts(n, n_clients, concentration, minimum, rng)
         return counts, dict(attempts=attempts)
