@@ -120,7 +120,8 @@ def committed(name:str, profile:str)->pd.DataFrame:
     return pd.read_csv(path).merge(shared, on='run')[list(read_rows([], None).columns)]
 
 def committed_verdicts(name:str)->tuple: # (profile, verdicts), of the largest profile that has committed rows; (None, [])
-    "What the committed rows say."
+    "What the committed rows say, or, of an experiment without runs, what its judge says."
+    if not runs_of(name, 'paper'): return 'needs no training', experiments()[name].about['judge'](read_rows([], None), 'paper')
     for profile in reversed(PROFILES):
         rows = committed(name, profile)
         if len(rows): return profile, experiments()[name].about['judge'](rows, profile)

@@ -68,12 +68,13 @@ def curves(
 def bars(table:pd.DataFrame, y:str, ax=None, ylabel=None):
     "One bar a label, the whisker one standard deviation over seeds; the axis starts where differences can be seen, and says so."
     members = dict(table[['label', 'family']].drop_duplicates().values)
-    colour, _ = style_of(members)
+    colour, dashes = style_of(members)
+    hatches = dict(zip(DASHES, ('', '//', 'xx', '..', '--')))
     ax = ax or plt.subplots(figsize=(4.5, 3))[1]
     sns.barplot(table, x='label', y=y, hue='label', palette=colour, errorbar='sd', ax=ax, legend=False, capsize=.2, err_kws={'linewidth': 1})
-    for i, patch in enumerate(ax.patches): patch.set_hatch(['', '//', 'xx', '..'][i % 4]); patch.set_edgecolor('white')
-    low = max(0, table[y].min() - .3*(table[y].max() - table[y].min()) - 1)
-    ax.set(xlabel='', ylabel=(ylabel or y) + (f' (from {low:.0f})' if low else ''), ylim=(low, None))
+    for bar, label in zip(ax.patches, members): bar.set(hatch=hatches[dashes[label]], edgecolor='white')
+    low = np.floor(max(0, table[y].min() - .3*(table[y].max() - table[y].min()) - 1))
+    ax.set(xlabel='', ylabel=(ylabel or y) + (f' (from {low:.0f})' if low else ''), ylim=(low, min(ax.get_ylim()[1], max(100, table[y].max()))))
     ax.tick_params(axis='x', rotation=25)
     return ax
 
@@ -83,6 +84,7 @@ WORD_COLOURS = {'within': '#cfe8cf', 'holds': '#cfe8cf', 'above': '#d6e4f5', 'be
 def nice_table(table:pd.DataFrame, caption=''):
     "A styled table: numbers with two digits, verdict words on a soft ground."
     def ground(v): return f"background-color: {WORD_COLOURS[v]}; color: black" if isinstance(v, str) and v in WORD_COLOURS else ''
-    style = table.style.map(ground).format(precision=2, na_rep='·').hide(axis='index') if isinstance(table.index, pd.RangeIndex) else table.style.map(ground).format(precision=2, na_rep='·')
-    return style.set_caption(caption).set_table_styles([dict(selector='caption', props='text-align: left; font-style: italic; padding-bottom: 4px'), dict(selector='td', props='padding: 2px 8px; text-align: right'),
-                                                        dict(selector='th', props='padding: 2px 8px; text-align: left')])
+    numbers = table.select_dtypes('number').columns
+    style = table.style.map(ground).format(precision=2, na_rep='·').set_properties(subset=numbers, **{'text-align': 'right'})
+    if isinstance(table.index, pd.RangeIndex): style = style.hide(axis='index')
+    return style.set_caption(caption).set_table_styles([dict(selector='caption', props='text-align: left; font-style: italic; padding-bottom: 4px'), dict(selector='td, th', props='padding: 2px 8px; text-align: left')])

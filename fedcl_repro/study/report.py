@@ -36,12 +36,12 @@ def body_of(notebook:Path)->str: # HTML
     "Markdown and displayed outputs of an executed notebook, without its title."
     from nbconvert.filters import markdown2html
     parts = []
-    for i, cell in enumerate(json.loads(notebook.read_text(encoding='utf-8'))['cells']):
+    for cell in json.loads(notebook.read_text(encoding='utf-8'))['cells']:
         text = ''.join(cell['source'])
         if HIDDEN & set(cell['metadata'].get('tags', [])):
             parts += [shown(o) for o in cell.get('outputs', []) if o['output_type'] == 'error']
         elif cell['cell_type'] == 'markdown':
-            parts.append(markdown2html(re.sub(r'\A# .*\n?', '', text) if i < 2 else text))
+            parts.append(markdown2html(re.sub(r'^##', '###', re.sub(r'\A# .*\n?', '', text), flags=re.M)))
         elif cell['cell_type'] == 'code': parts += [shown(o) for o in cell['outputs']]
     return '\n'.join(p for p in parts if p)
 
