@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BEGIN', 'END', 'chosen', 'checked_parameters', 'notebook_of', 'execute_page', 'execute_pages', 'available_runs',
            'tell_problems', 'reproduce', 'read_verdicts', 'one_run', 'run', 'print_summary', 'listing', 'show_list',
-           'show_data', 'status_table', 'with_status', 'report', 'common', 'parser', 'main', 'entry']
+           'show_data', 'status_table', 'with_status', 'report', 'bench', 'common', 'parser', 'main', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -211,6 +211,18 @@ def report(a)->int:
     print(f'written: {path}')
     return 0
 
+# %% ../nbs/cli.ipynb #c6ded999
+def bench(a)->int:
+    "Time the executors against a plain simulator and the machine's peak."
+    from fedcl_repro.scale import bench as b
+    found = b.measure(b.Workload(share=a.share), a.device, tuple(a.threads), a.repeats)
+    grown = b.growth() if a.device == 'cpu' else None
+    print(b.table(found))
+    if grown: print('clients and seconds a round: ' + ', '.join(f'{m}: {s:.2f}' for m, s in grown))
+    if a.json: write_text(a.json, json.dumps(found | dict(growth=grown), indent=1))
+    if a.figure: b.show(found, a.figure, grown)
+    return 0
+
 # %% ../nbs/cli.ipynb #7b61fe0d
 def common(p):
     "Options of the verbs that train."
@@ -243,6 +255,9 @@ def parser()->argparse.ArgumentParser:
     p = verb('list', show_list); p.add_argument('what', choices=('methods', 'experiments', 'datasets')); p.add_argument('--json', action='store_true')
     p = verb('data', show_data); p.add_argument('--data-root', default=''); p.add_argument('--json', action='store_true')
     p = verb('report', report); p.add_argument('--readme', action='store_true', help="rewrite the README's status table")
+    p = verb('bench', bench); p.add_argument('--device', default='cpu'); p.add_argument('--threads', type=int, nargs='+', default=[1, 2])
+    p.add_argument('--share', type=float, default=1., help='share of the 60,000 images'); p.add_argument('--repeats', type=int, default=3)
+    p.add_argument('--json', metavar='FILE'); p.add_argument('--figure', metavar='FILE')
     return top
 
 def main(argv=None)->int:
