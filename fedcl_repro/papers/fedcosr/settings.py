@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CLASSES', 'TITLES', 'ABLATIONS', 'SIZES', 'PRACTICAL', 'PATHOLOGICAL', 'IMAGES', 'WELL_PERFORMING', 'columns',
            'compared', 'runs', 'with_column', 'printed', 'table2_cells', 'by_seed', 'rank', 'where', 'judge_table2',
-           'table2', 'judge_fig4', 'fig4', 'late_and_early', 'judge_fig5', 'fig5', 'judge_fig8', 'fig8']
+           'draw_curves', 'table2', 'judge_fig4', 'fig4', 'late_and_early', 'judge_fig5', 'fig5', 'judge_fig8', 'fig8']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 import pandas as pd
@@ -88,8 +88,21 @@ def judge_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
     cells = table2_cells(rows, profile)
     return out + [Verdict(f'{c.label}, {c.split} {TITLES[c.data]}', c.verdict, '' if pd.isna(c.ours) else f'{c.ours:.2f} for {c.published:.2f}', 'FedCoSR Table II') for c in cells.itertuples()]
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #bf581647
+def draw_curves(rows:pd.DataFrame, profile:str, window=1):
+    "Accuracy of the merged models by round, a panel for each split and data set."
+    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import curves
+    table = with_column(per_round(rows))
+    keys = list(table.groupby(['split', 'data'], sort=False).groups)
+    fig, axes = plt.subplots(1, len(keys), figsize=(4.2*len(keys), 3), squeeze=False)
+    for ax, (split, data) in zip(axes[0], keys):
+        curves(table[(table.split == split) & (table.data == data)], 'micro', window, ax, 'test accuracy, merged, %').set_title(where(split, data, profile))
+    fig.tight_layout()
+    return fig
+
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1
-@EXPERIMENTS.add('fedcosr/table2', paper='fedcosr', artifact='table2', kind='table', highlight=True, title='Accuracy and spread over clients, practical and pathological', judge=judge_table2)
+@EXPERIMENTS.add('fedcosr/table2', picture=draw_curves, paper='fedcosr', artifact='table2', kind='table', highlight=True, title='Accuracy and spread over clients, practical and pathological', judge=judge_table2)
 def table2(profile): return runs(compared(), profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #b03ba969
