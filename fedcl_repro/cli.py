@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['BEGIN', 'END', 'chosen', 'checked_parameters', 'notebook_of', 'execute_page', 'execute_pages', 'available_runs',
            'tell_problems', 'reproduce', 'read_verdicts', 'one_run', 'run', 'print_summary', 'listing', 'show_list',
-           'show_data', 'status_table', 'with_status', 'report', 'bench', 'common', 'parser', 'main', 'entry']
+           'show_data', 'status_table', 'with_status', 'write_pictures', 'report', 'bench', 'common', 'parser', 'main',
+           'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 import fedcl_repro
 from .core import parse_value
 from .data.datasets import DATASETS, find_root, present
-from .study.experiments import PROFILES, committed_verdicts, experiments, has_data, papers_folder, runs_of, save_results
+from .study.experiments import PROFILES, committed, committed_verdicts, default_store, experiments, has_data, papers_folder, runs_of, save_results
 from .study.runs import REGISTERS, Run, methods, run_id
 from .study.store import Store, write_text
 from .study.training import cores, read_rows, train_all
@@ -112,7 +113,7 @@ def reproduce(a)->int:
     from fedcl_repro.study.report import write_report
     start, names, out = time.monotonic(), chosen(a.names, a.all), Path(a.out)
     for n in names: checked_parameters(notebook_of(n), dict(profile=a.profile))
-    store, root = Store(a.store), a.data_root or None
+    store, root = Store(a.store or default_store()), a.data_root or None
     print(f"{len(names)} pages in profile {a.profile}: {', '.join(names)}")
     failed = tell_problems(train_all(available_runs(names, a.profile, root), store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
     parameters = dict(store=str(store.root.resolve()), data_root=str(Path(root).resolve()) if root else '', device=a.device, train=False)
@@ -141,7 +142,7 @@ def one_run(a)->Run:
 
 def run(a)->int:
     "Train experiments, or a single run, without notebooks."
-    store, root = Store(a.store), a.data_root or None
+    store, root = Store(a.store or default_store()), a.data_root or None
     if a.method:
         single = one_run(a)
         runs = [single]
@@ -149,7 +150,7 @@ def run(a)->int:
     failed = tell_problems(train_all(runs, store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
     if a.method and store.has(run_id(single, root)): print_summary(single, store, root)
     if a.save:
-        for n in chosen(a.names, a.all): print(f'saved: {save_results(n, a.profile, store, root)}')
+        for n in chosen(a.names, a.all): print(f'saved: {save_results(n, a.profile, store, root, a.note)}')
     return int(failed > 0)
 
 def print_summary(single:Run, store:Store, data_root):
@@ -182,7 +183,7 @@ def show_data(a)->int:
     if a.json: print(json.dumps(rows, indent=1, default=str))
     else:
         print(f'data folder: {find_root(a.data_root or None)}')
-        for r in rows: print(f"{r['name']:15} {r['state']:10.60} {r.get('fingerprint') or '':14} {(r.get('bytes') or 0) / 1e6:8.1f} MB  {r.get('n_train') or '':>6} + {r.get('n_test') or '':<6} {r.get('fidelity') or ''}")
+        for r in rows: print(f"{r['name']:15} {r['fingerprint'] or '-':14} {(r['bytes'] or 0) / 1e6:8.1f} MB  {r['n_train'] or '':>6} + {r['n_test'] or '':<6} {r['state'] if r['state'] != 'present' else ''} {r['fidelity'] or ''}")
     return 0
 
 # %% ../nbs/cli.ipynb #6bf05b70
@@ -203,9 +204,19 @@ def with_status(text:str)->str:
     if END not in rest: raise ValueError(f'the README lacks {BEGIN} ... {END}')
     return f'{before}{BEGIN}\n{status_table()}\n{END}{rest.partition(END)[2]}'
 
+def write_pictures():
+    "Draw the pictures that the README shows, from committed rows."
+    for name, e in experiments().items():
+        profile, _ = committed_verdicts(name)
+        if 'picture' not in e.about or profile not in PROFILES: continue
+        path = papers_folder().parent / 'media' / f"{name.replace('/', '-')}.svg"
+        path.parent.mkdir(exist_ok=True)
+        e.about['picture'](committed(name, profile), profile).savefig(path, bbox_inches='tight', metadata={'Date': None})
+
 def report(a)->int:
-    "Write the README's status table, or print it."
+    "Write the README's status table and its pictures, or print the table."
     if not a.readme: print(status_table()); return 0
+    write_pictures()
     path = papers_folder().parents[1] / 'README.md'
     write_text(path, with_status(path.read_text(encoding='utf-8')))
     print(f'written: {path}')
@@ -231,7 +242,7 @@ def common(p):
     p.add_argument('--profile', default='quick', choices=PROFILES, help='quick: digits, minutes; lite: the papers\' data, smaller, hours; paper: as published')
     p.add_argument('--jobs', type=int, default=0, help='runs and notebooks at a time (0: one for each core)')
     p.add_argument('--minutes', type=float, default=0., help='time budget for training; what is unfinished goes on next time (0: none)')
-    p.add_argument('--store', default=os.environ.get('FEDCL_STORE', 'runs'), help='folder of the runs')
+    p.add_argument('--store', default='', help='folder of the runs (else FEDCL_STORE, else runs/ in the clone)')
     p.add_argument('--device', default='cpu', help='cpu or cuda')
     p.add_argument('--data-root', default='', help='folder of the data (else FEDCL_DATA, else ~/.cache/fedcl_repro)')
 
@@ -252,6 +263,7 @@ def parser()->argparse.ArgumentParser:
     p.add_argument('--data', help='its data, such as cifar10'); p.add_argument('--partition', help='its partition, such as "dirichlet(concentration=0.5)"')
     p.add_argument('--set', action='append', metavar='NAME=VALUE', help='any other setting of the run: n_rounds=100, seed=1, optimiser="adam(lr=0.001)"')
     p.add_argument('--save', action='store_true', help='write the finished rows beside the notebooks, to be committed')
+    p.add_argument('--note', default='', help='a remark kept with the saved rows, such as where the data came from')
     p = verb('list', show_list); p.add_argument('what', choices=('methods', 'experiments', 'datasets')); p.add_argument('--json', action='store_true')
     p = verb('data', show_data); p.add_argument('--data-root', default=''); p.add_argument('--json', action='store_true')
     p = verb('report', report); p.add_argument('--readme', action='store_true', help="rewrite the README's status table")

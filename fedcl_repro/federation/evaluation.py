@@ -13,18 +13,16 @@ import torch
 import torch.nn.functional as F
 
 from .federation import Fed, pixels
-from .method import chunks
 from .rounds import State, download, follow, stage_of
 
 # %% ../../nbs/federation/evaluation.ipynb #4906a66e
 def scored(execute, method, clients:dict, split:str)->list: # of (client, n, correct, sum of cross-entropy)
     "Count what each client's `predict` gets right on its own samples of a split."
     fed = execute.fed
-    size = 64 if fed.device == 'cpu' else 4096 # on a CPU, small chunks stay in the cache
     def count(worker, i):
         net, rows, right, loss = worker.net(i, clients[i], False), fed.rows[split][i], 0, 0.
         with torch.no_grad():
-            for at in rows.split(size):
+            for at in rows.split(fed.chunk):
                 scores, y = method.predict(net, clients[i], pixels(fed.x[at], fed.dtype)), fed.y[at]
                 right, loss = right + (scores.argmax(1) == y).sum(), loss + F.cross_entropy(scores, y, reduction='sum')
         return i, len(rows), int(right), float(loss)

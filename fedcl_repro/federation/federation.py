@@ -60,6 +60,8 @@ class Fed:
     @property
     def n_clients(self): return len(self.sizes)
     @property
+    def chunk(self): return 64 if self.device == 'cpu' else 4096 # samples to measure at once: what a CPU's cache holds, what fills a GPU
+    @property
     def width(self): return self.init[self.arch[0]]['head.weight'].shape[1]
     def tensor(self, value): return torch.tensor(value, dtype=self.dtype, device=self.device)
 
@@ -90,7 +92,7 @@ def toy(sizes=(20, 33, 16, 41, 11), *, width=6, n_classes=4, p=0., norm=False, s
 # %% ../../nbs/federation/federation.ipynb #fa4ebc71
 def plan(fed:Fed, i:int, sweep:Sweep, key:tuple)->list: # of arrays of positions in the client's training data
     "Which samples make each batch of a client's sweep."
-    order = sweep.order or (epochs(fed.local_epochs) if sweep.train else chunks())
+    order = sweep.order or (epochs(fed.local_epochs) if sweep.train else chunks(fed.chunk))
     batches = order(fed.sizes[i], fed.batch_size, stream(fed.seed, 'batches', i, *key))
     skip = bool(sweep.train) and fed.normed[fed.arch[i]]
     return [rows for rows in batches if not (skip and len(rows) == 1)]

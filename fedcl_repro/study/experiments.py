@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'complained', 'SHORT', 'experiments', 'runs_of', 'matrix', 'papers_folder', 'default_store',
-           'Page', 'has_data', 'committed_path', 'curve_means', 'save_results', 'committed', 'committed_verdicts']
+           'Page', 'has_data', 'committed_path', 'curve_means', 'save_results', 'committed', 'committed_note',
+           'committed_verdicts']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import json
@@ -104,7 +105,7 @@ def curve_means(rows:pd.DataFrame)->pd.DataFrame:
     pooled = rows.groupby(keys, sort=False, as_index=False)[['total', 'n']].sum()
     return pooled.assign(value=pooled.total / pooled.n, client=-1)
 
-def save_results(name:str, profile:str, store:Store, data_root=None)->Path:
+def save_results(name:str, profile:str, store:Store, data_root=None, note='')->Path:
     "Write the rows of an experiment's finished runs, and their provenance, beside its notebook."
     runs = [r for r in runs_of(name, profile) if has_data(str(r.data), data_root) and store.has(run_id(r, data_root))]
     if not runs: raise ValueError(f'no run of {name} in profile {profile} is finished in {store.root}: `fedcl run {name} --profile {profile}` trains them')
@@ -114,7 +115,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None)->Path:
     table = pd.concat([curve_means(rows[~last])[SHORT], rows.loc[last, SHORT]]).assign(value=lambda d: d.value.round(5))
     write_text(path, table.sort_values(['run', 'round', 'client', 'moment', 'split', 'metric'], kind='stable').to_csv(index=False))
     shared = rows.drop(columns=SHORT[1:]).drop_duplicates('run').to_dict('records')
-    about = [s | {k: v for k, v in store.read(s['run'])[1].items() if k != 'sha256'} for s in shared]
+    about = [s | {k: v for k, v in store.read(s['run'])[1].items() if k != 'sha256'} | dict(note=note) for s in shared]
     write_text(path.with_suffix('.json'), json.dumps(about, indent=1))
     return path
 
@@ -125,6 +126,11 @@ def committed(name:str, profile:str)->pd.DataFrame:
     if not path.exists(): return read_rows([], None)
     shared = pd.DataFrame(json.loads(path.with_suffix('.json').read_text()))[list(read_rows([], None).columns[:10])]
     return pd.read_csv(path).merge(shared, on='run')[list(read_rows([], None).columns)]
+
+def committed_note(name:str, profile:str)->str:
+    "What was noted when the rows were committed, such as where the data came from."
+    path = committed_path(name, profile).with_suffix('.json')
+    return json.loads(path.read_text())[0].get('note', '') if path.exists() else ''
 
 def committed_verdicts(name:str)->tuple: # (profile, verdicts), of the largest profile that has committed rows; (None, [])
     "What the committed rows say, or, of an experiment without runs, what its judge says."
