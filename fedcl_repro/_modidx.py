@@ -697,6 +697,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.cores': ( 'study/training.html#cores',
                                                                                   'fedcl_repro/study/training.py'),
+                                            'fedcl_repro.study.training.deterministic': ( 'study/training.html#deterministic',
+                                                                                          'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.executor_for': ( 'study/training.html#executor_for',
                                                                                          'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.freeze': ( 'study/training.html#freeze',
