@@ -18,10 +18,10 @@ from ...federation.method import stages_of
 from ...federation.rounds import rounds
 from .settings import SIZES, compared, runs
 from ...parts.models import cnn
-from ...study.experiments import EXPERIMENTS
+from ...study.experiments import EXPERIMENTS, matrix
 from ...study.published import published
 from ...study.runs import methods
-from ...study.verdicts import Verdict, claim, over_seeds, summary
+from ...study.verdicts import Verdict, claim, compare, summary
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #6967916f
 TABLE3 = {'practical, N = 100': dict(data='cifar10', partition='dirichlet(concentration=0.1)', n_clients=100), 'pathological, N = 100': dict(data='cifar10', partition='pathological(classes=2)', n_clients=100),
@@ -32,7 +32,7 @@ PRINTED3 = dict(zip(TABLE3, (dict(partition='dirichlet', clients=100), dict(part
 def table3_settings(profile)->dict: # column -> settings of a run
     "The columns that a profile's data allow."
     if profile == 'paper': return TABLE3
-    swap = dict(quick=dict(data='digits', minimum=8), lite=dict(data='cifar10'))[profile]
+    swap = dict(quick=dict(data='digits', minimum=4), lite=dict(data='cifar10'))[profile]
     partition = lambda v: v['partition'].replace(')', f", minimum={swap['minimum']})") if 'minimum' in swap else v['partition']
     return {k: v | dict(data=swap['data'], partition=partition(v)) for k, v in TABLE3.items() if k.startswith('β') or profile == 'lite' and v['data'] == 'cifar10'}
 
@@ -47,14 +47,10 @@ def column_of(row)->str:
 def table3_ours(rows:pd.DataFrame)->pd.DataFrame:
     "Summaries of each run with their column of Table III."
     table = summary(rows)
-    clients = rows.drop_duplicates(['partition', 'n_clients']).set_index('partition').n_clients if len(rows) else {}
-    parts = [part.assign(n_clients=n) for n, r in rows.groupby('n_clients') for part in [summary(r)]] if len(rows) else [table.assign(n_clients=0)]
-    table = pd.concat(parts)
     return table.assign(column=[column_of(r) for r in table.itertuples()])
 
 def table3_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame:
     "Every published accuracy of Table III beside ours."
-    from fedcl_repro.study.verdicts import compare
     cells = published('fedcosr', 'table3', metric='accuracy')
     cells = cells[(cells.method != 'Averaged') & cells.value.notna()]
     pick = lambda d: np.logical_and.reduce([cells[k] == v for k, v in d.items()])
@@ -92,8 +88,8 @@ def judge_fig6(rows:pd.DataFrame, profile:str)->list:
 def fig6(profile):
     data = 'digits' if profile == 'quick' else 'cifar10'
     known = [m for m in FAIR if m in methods()]
-    out = runs(known, profile, [dict(data=data, partition='dirichlet(concentration=0.1)')])
-    return [type(r).of(r.method, **{k: v for k, v in vars(r).items() if k not in ('method', 'scarcity')}, scarcity='last_clients(clients=5, share=0.1)') for r in out]
+    base = SIZES[profile]['base'] | dict(scarcity='last_clients(clients=5, share=0.1)')
+    return matrix(known, [dict(data=data, partition='dirichlet(concentration=0.1)')], SIZES[profile]['seeds'], **base)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #127ea31e
 KEPT = (.05, .1, .15, .2, .25)
@@ -120,7 +116,6 @@ def fig7(profile):
     shares, data = KEPT[::2] if profile == 'quick' else KEPT, 'digits' if profile == 'quick' else 'cifar10'
     known = [m for m in POOR if m in methods()]
     base = {k: v for k, v in SIZES[profile]['base'].items() if k != 'scarcity'}
-    from fedcl_repro.study.experiments import matrix
     return matrix(known, [dict(data=data, partition=p, scarcity=f'all_clients(share={s})') for s in shares for p in ('dirichlet(concentration=0.1)', 'pathological(classes=2)')], SIZES[profile]['seeds'], **base)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #23a0be95

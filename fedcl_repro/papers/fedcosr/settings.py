@@ -59,7 +59,7 @@ def printed(paper:str, artifact:str, metric='accuracy')->pd.DataFrame:
 def table2_cells(rows:pd.DataFrame, profile:str, paper='fedcosr', metric='accuracy', moment='merged', at='last')->pd.DataFrame:
     "Every published cell of Table II beside ours. `metric`: accuracy, compared with pooled accuracy, or client_std."
     ours = with_column(over_seeds(summary(rows, moment, at)))
-    return compare(printed(paper, 'table2', metric), ours.drop(columns=['method', 'family', 'dataset', 'partition', 'scarcity']), ['label', 'split', 'data'],
+    return compare(printed(paper, 'table2', metric), ours.drop(columns=['method', 'family', 'dataset', 'partition', 'scarcity', 'n_clients']), ['label', 'split', 'data'],
                    measure='micro' if metric == 'accuracy' else 'sd_clients', data_fits=profile != 'quick')
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #4d27d219
