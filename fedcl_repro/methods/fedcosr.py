@@ -28,7 +28,7 @@ def remember_contrast(client)->dict:
     return client | dict(contrast=client['sum.contrast'] / client['sum.seen']) if client.get('sum.seen', 0) > 0 else client
 
 # %% ../../nbs/methods/fedcosr.ipynb #5089f242
-@METHODS.add('fedcosr', title='FedCoSR', family='contrastive', owner='personal', papers='fedcrl fedcosr', revision=1)
+@METHODS.add('fedcosr', title='FedCoSR', family='contrastive', owner='personal', type='PFL', technique='representation sharing', skew=True, scarcity=True, papers='fedcrl fedcosr', revision=1)
 def fedcosr(*, contrast_weight=1., gamma=.8, temp=.1, aggregate=True, shared=('body.',)):
     "Contrast with global centroids, and keep a share exp(-gamma * loss) of the own body (FedCoSR Eq. 3-15, Algorithm 1)."
     def loss(net, client, batch):

@@ -10,14 +10,14 @@ from ..federation.method import METHODS, Method, Sweep, ce, epochs, send, take
 
 # %% ../../nbs/methods/personal_layers.ipynb #dc03b2a6
 @METHODS.add('lg_fedavg', title='LG-FedAvg', family='personal_layers', owner='personal', papers='fedcrl fedcosr',
-             type='PFL', technique='Model splitting', skew=True, scarcity=False, revision=1)
+             type='PFL', technique='model splitting', skew=True, scarcity=False, revision=1)
 def lg_fedavg():
     "Share the head, keep the body (Liang et al.)."
     return Method(merge=take('head.'), upload=send('head.'))
 
 # %% ../../nbs/methods/personal_layers.ipynb #bbe6c65b
 @METHODS.add('fedrep', title='FedRep', family='personal_layers', owner='personal', papers='fedcrl fedcosr',
-             type='PFL', technique='Model splitting', skew=True, scarcity=False, revision=1)
+             type='PFL', technique='model splitting', skew=True, scarcity=False, revision=1)
 def fedrep(*, head_epochs=1):
     "Share the body; train the own head first, then the body (Collins et al.)."
     head, body = Sweep(ce, ('head.',), order=epochs(head_epochs), stream='head'), Sweep(ce, ('body.',))
