@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedcl_repro.core import load_all
+from fedcl_repro.core import Spec
 from fedcl_repro.federation.federation import toy
 from fedcl_repro.federation.loop import EXECUTORS, Loop
 from fedcl_repro.federation.messages import Rows
@@ -16,6 +17,7 @@ from fedcl_repro.study.runs import methods
 
 load_all('fedcl_repro.federation')
 METHODS = sorted(methods())
+LIVELY = dict.fromkeys(('pfedme', 'pfedme_compat'), dict(inner_lr=.05, lr=.04)) # methods with a solver of their own, slow on a few samples
 uneven = partial(toy, (20, 33, 16, 0, 11), participation=.8, p=.3)
 
 
@@ -78,7 +80,7 @@ def test_training_trains(name):
     "After some rounds a method fits its own clients better than the initial network does."
     from fedcl_repro.federation.evaluation import evaluate, micro
     fed = toy(opt=Adam(.01))
-    stages = stages_of(methods().build(name), 12)
+    stages = stages_of(methods().build(Spec.of(name, **LIVELY.get(name, {}))), 12)
     *_, state = rounds(Loop(fed), stages)
     assert micro(evaluate(Loop(fed), stages, state, 'trained')) > .25 + micro(evaluate(Loop(fed), stages, begin(fed), 'trained'))
 
