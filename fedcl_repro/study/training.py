@@ -100,6 +100,7 @@ def train(run:Run, store:Store, *, workers=1, device='cpu', data_root=None, exec
         start = saved = time.monotonic()
         progress(state.round)
         while state.round < run.n_rounds:
+            if start >= deadline: raise OutOfTime(f'run {id} was not begun')
             try: state = one_round(execute, todo, state)
             except NonFinite as e: raise FloatingPointError(f'{label(run)}: {e}') from e
             if state.round % run.eval_every == 0 or state.round == run.n_rounds: rows += measure(execute, todo, state, owner)

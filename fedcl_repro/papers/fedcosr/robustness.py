@@ -28,7 +28,7 @@ from ...study.verdicts import Verdict, claim, compare, summary
 def taxonomy()->pd.DataFrame:
     "Table I, from the attributes of the methods."
     about = [methods()[n].about for n in compared()]
-    return pd.DataFrame([{'method': a['title'], 'type': a['type'], 'main technique': a['technique'], 'RQ1': a['skew'], 'RQ2': a['scarcity'], 'shares': a['owner'] + ' model', 'family': a['family']} for a in about if 'type' in a])
+    return pd.DataFrame([{'method': a['title'], 'type': a['type'], 'main technique': a['technique'], 'RQ1': a['skew'] is True, 'RQ2': a['scarcity'] is True, 'shares': a['owner'] + ' model', 'family': a['family']} for a in about if 'type' in a])
 
 def judge_table1(rows, profile)->list:
     "The one claim a taxonomy makes: only FedCoSR answers both questions."
