@@ -13,7 +13,6 @@ from typing import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
 
 # %% ../nbs/core.ipynb #a0a32e1e
 def stream(

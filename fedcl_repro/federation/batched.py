@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.func import functional_call, vmap
 
-from ..parts.fields import sub, without
+from ..parts.fields import without
 from .federation import Fed, masks, pixels, plan
 from .loop import EXECUTORS, Loop, NonFinite, prepare, trained
 from .method import Sweep, add_up

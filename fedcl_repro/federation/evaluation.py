@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .federation import Fed, pixels
+from .federation import pixels
 from .rounds import State, download, follow, stage_of
 
 # %% ../../nbs/federation/evaluation.ipynb #4906a66e

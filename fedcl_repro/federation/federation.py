@@ -15,7 +15,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from ..core import stream, torch_stream
-from .method import NET, Sweep, chunks, epochs
+from .method import Sweep, chunks, epochs
 from .optimisers import Adam
 from ..parts.models import Head
 

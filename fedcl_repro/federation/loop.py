@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from ..core import Register
-from ..parts.fields import sub, under, without
+from ..parts.fields import sub, without
 from .federation import Fed, batches
-from .method import NET, Sweep, add_up
+from .method import Sweep, add_up
 
 # %% ../../nbs/federation/loop.ipynb #8e07554c
 class Slots:

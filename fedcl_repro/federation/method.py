@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Callable
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 
 from ..core import Register
 from ..parts.fields import sub, without
 from ..parts.mixing import mix
-from .messages import Inbox
 
 # %% ../../nbs/federation/method.ipynb #8d7472e0
 NET = ('body.', 'head.') # what a supervised method trains

@@ -7,16 +7,15 @@ __all__ = ['State', 'begin', 'stage_of', 'follow', 'repeated', 'stripped', 'sett
            'one_round', 'rounds', 'run']
 
 # %% ../../nbs/federation/rounds.ipynb #b76afce6
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..parts.fields import sub
 from .federation import Fed, participants
-from .loop import EXECUTORS, Loop, NonFinite
+from .loop import Loop, NonFinite
 from .messages import Inbox, Rows, nbytes
-from .method import Method, Repeat, Stage, Sweep, stages_of
+from .method import Method, Repeat, Sweep, stages_of
 
 # %% ../../nbs/federation/rounds.ipynb #71515968
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..parts.centroids import class_means, class_sums, one_hot, to_centroids
+from ..parts.centroids import class_means, class_sums, to_centroids
 from ..parts.fields import sub
 from ..parts.mixing import mix
 from ..parts.simplex import simplex_qp

@@ -8,11 +8,10 @@ __all__ = ['serve_clouds', 'fedamp', 'fedamp_compat', 'mixture', 'mixture_loss',
 
 # %% ../../nbs/methods/mixing.ipynb #39a2a692
 import torch
-import torch.nn.functional as F
 
 from ..parts.fields import square_distance, sub, under, without
 from ..parts.mixing import attention, mix, square_distances
-from ..federation.method import METHODS, NET, Method, Repeat, Sweep, addressed, ce, epochs, logits, personal
+from ..federation.method import METHODS, NET, Method, Repeat, Sweep, addressed, ce, epochs, personal
 from ..federation.optimisers import SGD
 
 # %% ../../nbs/methods/mixing.ipynb #0db613bb

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Callable
 
 import torch
-import torch.nn.functional as F
 
 from ..parts.fields import square_distance, sub, under, without
 from ..federation.method import METHODS, NET, Method, Sweep, average, ce, logits, take

@@ -6,7 +6,6 @@
 __all__ = ['sub', 'under', 'without', 'square_distance']
 
 # %% ../../nbs/parts/fields.ipynb #161bdbdd
-import torch
 from torch import Tensor
 
 # %% ../../nbs/parts/fields.ipynb #602373be

@@ -6,8 +6,6 @@
 __all__ = ['mix', 'shares', 'keep_share', 'keep_part', 'square_distances', 'attention']
 
 # %% ../../nbs/parts/mixing.ipynb #07988447
-import math
-
 import torch
 from torch import Tensor
 

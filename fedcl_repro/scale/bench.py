@@ -8,7 +8,6 @@ __all__ = ['Workload', 'write_clients', 'client_data', 'Reference', 'plain', 'En
 
 # %% ../../nbs/scale/bench.ipynb #92d7b638
 import copy
-import json
 import statistics
 import tempfile
 import threading

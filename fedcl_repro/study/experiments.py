@@ -20,7 +20,6 @@ from ..core import Register, load_all
 from .runs import Run, run_id
 from .store import Store, write_text
 from .training import read_rows, train_all
-from .verdicts import verdict_counts, verdict_table
 
 # %% ../../nbs/study/experiments.ipynb #a9a2489e
 PROFILES = ('quick', 'lite', 'paper')

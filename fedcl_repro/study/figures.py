@@ -11,8 +11,6 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from .verdicts import per_round
-
 # %% ../../nbs/study/figures.ipynb #83c233b2
 FAMILIES = ('contrastive', 'averaging', 'local', 'personal_layers', 'proximal', 'prototype', 'meta', 'mixing', 'self_supervised', 'peer_to_peer')
 PALETTE = dict(zip(FAMILIES, sns.color_palette('colorblind', len(FAMILIES))))

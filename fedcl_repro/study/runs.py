@@ -9,11 +9,11 @@ __all__ = ['REGISTERS', 'methods', 'Run', 'config', 'dataset', 'run_id', 'label'
 import functools
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 
-from ..core import Spec, check_type, load_all, parse_spec
+from ..core import Spec, check_type, load_all
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.partition import PARTITIONS, SCARCITIES, partition
 from ..federation.federation import Fed
