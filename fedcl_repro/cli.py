@@ -25,7 +25,7 @@ from .study.experiments import PROFILES, committed, committed_verdicts, default_
 from .study.runs import REGISTERS, Run, methods, run_id
 from .study.store import Store, write_text
 from .study.training import cores, read_rows, train_all
-from .study.verdicts import verdict_counts
+from .study.verdicts import summary, verdict_counts
 
 # %% ../nbs/cli.ipynb #6fd45399
 def chosen(names:list, everything=False)->list: # of experiment names
@@ -156,10 +156,9 @@ def run(a)->int:
 def print_summary(single:Run, store:Store, data_root):
     "Accuracy of one run at its last round."
     rows = read_rows([single], store, data_root)
-    last = rows[(rows.metric == 'accuracy') & (rows['round'] == rows['round'].max()) & (rows.n > 0)]
     print(f'run {run_id(single, data_root)}: {single}')
-    for moment, part in last.groupby('moment'):
-        print(f'  {moment:8} micro {100 * (part.value * part.n).sum() / part.n.sum():.2f} %  macro {100 * part.value.mean():.2f} %  sd over clients {100 * part.value.std(ddof=0):.2f}')
+    for moment in ('merged', 'trained'):
+        for r in summary(rows, moment).itertuples(): print(f'  {moment:8} micro {r.micro:.2f} %  macro {r.macro:.2f} %  sd over clients {r.sd_clients:.2f}')
 
 # %% ../nbs/cli.ipynb #24aff3e6
 def listing(what:str)->list: # of dicts

@@ -16,8 +16,9 @@ from pathlib import Path
 import pandas as pd
 
 import fedcl_repro
-from ..core import Register, load_all
-from .runs import Run, run_id
+from ..core import Register, load_all, parse_spec
+from ..data.datasets import MissingData, find_root
+from .runs import Run, dataset, run_id
 from .store import Store, write_text
 from .training import read_rows, train_all
 
@@ -78,9 +79,6 @@ class Page:
 # %% ../../nbs/study/experiments.ipynb #4f835427
 def has_data(spec:str, data_root=None)->bool:
     "Whether a data set is here or needs no download; asks once for each."
-    from fedcl_repro.data.datasets import MissingData, find_root
-    from fedcl_repro.study.runs import dataset
-    from fedcl_repro.core import parse_spec
     try: dataset(parse_spec(spec), str(find_root(data_root))); return True
     except MissingData as e:
         if (spec, data_root) not in complained: complained.add((spec, data_root)); print(e)
