@@ -58,8 +58,6 @@ class Fed:
         for name, make in archs.items():
             net, fields, self.buffer_names[name] = initial(make, seed, dtype)
             self.nets[name], self.init[name] = net.to(device), {k: v.to(device) for k, v in fields.items()}
-        widths = {a: f['head.weight'].shape[1] for a, f in self.init.items() if 'head.weight' in f}
-        if len(set(widths.values())) > 1: raise ValueError(f'heads of one federation must read representations of one width, got {widths}')
         self.normed = {a: any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in net.modules()) for a, net in self.nets.items()}
 
     @property
@@ -67,7 +65,11 @@ class Fed:
     @property
     def chunk(self): return 64 if self.device == 'cpu' else 4096 # samples to measure at once: what a CPU's cache holds, what fills a GPU
     @property
-    def width(self): return self.init[self.arch[0]]['head.weight'].shape[1]
+    def width(self):
+        "Width of the representations that heads read."
+        widths = {a: f['head.weight'].shape[1] for a, f in self.init.items() if 'head.weight' in f}
+        if len(set(widths.values())) != 1: raise ValueError(f'this method compares representations, which must be of one width in a federation, got {widths}')
+        return next(iter(widths.values()))
     @property
     def one_test(self):
         "Whether all clients are tested on the same samples."
