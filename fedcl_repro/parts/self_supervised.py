@@ -52,7 +52,7 @@ def local_centroids(
     pick = lambda: memory[torch.from_numpy(rng.permutation(len(memory))[:n]).to(memory.device)]
     centres = pick()
     for _ in range(passes):
-        nearest = sinkhorn(sharpness * memory @ centres.T).argmax(1)
+        nearest = sinkhorn(sharpness * memory @ centres.T).round(decimals=4).argmax(1)
         member = (nearest[:, None] == torch.arange(n, device=memory.device)).to(memory)
         centres = F.normalize(torch.where(member.sum(0)[:, None] > 0, member.T @ memory, pick()), dim=1)
     return centres
