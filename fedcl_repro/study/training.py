@@ -26,7 +26,7 @@ import fedcl_repro
 from ..core import load_all
 from ..federation.evaluation import evaluate
 from ..federation.loop import EXECUTORS, NonFinite
-from ..federation.rounds import State, begin, one_round
+from ..federation.rounds import State, begin, one_round, stage_of
 from .runs import Run, config, dataset, federation, find_root, label, methods, run_id, stages
 from .store import Store, load_checkpoint, locked, save_checkpoint
 
@@ -34,14 +34,15 @@ from .store import Store, load_checkpoint, locked, save_checkpoint
 COLUMNS = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n']
 
 def measure(execute, stages:tuple, state:State, owner:str)->list: # of tuples in the order of COLUMNS
-    "Accuracy and cross-entropy of every client at both moments, its training loss, and the bytes of the round."
-    rows, r = [], state.round
-    for moment, whose in (('merged', owner), ('trained', 'personal')):
-        for i, n, right, loss in evaluate(execute, stages, state, moment):
+    "Accuracy and cross-entropy of every client at both moments, its training loss, and the bytes of the round. One global model on one test set is tested once."
+    rows, r, once, method = [], state.round, owner == 'shared' and execute.fed.one_test, stage_of(stages, max(0, state.round - 1))[0].method
+    for moment, whose in (('merged', owner), ('trained', 'personal'))[:1 if once or method.represent else 2]:
+        for i, n, right, loss in evaluate(execute, stages, state, moment, who=(0,) if once else None):
             rows.append((r, i, whose, moment, 'test', 'accuracy', right / n if n else math.nan, n))
             if n and math.isfinite(loss): rows.append((r, i, whose, moment, 'test', 'loss', loss / n, n))
     for i, c in enumerate(state.clients):
         if 'train.rows' in c: rows.append((r, i, 'personal', 'trained', 'train', 'loss', float(c['train.loss'] / c['train.rows']), int(c['train.rows'])))
+    if method.report: rows += [(r, i, 'personal', 'trained', 'train', name, float(v), execute.fed.sizes[i]) for i, c in enumerate(state.clients) for name, v in method.report(c).items()]
     return rows + [(r, -1, owner, 'merged', 'all', f'bytes_{way}', float(b), execute.fed.n_clients) for way, b in (('up', state.up[-1]), ('down', state.down[-1]))]
 
 # %% ../../nbs/study/training.ipynb #46411dd1
