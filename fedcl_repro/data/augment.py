@@ -188,12 +188,12 @@ class Blur:
 # %% ../../nbs/data/augment.ipynb #38330406
 AUGMENTATIONS = Register('augmentation')
 
-@AUGMENTATIONS.add('none')
+@AUGMENTATIONS.add('none', title='none')
 def none():
-    "Images as they are; nothing is drawn."
-    return Pipeline()
+    "Images as they are: nothing to draw, nothing to apply."
+    return None
 
-@AUGMENTATIONS.add('crop_flip')
+@AUGMENTATIONS.add('crop_flip', title='crop and flip')
 def crop_flip(*, pad=4, padding='reflect', flip=.5):
     "A shift by up to `pad` pixels and a flip: MOON's, so FedSSC's; with padding='zero' that of MAPL's baselines."
     return Pipeline(Crop(pad, padding), Flip(flip))
@@ -204,12 +204,12 @@ def strong(low, flip, strength, jitter, gray, blur)->Pipeline:
     s = .8 * strength
     return Pipeline(CropResize(low), Flip(flip), Jitter(s, s, s, .2 * strength, jitter), *([Grey(gray)] if gray else []), *([Blur(blur)] if blur else []))
 
-@AUGMENTATIONS.add('mapl')
+@AUGMENTATIONS.add('mapl', title='MAPL, two views')
 def mapl(*, low=.2, flip=.5, strength=.5, jitter=.8, gray=.2, blur=0.):
     "The two views of MAPL and FedClassAvg, as MAPL's code has them; its text has blur=0.5, and crops of 224 pixels of images of 32."
     return strong(low, flip, strength, jitter, gray, blur)
 
-@AUGMENTATIONS.add('simclr')
+@AUGMENTATIONS.add('simclr', title='SimCLR')
 def simclr(*, low=.08, flip=.5, strength=.5, jitter=.8, gray=.2, blur=0.):
     "SimCLR's views for small images, which MFCL names in its Table 13 without strengths; blur=0.5 for Tiny-ImageNet."
     return strong(low, flip, strength, jitter, gray, blur)

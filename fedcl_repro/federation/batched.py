@@ -89,7 +89,7 @@ class Stack:
         "One step of all active clients."
         leaves = {k: self.fields[k].detach().requires_grad_() for k in self.moving}
         rest = {k: v for k, v in self.fields.items() if k not in leaves}
-        with torch.enable_grad():
+        with torch.enable_grad(), self.fed.arithmetic():
             loss, notes = vmap(self.loss, in_dims=(0, 0, 0, 0, 0, None if b.views is None else 0, 0))(leaves, rest, b.x, b.y, b.rows, b.views, b.noise)
             grads = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
         state = {k: v for k, v in self.fields.items() if k.startswith('opt.')} | {k: v.detach() for k, v in leaves.items()}

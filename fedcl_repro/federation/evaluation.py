@@ -24,7 +24,7 @@ def scored(execute, method, clients:dict, split:str)->list: # of (client, n, cor
         net, rows, right, loss = worker.net(i, clients[i], False), fed.rows[split][i], 0, 0.
         with torch.no_grad():
             for at in rows.split(fed.chunk):
-                scores, y = method.predict(net, clients[i], pixels(fed.x[at], fed.dtype)), fed.y[at]
+                with fed.arithmetic(): scores, y = method.predict(net, clients[i], pixels(fed.x[at], fed.dtype)).to(fed.dtype), fed.y[at]
                 right, loss = right + (scores.argmax(1) == y).sum(), loss + F.cross_entropy(scores, y, reduction='sum')
         return i, len(rows), int(right), float(loss)
     return list(execute.map(count, list(clients)).values())
@@ -67,7 +67,8 @@ def representations(execute, method, i:int, c:dict, rows)->torch.Tensor: # (len(
     "What a client's network says of images, in eval mode."
     def ask(worker, i):
         net = worker.net(i, c, False)
-        with torch.no_grad(): return torch.cat([method.represent(net, c, pixels(execute.fed.x[at], execute.fed.dtype)) for at in rows.split(execute.fed.chunk)])
+        with torch.no_grad(), execute.fed.arithmetic():
+            return torch.cat([method.represent(net, c, pixels(execute.fed.x[at], execute.fed.dtype)).to(execute.fed.dtype) for at in rows.split(execute.fed.chunk)])
     return execute.map(ask, [i])[i]
 
 # %% ../../nbs/federation/evaluation.ipynb #b1581e0f

@@ -47,6 +47,8 @@ class Fed:
                  buffers='average', augment=None, beginning='common', device='cpu', dtype=torch.float32):
         if buffers not in ('average', 'local', 'reset'): raise ValueError(f"buffers must be 'average', 'local' or 'reset', got {buffers!r}")
         if not 0 < participation <= 1: raise ValueError(f'participation must lie in (0, 1], got {participation}')
+        self.mixed = dtype == torch.bfloat16
+        if self.mixed: dtype = torch.float32 # of weights and images; products are made in bfloat16
         if beginning not in ('common', 'own'): raise ValueError(f"beginning must be 'common' or 'own', got {beginning!r}")
         self.x, self.y = (t.to(device) for t in store)
         self.rows = {split: [torch.as_tensor(r, dtype=torch.long).to(device) for r in rows] for split, rows in (('train', train), ('test', test))}
@@ -74,6 +76,9 @@ class Fed:
     def one_test(self):
         "Whether all clients are tested on the same samples."
         return all(len(r) == len(self.rows['test'][0]) and torch.equal(r, self.rows['test'][0]) for r in self.rows['test'][1:])
+    def arithmetic(self):
+        "A context for forward passes in training and prediction: bfloat16 products if so decided."
+        return torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.mixed)
     def tensor(self, value): return torch.tensor(value, dtype=self.dtype, device=self.device)
 
     def client(self, i:int)->dict:

@@ -10,6 +10,7 @@ __all__ = ['EXECUTORS', 'Slots', 'Net', 'Borrowed', 'Worker', 'NonFinite', 'prep
 import copy
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -144,7 +145,7 @@ def one(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, key:tuple, todo=None
     for b in batches(fed, i, sweep, key) if todo is None else todo:
         net.refresh(b.noise)
         for _ in range(sweep.repeat if sweep.train else 1):
-            with torch.set_grad_enabled(bool(sweep.train)): loss, notes = sweep.fn(net, live, b)
+            with torch.set_grad_enabled(bool(sweep.train)), fed.arithmetic() if sweep.train else nullcontext(): loss, notes = sweep.fn(net, live, b)
             if not sweep.train: break
             grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
             with torch.no_grad(): opt.step_(live, dict(zip(leaves, grads)))

@@ -53,7 +53,7 @@ class Run:
     seed: int = 0              # of weights, batches, masks, participation
     partition_seed: int = 0    # repetitions share their partition
     eval_every: int = 1        # rounds between evaluations; the last round is always evaluated
-    dtype: str = 'float32'
+    dtype: str = 'float32'     # of all arithmetic; bfloat16: of products in forward passes only
     tf32: bool = False
 
     @classmethod
