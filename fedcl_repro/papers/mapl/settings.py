@@ -59,7 +59,7 @@ mixture = lambda names: f"mixed(of='{' + '.join(names)}')"
 SIZES = dict(quick=dict(data=['digits'], clients=8, part='scenario={}, shots=12, least_shots=6, stride=14, test_shots=5', warmup=1, seeds=range(1), model=mixture(map(narrow, BACKBONES)), one=narrow('shufflenet'),
                         base=dict(n_rounds=3, eval_every=1, batch_size=20, optimiser=OPT.format(.001))),
              lite=dict(data=['cifar10', 'fashion_mnist'], clients=10, part='scenario={}, shots=60, least_shots=20', warmup=20, seeds=range(1), model=mixture(BACKBONES), one='resnet18',
-                       base=dict(n_rounds=40, eval_every=4, batch_size=32, optimiser=OPT.format(.0003))),
+                       base=dict(n_rounds=40, eval_every=4, batch_size=32, optimiser=OPT.format(.0005))),
              paper=dict(data=['cifar10', 'fashion_mnist', 'mnist', 'svhn', 'cinic10'], clients=20, part='scenario={}, shots_seed=40', warmup=100, seeds=range(3), model=mixture(BACKBONES), one='resnet18',
                         base=dict(n_rounds=400, eval_every=5, batch_size=64, optimiser=OPT.format(.0001))))
 COMMON = {'FedAvg', 'FLT', 'pFedSim', 'DFedAvgM', 'MAPL+'} # whole bodies are averaged
