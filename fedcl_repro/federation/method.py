@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NET', 'average', 'METHODS', 'take', 'send', 'nothing', 'unchanged', 'average_of', 'addressed', 'personal', 'logits',
-           'ce', 'epochs', 'steps', 'chunks', 'add_up', 'Sweep', 'Repeat', 'Method', 'Stage', 'stages_of']
+           'ce', 'epochs', 'steps', 'chunks', 'add_up', 'Sweep', 'Repeat', 'Later', 'Method', 'Stage', 'stages_of']
 
 # %% ../../nbs/federation/method.ipynb #4aeedb99
 import math
@@ -84,7 +84,7 @@ class Sweep:
     train: tuple = ()             # prefixes of the fields that move; all others are constants
     order: Callable | None = None # (n, batch_size, rng) -> rows of each batch; the local epochs, or chunks to measure
     repeat: int = 1               # steps on the same batch
-    views: int = 0                # augmented views of each image: batch.views (views, b, ...)
+    views: int = 0                # augmented views of each image: batch.views (views, b, ...), beside the plain batch.x
     after: Callable = add_up      # (client, notes) -> client, after each batch: sums, moving averages, memories
     when: Callable | None = None  # (client) -> bool, who takes part; everybody
     opt: object = None            # an optimiser of its own; the federation's
@@ -98,10 +98,19 @@ class Repeat:
     enough: Callable # (client) -> bool, asked after each pass
     most: int        # passes at most, >= 1
 
+# %% ../../nbs/federation/method.ipynb #1800d2c8
+@dataclass(frozen=True)
+class Later:
+    "A measurement put off: the client holds a `Deferred` table until the round ends, a row for each view of each image."
+    fn: Callable  # (net, client, x) -> (b, ...)
+    name: str     # of the field
+    views: int    # augmented views of each image
+    stored: bool = False # the receiver has had it in an earlier round; it is not sent again
+
 # %% ../../nbs/federation/method.ipynb #a4ce3eea
 @dataclass(frozen=True)
 class Method:
-    "What a federated method may change; the defaults are FedAvg. A *step* is a Sweep, a Repeat or a function client -> client."
+    "What a federated method may change; the defaults are FedAvg. A *step* is a Sweep, a Repeat, a Later or a function client -> client."
     keep: Callable = lambda client, fed: {}    # a client's fields beside its network, before its first round
     start: Callable = lambda fed: {}           # the server's fields before the first message
     reply: Callable = lambda server, i: server # (server, client id) -> message down; an empty one is not merged
@@ -112,6 +121,8 @@ class Method:
     serve: Callable = average                  # (server, inbox) -> server
     adapt: tuple = ()                          # steps on own training data before a test, never kept
     predict: Callable = logits                 # (net, client, x) -> (b, C) scores
+    represent: Callable | None = None          # (net, client, x) -> (b, k): instead of `predict`, a linear classifier is fitted to these before a test
+    report: Callable | None = None             # (client) -> {name: number}: what else of a client is worth a row, such as a learned graph
 
 @dataclass(frozen=True)
 class Stage:

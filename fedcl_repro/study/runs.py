@@ -14,21 +14,23 @@ from dataclasses import dataclass, fields
 import torch
 
 from ..core import Spec, check_type, load_all
+from ..data.augment import AUGMENTATIONS
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.partition import PARTITIONS, SCARCITIES, partition
 from ..federation.federation import Fed
 from ..federation.messages import lossy
 from ..federation.method import METHODS, stages_of
 from ..federation.optimisers import OPTIMISERS
-from ..parts.models import MODELS
+from ..parts.models import MODELS, architectures, parts_of
 
 # %% ../../nbs/study/runs.ipynb #4eb78b1b
 def methods():
     "The register of methods, all of them imported; also in a process that was just started."
     load_all('fedcl_repro.methods')
+    load_all('fedcl_repro.parts')
     return METHODS
 
-REGISTERS = dict(method=METHODS, data=DATASETS, partition=PARTITIONS, scarcity=SCARCITIES, model=MODELS, optimiser=OPTIMISERS)
+REGISTERS = dict(method=METHODS, data=DATASETS, partition=PARTITIONS, scarcity=SCARCITIES, augmentation=AUGMENTATIONS, model=MODELS, optimiser=OPTIMISERS)
 
 @dataclass(frozen=True)
 class Run:
@@ -37,6 +39,7 @@ class Run:
     data: Spec = Spec('digits')
     partition: Spec = Spec('dirichlet')
     scarcity: Spec = Spec('none')
+    augmentation: Spec = Spec('none')
     model: Spec = Spec('cnn')
     optimiser: Spec = Spec('adam')
     n_clients: int = 20
@@ -45,11 +48,12 @@ class Run:
     local_epochs: int = 1
     participation: float = 1.  # share of the clients in a round
     client_drop: float = 0.    # share of the messages that are lost
+    beginning: str = 'common'  # of the clients' weights: common, or each its own
     buffers: str = 'average'   # of batch norm
     seed: int = 0              # of weights, batches, masks, participation
     partition_seed: int = 0    # repetitions share their partition
     eval_every: int = 1        # rounds between evaluations; the last round is always evaluated
-    dtype: str = 'float32'
+    dtype: str = 'float32'     # of all arithmetic; bfloat16: of products in forward passes only
     tf32: bool = False
 
     @classmethod
@@ -73,7 +77,17 @@ class Run:
         if self.dtype not in ('float32', 'float64', 'bfloat16'): raise ValueError(f"dtype must be 'float32', 'float64' or 'bfloat16', got {self.dtype!r}")
         if not 0 < self.participation <= 1: raise ValueError(f'participation must lie in (0, 1], got {self.participation}')
         lossy(self.client_drop)
-        if self.buffers not in ('average', 'local', 'reset'): raise ValueError(f"buffers must be 'average', 'local' or 'reset', got {self.buffers!r}")
+        for k, words in dict(buffers=('average', 'local', 'reset'), beginning=('common', 'own')).items():
+            if getattr(self, k) not in words: raise ValueError(f"{k} must be {' or '.join(map(repr, words))}, got {getattr(self, k)!r}")
+        self.check_needs()
+
+    def check_needs(self):
+        "Refuse a method whose network or views the run does not have."
+        needs, has = METHODS[self.method.name].about.get('needs', '').split(), parts_of(self.model)
+        if 'views' in needs and self.augmentation.name == 'none': raise ValueError(f'{self.method.name} compares views of an image: give the run an augmentation, one of {", ".join(n for n in AUGMENTATIONS if n != "none")}')
+        lacks = [p for p in needs if p not in has + ('views',)]
+        fitting = [n for n in MODELS if set(needs) <= set(MODELS[n].about.get('parts', 'body head').split()) | {'views'}]
+        if lacks: raise ValueError(f"{self.method.name} needs a network with {', '.join(lacks)}, and {self.model.name} has {', '.join(has)}: choose from {', '.join(fitting)}")
 
 # %% ../../nbs/study/runs.ipynb #40f26b1f
 def config(run:Run)->dict: # plain JSON
@@ -105,10 +119,11 @@ def shards(run:Run, data_root=None):
 def federation(run:Run, data_root=None, device='cpu')->Fed:
     "Data, partition, networks and optimiser of a run, on a device."
     data, split = dataset(run.data, str(find_root(data_root))), shards(run, data_root)
-    build = lambda: MODELS.build(run.model, data.x.shape[1:], data.n_classes)
-    return Fed(to_store(data, device), split.train, split.test, {run.model.name: build}, n_classes=data.n_classes, batch_size=run.batch_size, local_epochs=run.local_epochs,
+    archs = architectures(run.model, data.x.shape[1:], data.n_classes)
+    arch = [list(archs)[i % len(archs)] for i in range(run.n_clients)]
+    return Fed(to_store(data, device), split.train, split.test, archs, arch, n_classes=data.n_classes, batch_size=run.batch_size, local_epochs=run.local_epochs,
                opt=OPTIMISERS.build(run.optimiser), seed=run.seed, participation=run.participation, wire=lossy(run.client_drop) if run.client_drop else None,
-               buffers=run.buffers, device=device, dtype=getattr(torch, run.dtype))
+               buffers=run.buffers, augment=AUGMENTATIONS.build(run.augmentation), beginning=run.beginning, device=device, dtype=getattr(torch, run.dtype))
 
 def stages(run:Run)->tuple:
     "The run's method as stages."
