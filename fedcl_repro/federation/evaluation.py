@@ -38,7 +38,7 @@ def clients_at(execute, stages:tuple, state:State, moment:str, who=None)->tuple:
     clients = {i: m.keep(c, fed) | c if first else c for i, c in enumerate(state.clients) if who is None or i in who}
     if moment == 'merged':
         server = state.servers[stage.server] if stage.server in state.servers else m.start(fed)
-        clients, _ = download(execute, m, server, clients, state.round)
+        clients, _ = download(execute, m, server, clients, state.round, to_test=True)
     return m, follow(execute, m.adapt, clients, state.round)
 
 def evaluate(execute, stages:tuple, state:State, moment:str, split='test', who=None)->list: # of (client, n, correct, sum of cross-entropy)

@@ -19,6 +19,7 @@ from ..data.augment import AUGMENTATIONS
 from .method import Sweep, chunks, epochs
 from .optimisers import Adam
 from ..parts.models import Head
+from ..parts.twin_norm import Twins, TwinNorm
 
 # %% ../../nbs/federation/federation.ipynb #4c4538c7
 def pixels(
@@ -94,7 +95,7 @@ class Fed:
 def toy_parts(width:int)->dict: # name -> function that builds it
     "Small parts of networks that some methods need."
     mlp = lambda: nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, width))
-    return dict(proj=mlp, pred=mlp, rot=lambda: nn.Linear(width, 4), enc=lambda: nn.Conv2d(1, 4, 3, padding=1), dec=lambda: nn.Conv2d(4, 1, 3, padding=1),
+    return dict(proj=mlp, pred=mlp, rot=lambda: nn.Linear(width, 4), enc=lambda: Twins(nn.Conv2d(1, 4, 3, padding=1), TwinNorm(4, 2), nn.ReLU()), dec=lambda: Twins(nn.Conv2d(4, 1, 3, padding=1)),
                 chi=lambda: nn.Sequential(nn.Flatten(), nn.Linear(4*36, width), nn.ReLU()))
 
 def toy(sizes=(20, 33, 16, 41, 11), *, width=6, n_classes=4, p=0., norm=False, needs='', seed=0, batch_size=8, dtype=torch.float64, **settings)->Fed:
