@@ -119,6 +119,7 @@ class Method:
     local: tuple = (Sweep(ce, NET),)           # steps of local training
     upload: Callable = send(*NET)              # (client) -> message up
     serve: Callable = average                  # (server, inbox) -> server
+    deploy: Callable = lambda server, client: client # (server, client) -> client as it is tested: with the parts that only the server has, handed over once, after training
     adapt: tuple = ()                          # steps on own training data before a test, never kept
     predict: Callable = logits                 # (net, client, x) -> (b, C) scores
     represent: Callable | None = None          # (net, client, x) -> (b, k): instead of `predict`, a linear classifier is fitted to these before a test
