@@ -28,7 +28,7 @@ class Rows:
 @dataclass(frozen=True)
 class Deferred:
     "A table too large to hold: its rows are made on demand by the sender, and counted as sent."
-    shape: tuple   # (n, views, ...): a row for each view of each image
+    shape: tuple   # (n, views, ...): a row for each view of each image; or whatever sender and receiver agree on
     make: Callable # (images (m,), views (m,)) -> (m, ...)
     itemsize: int = 4
     stored: bool = False # the receiver has it from an earlier round

@@ -121,7 +121,7 @@ class Method:
     upload: Callable = send(*NET)              # (client) -> message up
     serve: Callable = average                  # (server, inbox) -> server
     wire: Callable | None = None               # (inbox) -> inbox: what the messages are on the way, such as masked
-    deploy: Callable | None = None             # (server, client id) -> message before a test, where `reply` tells clients less than that; sent once, after the last round
+    deploy: Callable = lambda server, client: client # (server, client) -> client as it is tested: with the parts that only the server has, handed over once, after training
     adapt: tuple = ()                          # steps on own training data before a test, never kept
     predict: Callable = logits                 # (net, client, x) -> (b, C) scores
     represent: Callable | None = None          # (net, client, x) -> (b, k): instead of `predict`, a linear classifier is fitted to these before a test

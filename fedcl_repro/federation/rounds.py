@@ -106,11 +106,11 @@ def settled(fed:Fed, i:int, c:dict)->dict:
     return c | {k: fed.init[fed.arch[i]][k] for k in fed.buffer_names[fed.arch[i]]} if fed.buffers == 'reset' else c
 
 # %% ../../nbs/federation/rounds.ipynb #116dbd18
-def download(execute, method:Method, server:dict, clients:dict, r:int, to_test=False)->tuple: # (clients, bytes)
-    "Clients after reply (to be tested, after `deploy` if there is one), merge and tune."
+def download(execute, method:Method, server:dict, clients:dict, r:int)->tuple: # (clients, bytes)
+    "Clients after reply, merge and tune."
     fed, merged, informed, traffic = execute.fed, {}, [], 0
     for i, c in clients.items():
-        message = stripped(fed, i, (to_test and method.deploy or method.reply)(server, i))
+        message = stripped(fed, i, method.reply(server, i))
         c = c | dict(round=torch.tensor(r))
         if message:
             informed.append(i)
@@ -149,7 +149,6 @@ def one_round(execute, stages:tuple, state:State)->State:
     for wire in (m.wire, fed.wire):
         if wire: inbox = wire(inbox)
     if inbox.messages: server = m.serve(server, inbox)
-    if m.deploy and r + 1 == sum(s.rounds for s in stages): down += sum(nbytes(m.deploy(server, i)) for i in fresh)
     done = {i: {k: v for k, v in c.items() if not isinstance(v, Deferred)} for i, c in done.items()}
     return State(r + 1, tuple(done.get(i, c) for i, c in enumerate(clients)), state.servers | {stage.server: server}, state.up + (up,), state.down + (down,))
 
