@@ -28,6 +28,7 @@ class MappedNet:
         def call(x):
             self._net.train(self._training)
             return functional_call(self._net[part], without(part + '.', self._fields) | noise, (x,))
+        call.module = self._net[part]
         return call
     def at(self, prefix, training=None):
         return MappedNet(self._net, without(prefix, self._fields), self._training if training is None else training, self.n_classes, self._noise)

@@ -37,10 +37,11 @@ def clients_at(execute, stages:tuple, state:State, moment:str, who=None)->tuple:
     if moment not in ('merged', 'trained'): raise ValueError(f"the moment must be 'merged' or 'trained', got {moment!r}")
     stage, first = stage_of(stages, state.round if moment == 'merged' else max(0, state.round - 1))
     m, fed = stage.method, execute.fed
+    server = state.servers[stage.server] if stage.server in state.servers else m.start(fed)
     clients = {i: m.keep(c, fed) | c if first else c for i, c in enumerate(state.clients) if who is None or i in who}
     if moment == 'merged':
-        server = state.servers[stage.server] if stage.server in state.servers else m.start(fed)
         clients, _ = download(execute, m, server, clients, state.round)
+    clients = {i: m.deploy(server, c) for i, c in clients.items()}
     return m, follow(execute, m.adapt, clients, state.round)
 
 def evaluate(execute, stages:tuple, state:State, moment:str, split='test', who=None)->list: # of (client, n, correct, sum of cross-entropy)

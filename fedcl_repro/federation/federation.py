@@ -19,6 +19,7 @@ from ..data.augment import AUGMENTATIONS
 from .method import Sweep, chunks, epochs
 from .optimisers import Adam
 from ..parts.models import Head
+from ..parts.twin_norm import Twins, TwinNorm
 
 # %% ../../nbs/federation/federation.ipynb #4c4538c7
 def pixels(
@@ -91,11 +92,11 @@ class Fed:
         return any(name == b or name.endswith('.' + b) for b in self.buffer_names[self.arch[i]])
 
 # %% ../../nbs/federation/federation.ipynb #d8050a50
-def toy_parts(width:int)->dict: # name -> function that builds it
+def toy_parts(width:int, n_classes:int)->dict: # name -> function that builds it
     "Small parts of networks that some methods need."
     mlp = lambda: nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, width))
-    return dict(proj=mlp, pred=mlp, rot=lambda: nn.Linear(width, 4), enc=lambda: nn.Conv2d(1, 4, 3, padding=1), dec=lambda: nn.Conv2d(4, 1, 3, padding=1),
-                chi=lambda: nn.Sequential(nn.Flatten(), nn.Linear(4*36, width), nn.ReLU()))
+    return dict(proj=mlp, pred=mlp, rot=lambda: nn.Linear(width, 4), enc=lambda: Twins(nn.Conv2d(1, 4, 3, padding=1), TwinNorm(4, 2), nn.ReLU()), dec=lambda: Twins(nn.Conv2d(4, 1, 3, padding=1)),
+                aux=lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, n_classes)), chi=lambda: nn.Sequential(nn.Flatten(), nn.Linear(4*36, width), nn.ReLU()))
 
 def toy(sizes=(20, 33, 16, 41, 11), *, width=6, n_classes=4, p=0., norm=False, needs='', seed=0, batch_size=8, dtype=torch.float64, **settings)->Fed:
     "A federation of noisy 6x6 class patterns, small enough for a lesson. `p`: dropout; `norm`: batch norm in the body; `needs`: words such as 'proj views'."
@@ -109,7 +110,7 @@ def toy(sizes=(20, 33, 16, 41, 11), *, width=6, n_classes=4, p=0., norm=False, n
     x = (255 * (patterns[y] + .2*stream(seed, 'toy').standard_normal((len(y), 6, 6, 1))).clip(0, 1)).astype(np.uint8)
     def build(channels=4):
         body = [nn.Conv2d(1, channels, 3, bias=not norm), *([nn.BatchNorm2d(channels)] if norm else []), nn.ReLU(), nn.Flatten(), nn.Linear(16*channels, width), nn.ReLU()]
-        return nn.ModuleDict(dict(body=nn.Sequential(*body), head=Head(width, n_classes, p)) | {k: make() for k, make in toy_parts(width).items() if k in needs.split()})
+        return nn.ModuleDict(dict(body=nn.Sequential(*body), head=Head(width, n_classes, p)) | {k: make() for k, make in toy_parts(width, n_classes).items() if k in needs.split()})
     if 'views' in needs.split(): settings = dict(augment=AUGMENTATIONS.build('crop_flip(pad=1)')) | settings
     return Fed((torch.from_numpy(x), torch.from_numpy(y)), rows, rows, {'toy': build}, n_classes=n_classes, seed=seed, batch_size=batch_size, dtype=dtype, **settings)
 

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['EXECUTORS', 'Slots', 'Net', 'Borrowed', 'Worker', 'NonFinite', 'prepare', 'own_copy', 'note', 'replace_live', 'one',
-           'trained', 'Compute', 'Loop', 'one_thread']
+           'trained', 'Compute', 'Loop', 'one_thread', 'keep_memory']
 
-# %% ../../nbs/federation/loop.ipynb #f9a6c8de
+# %% ../../nbs/federation/loop.ipynb #dee6b964
 import copy
+import ctypes
 import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -202,4 +203,9 @@ class Loop:
 def one_thread():
     "Start of a worker: one thread for arithmetic, and memory that is kept instead of being given back after each step."
     torch.set_num_threads(1)
-    del (_ := [torch.empty(31 << 18)])[:] # glibc keeps blocks up to the largest it has freed: 31 MiB, its limit being 32
+    keep_memory()
+
+def keep_memory():
+    "Ask glibc to keep freed memory, whatever its size; elsewhere nothing happens."
+    try: libc = ctypes.CDLL(None); libc.mallopt(-4, 0); libc.mallopt(-1, 2**31 - 1) # M_MMAP_MAX: no block from the kernel directly; M_TRIM_THRESHOLD: none back
+    except (OSError, AttributeError): pass
