@@ -701,6 +701,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'fedcl_repro/methods/mfcl.py'),
                                           'fedcl_repro.methods.mfcl.encode_pairs': ( 'methods/mfcl.html#encode_pairs',
                                                                                      'fedcl_repro/methods/mfcl.py'),
+                                          'fedcl_repro.methods.mfcl.encode_views': ( 'methods/mfcl.html#encode_views',
+                                                                                     'fedcl_repro/methods/mfcl.py'),
                                           'fedcl_repro.methods.mfcl.mfcl': ('methods/mfcl.html#mfcl', 'fedcl_repro/methods/mfcl.py'),
                                           'fedcl_repro.methods.mfcl.offer': ('methods/mfcl.html#offer', 'fedcl_repro/methods/mfcl.py'),
                                           'fedcl_repro.methods.mfcl.offering': ( 'methods/mfcl.html#offering',
