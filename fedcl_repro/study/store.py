@@ -13,6 +13,7 @@ import json
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -38,12 +39,19 @@ class Store:
         except (OSError, ValueError, KeyError) as e:
             raise DamagedRun(f'the stored run {folder} is damaged ({e}): delete that folder, and it will be trained again') from e
 
-    def write(self, id:str, rows:pd.DataFrame, about:dict):
-        "Add a finished run and forget its checkpoint."
+    def arrays(self, id:str, name:str)->dict: # name -> array
+        "Arrays that were kept beside the rows of a run; none of a run that has none."
+        path = self.folder(id) / f'{name}.npz'
+        if not path.exists(): return {}
+        with np.load(path, allow_pickle=False) as z: return dict(z)
+
+    def write(self, id:str, rows:pd.DataFrame, about:dict, **arrays):
+        "Add a finished run and forget its checkpoint. `arrays`: name -> (name -> array), kept as `name.npz`."
         with whole(self.folder(id)) as new:
             new.mkdir()
             rows.to_csv(new/'rows.csv', index=False, float_format='%.6g', lineterminator='\n')
             about = about | dict(sha256=hashlib.sha256((new/'rows.csv').read_bytes()).hexdigest())
+            for name, some in arrays.items(): np.savez_compressed(new/f'{name}.npz', **some)
             (new/'run.json').write_text(json.dumps(about, indent=1))
         self.checkpoint(id).unlink(missing_ok=True)
 
