@@ -95,8 +95,8 @@ FAIR = ['fedavg', 'ditto', 'fedper', 'fedproto', 'fedcosr']
 
 def judge_fig6(rows:pd.DataFrame, profile:str)->list:
     "Claims of V-B3 about fairness."
-    if not len(rows): return [claim('FedCoSR is the fairest with five poor clients', [], source='FedCoSR V-B3')]
-    fits, tables = profile != 'quick', {v: summary(rows).pivot(index='seed', columns='label', values=v).dropna() for v in ('micro', 'macro', 'sd_clients')}
+    fits, tables = profile != 'quick', {v: summary(rows).pivot(index='seed', columns='label', values=v).dropna() for v in ('macro', 'sd_clients')} if len(rows) else {}
+    if not tables or 'FedCoSR' not in tables['macro'] or len(tables['macro'].columns) < 2: return [claim('FedCoSR is the fairest with five poor clients', [], source='FedCoSR V-B3')]
     best = lambda t, lowest=False: t.rank(axis=1, ascending=lowest, method='min').FedCoSR == 1
     return [claim('FedCoSR is the most accurate with five poor clients (mean over clients)', best(tables['macro']), f"{tables['macro'].FedCoSR.mean():.2f}, published 90.08", 'FedCoSR V-B3', fits),
             claim('FedCoSR has the smallest spread over clients with five poor ones', best(tables['sd_clients'], True), f"{tables['sd_clients'].FedCoSR.mean():.2f}, published 5.92", 'FedCoSR V-B3', fits)]
@@ -117,14 +117,14 @@ def with_kept(table:pd.DataFrame)->pd.DataFrame:
 
 def judge_fig7(rows:pd.DataFrame, profile:str)->list:
     "Claims of V-B4 about small local data."
-    if not len(rows): return [claim('FedCoSR is best when everybody is poor', [], source='FedCoSR V-B4')]
     out, fits = [], profile != 'quick'
-    for split, part in with_kept(summary(rows)).groupby('split', sort=False):
+    for split, part in with_kept(summary(rows)).groupby('split', sort=False) if len(rows) else []:
         t = part.pivot(index=['seed', 'kept'], columns='label', values='micro').dropna()
+        if 'FedCoSR' not in t or len(t.columns) < 2 or t.index.get_level_values('kept').nunique() < 2: continue
         out.append(claim(f'FedCoSR is best at every share kept: {split}', t.rank(axis=1, ascending=False, method='min').FedCoSR.groupby('seed').max() == 1, f'mean rank {t.rank(axis=1, ascending=False).FedCoSR.mean():.1f}', 'FedCoSR V-B4', fits))
         drop = t.groupby('seed').last() - t.groupby('seed').first()
         out.append(claim(f'FedCoSR declines least: {split}', drop.idxmin(axis=1) == 'FedCoSR', f'{drop.FedCoSR.mean():.2f} points, the others {drop.drop(columns="FedCoSR").mean().mean():.2f} on average', 'FedCoSR V-B4', fits))
-    return out
+    return out or [claim('FedCoSR is best when everybody is poor', [], source='FedCoSR V-B4')]
 
 @EXPERIMENTS.add('fedcosr/fig7', paper='fedcosr', artifact='fig7', kind='figure', title='Accuracy when every client keeps 5 to 25 % of its data', judge=judge_fig7)
 def fig7(profile):

@@ -191,9 +191,10 @@ def fig5(profile): return runs([m for m in WELL_PERFORMING if m in compared()], 
 def judge_fig8(rows:pd.DataFrame, profile:str)->list:
     "Claims of V-D1 about the ablations."
     out, fits = [], profile != 'quick'
-    if not len(rows): return [claim('each ablation hurts', [], source='FedCoSR V-D1')]
+    tables = {k: t for k, t in by_seed(rows).items() if {'FedCoSR', *(f'FedCoSR w/o {v}' for v in ('LA', 'Sep', 'CRL'))} <= set(t) and len(t)} if len(rows) else {}
+    if not tables: return [claim('each ablation hurts', [], source='FedCoSR V-D1')]
     spread = by_seed(rows, 'sd_clients')
-    for (split, data), t in by_seed(rows).items():
+    for (split, data), t in tables.items():
         ask = lambda what, asked, gap: out.append(claim(f'{what}: {where(split, data, profile)}', asked, f'{gap.mean():+.2f} points', 'FedCoSR V-D1', fits))
         drop = {v: t[f'FedCoSR w/o {v}'] - t.FedCoSR for v in ('LA', 'Sep', 'CRL')}
         ask('without LA accuracy drops notably', drop['LA'] < -1, drop['LA'])
