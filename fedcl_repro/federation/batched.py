@@ -13,10 +13,9 @@ import torch
 from torch.func import functional_call, vmap
 
 from ..parts.fields import without
-from .federation import Fed, masks, pixels, plan
+from .federation import Fed, draws, look, masks, pixels, plan
 from .loop import EXECUTORS, Loop, NonFinite, prepare, trained
 from .method import Sweep, add_up
-from ..core import torch_stream
 
 # %% ../../nbs/federation/batched.ipynb #4f39e0cf
 class MappedNet:
@@ -29,6 +28,7 @@ class MappedNet:
         def call(x):
             self._net.train(self._training)
             return functional_call(self._net[part], without(part + '.', self._fields) | noise, (x,))
+        call.module = self._net[part]
         return call
     def at(self, prefix, training=None):
         return MappedNet(self._net, without(prefix, self._fields), self._training if training is None else training, self.n_classes, self._noise)
@@ -54,17 +54,17 @@ class Feed:
         lengths = [len(todo) for _, _, todo, *_ in members]
         self.rows = [torch.from_numpy(np.stack(todo)).to(fed.device) for _, _, todo, *_ in members]
         self.active = [sum(n > j for n in lengths) for j in range(max(lengths))]
-        self.noise = [masks(fed, i, sweep, key, [len(r) for r in todo]) for i, _, todo, *_ in members]
+        self.noise, self.drawn = ([f(fed, i, sweep, key, [len(r) for r in todo]) for i, _, todo, *_ in members] for f in (masks, draws))
 
     def __call__(self, j:int)->SimpleNamespace: # x (m, b, C, H, W), y (m, b), rows, views (m, views, b, ...), noise
         fed, m = self.fed, self.active[j]
         rows = torch.stack([r[j] for r in self.rows[:m]])
         at = torch.stack([fed.rows['train'][i][r] for i, r in zip(self.ids, rows)])
-        x = pixels(fed.x[at.flatten()], fed.dtype).unflatten(0, at.shape)
+        drawn = [{k: torch.cat([d[j][v][k] for d in self.drawn[:m]]) for k in one} for v, one in enumerate(self.drawn[0][j])]
+        x, views = look(fed, self.sweep, pixels(fed.x[at.flatten()], fed.dtype), drawn)
         noise = {k: torch.stack([n[j][k] for n in self.noise[:m]]) for k in self.noise[0][j]}
-        views = torch.stack([torch.stack([fed.augment(x[a], torch_stream(fed.seed, 'view', i, *self.key, j, v, device=fed.device)) for v in range(self.sweep.views)])
-                             for a, i in enumerate(self.ids[:m])]) if self.sweep.views else None
-        return SimpleNamespace(x=x, y=fed.y[at], rows=rows, noise=noise, views=views)
+        if views is not None: views = views.unflatten(1, at.shape).transpose(0, 1)
+        return SimpleNamespace(x=x.unflatten(0, at.shape), y=fed.y[at], rows=rows, noise=noise, views=views)
 
 # %% ../../nbs/federation/batched.ipynb #33cf3cb1
 class Stack:
@@ -90,7 +90,7 @@ class Stack:
         "One step of all active clients."
         leaves = {k: self.fields[k].detach().requires_grad_() for k in self.moving}
         rest = {k: v for k, v in self.fields.items() if k not in leaves}
-        with torch.enable_grad():
+        with torch.enable_grad(), self.fed.arithmetic():
             loss, notes = vmap(self.loss, in_dims=(0, 0, 0, 0, 0, None if b.views is None else 0, 0))(leaves, rest, b.x, b.y, b.rows, b.views, b.noise)
             grads = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
         state = {k: v for k, v in self.fields.items() if k.startswith('opt.')} | {k: v.detach() for k, v in leaves.items()}

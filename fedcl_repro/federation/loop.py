@@ -4,13 +4,16 @@
 
 # %% auto #0
 __all__ = ['EXECUTORS', 'Slots', 'Net', 'Borrowed', 'Worker', 'NonFinite', 'prepare', 'own_copy', 'note', 'replace_live', 'one',
-           'trained', 'Loop', 'one_thread']
+           'trained', 'Compute', 'Loop', 'one_thread', 'keep_memory']
 
-# %% ../../nbs/federation/loop.ipynb #f9a6c8de
+# %% ../../nbs/federation/loop.ipynb #dee6b964
 import copy
+import ctypes
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -96,7 +99,7 @@ class Worker:
 # %% ../../nbs/federation/loop.ipynb #023d35df
 class NonFinite(FloatingPointError):
     "A loss or a message that is not finite, with the client and the round where it turned up."
-    def __init__(self, what, client, r): super().__init__(f'{what} of client {client} is not finite in round {r}: lower the learning rate'); self.client, self.round = client, r
+    def __init__(self, what, client, r): super().__init__(f"{what} of {'the server' if client == 'server' else f'client {client}'} is not finite in round {r}: lower the learning rate"); self.client, self.round = client, r
 
 # %% ../../nbs/federation/loop.ipynb #7cbdc9a5
 def prepare(fed:Fed, sweep:Sweep, i:int, c:dict)->tuple: # (client, names that move, names that the forward pass writes into)
@@ -132,25 +135,25 @@ def replace_live(live:dict, leaves:dict, changed:dict):
             else: live[k] = v
 
 # %% ../../nbs/federation/loop.ipynb #d612d339
-def one(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, key:tuple)->dict:
-    "One client's sweep."
+def one(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, key:tuple, todo=None)->dict:
+    "One client's sweep; or, with batches `todo` of its own, a server's that trains client i's architecture."
     c, moving, buffers = prepare(fed, sweep, i, c)
     opt, sums = sweep.opt or fed.opt, {}
     leaves = {k: own_copy(c[k]).requires_grad_() for k in moving}
     state = [k for k in sub(c, 'opt.') if k.split('.', 2)[2] in leaves]                # opt.m.body.0.weight
     live = c | {k: own_copy(c[k]) for k in buffers + state} | leaves
     net, total, rows = worker.net(i, live, bool(sweep.train)), 0., 0
-    for b in batches(fed, i, sweep, key):
+    for b in batches(fed, i, sweep, key) if todo is None else todo:
         net.refresh(b.noise)
         for _ in range(sweep.repeat if sweep.train else 1):
-            with torch.set_grad_enabled(bool(sweep.train)): loss, notes = sweep.fn(net, live, b)
+            with torch.set_grad_enabled(bool(sweep.train)), fed.arithmetic() if sweep.train else nullcontext(): loss, notes = sweep.fn(net, live, b)
             if not sweep.train: break
             grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
             with torch.no_grad(): opt.step_(live, dict(zip(leaves, grads)))
             total, rows = total + loss.detach() * len(b.y), rows + len(b.y)
         changed = note(live, sums, sweep, notes)
         if changed: replace_live(live, leaves, changed); net.refresh()
-    if rows and not math.isfinite(total): raise NonFinite('the loss', i, key[0])
+    if rows and not math.isfinite(total): raise NonFinite('the loss', i if todo is None else 'server', key[0])
     return {k: v.detach() for k, v in live.items()} | sums | trained(c, total, rows)
 
 # %% ../../nbs/federation/loop.ipynb #54f5c6c0
@@ -159,6 +162,16 @@ def trained(c:dict, total, rows:int)->dict:
     if not rows: return {}
     total = total.double() if isinstance(total, Tensor) else torch.tensor(total).double()
     return {'train.loss': c.get('train.loss', 0.) + total, 'train.rows': c.get('train.rows', 0.) + torch.tensor(float(rows))}
+
+# %% ../../nbs/federation/loop.ipynb #19cd46bd
+class Compute:
+    "Networks and training for a server. `i`: a client that has the architecture."
+    def __init__(self, fed:Fed): self.fed, self.worker = fed, Worker(fed)
+    def net(self, fields:dict, training=False, i=0)->Net: return self.worker.net(i, fields, training)
+    def train(self, sweep:Sweep, fields:dict, todo, r:int, i=0)->dict:
+        "Fields after a sweep over batches, each with what the sweep's function reads and, for its size, `y`."
+        with_noise = (SimpleNamespace(**{'noise': {}} | vars(b)) for b in todo)
+        return {k: v for k, v in one(self.fed, sweep, self.worker, i, fields | dict(round=torch.tensor(r)), (r, 'server', 0), with_noise).items() if not k.startswith('train.') and k != 'round'}
 
 # %% ../../nbs/federation/loop.ipynb #e3626152
 EXECUTORS = Register('executor')
@@ -190,4 +203,9 @@ class Loop:
 def one_thread():
     "Start of a worker: one thread for arithmetic, and memory that is kept instead of being given back after each step."
     torch.set_num_threads(1)
-    del (_ := [torch.empty(31 << 18)])[:] # glibc keeps blocks up to the largest it has freed: 31 MiB, its limit being 32
+    keep_memory()
+
+def keep_memory():
+    "Ask glibc to keep freed memory, whatever its size; elsewhere nothing happens."
+    try: libc = ctypes.CDLL(None); libc.mallopt(-4, 0); libc.mallopt(-1, 2**31 - 1) # M_MMAP_MAX: no block from the kernel directly; M_TRIM_THRESHOLD: none back
+    except (OSError, AttributeError): pass

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core import stream
 from ..parts.fields import sub
-from ..parts.mixing import shares
+from ..parts.mixing import mix, shares
 
 # %% ../../nbs/federation/messages.ipynb #9b78c034
 @dataclass(frozen=True)
@@ -28,16 +28,17 @@ class Rows:
 @dataclass(frozen=True)
 class Deferred:
     "A table too large to hold: its rows are made on demand by the sender, and counted as sent."
-    shape: tuple
-    make: Callable # (row indices) -> tensor
+    shape: tuple   # (n, views, ...): a row for each view of each image; or whatever sender and receiver agree on
+    make: Callable # (images (m,), views (m,)) -> (m, ...)
     itemsize: int = 4
+    stored: bool = False # the receiver has it from an earlier round
 
 # %% ../../nbs/federation/messages.ipynb #2fc4a9c7
 def nbytes(message:dict)->int:
     "Bytes of a message, counted from what is in it and not from a formula."
     def size(v):
         if isinstance(v, Rows): return int(v.have.sum()) * v.value[0].numel() * v.value.element_size()
-        if isinstance(v, Deferred): return math.prod(v.shape) * v.itemsize
+        if isinstance(v, Deferred): return 0 if v.stored else math.prod(v.shape) * v.itemsize
         return v.numel() * v.element_size()
     return sum(map(size, message.values()))
 
@@ -55,11 +56,15 @@ class Inbox:
     messages: tuple # (m,) dicts
     round: int
     seed: int
+    compute: object = None # networks and training, for a server that trains
 
     def stack(self, *prefixes:str)->dict:
         "Fields of all messages with a leading client axis."
         return {k: pile([m[k] for m in self.messages]) for k in sub(self.messages[0], *(prefixes or ('',)))}
     def shares(self)->Tensor: return shares(self.n)
+    def mean(self, *prefixes:str)->dict:
+        "Sample-weighted means of the fields: all that a server learns which only averages."
+        return {k: mix(self.shares(), v) for k, v in self.stack(*prefixes).items()}
     def draw(self, what:str)->np.random.Generator: return stream(self.seed, 'server', what, self.round)
 
 # %% ../../nbs/federation/messages.ipynb #34368e47
