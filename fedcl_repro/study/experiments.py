@@ -124,7 +124,9 @@ def save_results(name:str, profile:str, store:Store, data_root=None, note='')->P
 
 # %% ../../nbs/study/experiments.ipynb #b4a6d41f
 def committed(name:str, profile:str)->pd.DataFrame:
-    "The committed rows of an experiment, as if read from the store; empty if there are none."
+    "The committed rows of an experiment, as if read from the store; empty if there are none. One that `gathers` others has theirs."
+    others = EXPERIMENTS[name].about.get('gathers') if name in EXPERIMENTS else None
+    if others: return pd.concat([committed(n, profile) for n in others]).drop_duplicates(['run', 'round', 'client', 'moment', 'split', 'metric'])
     path = committed_path(name, profile)
     if not path.exists(): return read_rows([], None)
     about = [a['config'] | a for a in json.loads(path.with_suffix('.json').read_text())]
