@@ -150,7 +150,8 @@ def run(a)->int:
     failed = tell_problems(train_all(runs, store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
     if a.method and store.has(run_id(single, root)): print_summary(single, store, root)
     if a.save:
-        for n in chosen(a.names, a.all): print(f'saved: {save_results(n, a.profile, store, root, a.note)}')
+        own = [n for n in chosen(a.names, a.all) if runs_of(n, a.profile) and not experiments()[n].about.get('gathers')] # the rest has no rows of its own
+        for n in own: print(f'saved: {save_results(n, a.profile, store, root, a.note)}')
     return int(failed > 0)
 
 def print_summary(single:Run, store:Store, data_root):
@@ -226,10 +227,11 @@ def bench(a)->int:
     "Time the executors against a plain simulator and the machine's peak."
     from fedcl_repro.scale import bench as b
     found = b.measure(b.Workload(share=a.share), a.device, tuple(a.threads), a.repeats)
-    grown = b.growth() if a.device == 'cpu' else None
+    grown, shares = (b.growth(), b.where_time_goes(b.Workload(share=min(a.share, .05)))) if a.device == 'cpu' else (None, None)
     print(b.table(found))
+    if shares: print('training on one thread: ' + ', '.join(f'{k} {100 * v:.0f} %' for k, v in shares.items()))
     if grown: print('clients and seconds a round: ' + ', '.join(f'{m}: {s:.2f}' for m, s in grown))
-    if a.json: write_text(a.json, json.dumps(found | dict(growth=grown), indent=1))
+    if a.json: write_text(a.json, json.dumps(found | dict(growth=grown, shares=shares), indent=1))
     if a.figure: b.show(found, a.figure, grown)
     return 0
 

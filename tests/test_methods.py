@@ -16,9 +16,9 @@ from fedcl_repro.study.runs import methods
 
 load_all('fedcl_repro.federation')
 METHODS = sorted(methods())
+LIVELY = dict.fromkeys(('pfedme', 'pfedme_compat'), dict(inner_lr=.05, lr=.04)) | dict(dfedavgm=dict(lr=.1), fedssc_supcon=dict(head_share=.5)) # slow on a few samples, or late with the classifier
 SELF_SUPERVISED = [name for name in METHODS if methods()[name].about['family'] == 'self_supervised']
 QUICK = dict(orchestra=dict(server_steps=20)) # what a server would otherwise spend long on
-LIVELY = dict.fromkeys(('pfedme', 'pfedme_compat'), dict(inner_lr=.05, lr=.04)) # methods with a solver of their own, slow on a few samples
 
 
 def has(name): return dict(needs=methods()[name].about.get('needs', ''))

@@ -28,6 +28,7 @@ class MappedNet:
         def call(x):
             self._net.train(self._training)
             return functional_call(self._net[part], without(part + '.', self._fields) | noise, (x,))
+        call.module = self._net[part]
         return call
     def at(self, prefix, training=None):
         return MappedNet(self._net, without(prefix, self._fields), self._training if training is None else training, self.n_classes, self._noise)
@@ -89,7 +90,7 @@ class Stack:
         "One step of all active clients."
         leaves = {k: self.fields[k].detach().requires_grad_() for k in self.moving}
         rest = {k: v for k, v in self.fields.items() if k not in leaves}
-        with torch.enable_grad():
+        with torch.enable_grad(), self.fed.arithmetic():
             loss, notes = vmap(self.loss, in_dims=(0, 0, 0, 0, 0, None if b.views is None else 0, 0))(leaves, rest, b.x, b.y, b.rows, b.views, b.noise)
             grads = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
         state = {k: v for k, v in self.fields.items() if k.startswith('opt.')} | {k: v.detach() for k, v in leaves.items()}

@@ -19,6 +19,7 @@ from ..data.augment import AUGMENTATIONS
 from .method import Sweep, chunks, epochs
 from .optimisers import Adam
 from ..parts.models import Head
+from ..parts.twin_norm import Twins, TwinNorm
 
 # %% ../../nbs/federation/federation.ipynb #4c4538c7
 def pixels(
@@ -47,6 +48,8 @@ class Fed:
                  buffers='average', augment=None, beginning='common', device='cpu', dtype=torch.float32):
         if buffers not in ('average', 'local', 'reset'): raise ValueError(f"buffers must be 'average', 'local' or 'reset', got {buffers!r}")
         if not 0 < participation <= 1: raise ValueError(f'participation must lie in (0, 1], got {participation}')
+        self.mixed = dtype == torch.bfloat16
+        if self.mixed: dtype = torch.float32 # of weights and images; products are made in bfloat16
         if beginning not in ('common', 'own'): raise ValueError(f"beginning must be 'common' or 'own', got {beginning!r}")
         self.x, self.y = (t.to(device) for t in store)
         self.rows = {split: [torch.as_tensor(r, dtype=torch.long).to(device) for r in rows] for split, rows in (('train', train), ('test', test))}
@@ -74,6 +77,9 @@ class Fed:
     def one_test(self):
         "Whether all clients are tested on the same samples."
         return all(len(r) == len(self.rows['test'][0]) and torch.equal(r, self.rows['test'][0]) for r in self.rows['test'][1:])
+    def arithmetic(self):
+        "A context for forward passes in training and prediction: bfloat16 products if so decided."
+        return torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.mixed)
     def tensor(self, value): return torch.tensor(value, dtype=self.dtype, device=self.device)
 
     def client(self, i:int)->dict:
@@ -86,11 +92,11 @@ class Fed:
         return any(name == b or name.endswith('.' + b) for b in self.buffer_names[self.arch[i]])
 
 # %% ../../nbs/federation/federation.ipynb #d8050a50
-def toy_parts(width:int)->dict: # name -> function that builds it
+def toy_parts(width:int, n_classes:int)->dict: # name -> function that builds it
     "Small parts of networks that some methods need."
     mlp = lambda: nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, width))
-    return dict(proj=mlp, pred=mlp, rot=lambda: nn.Linear(width, 4), enc=lambda: nn.Conv2d(1, 4, 3, padding=1), dec=lambda: nn.Conv2d(4, 1, 3, padding=1),
-                chi=lambda: nn.Sequential(nn.Flatten(), nn.Linear(4*36, width), nn.ReLU()))
+    return dict(proj=mlp, pred=mlp, rot=lambda: nn.Linear(width, 4), enc=lambda: Twins(nn.Conv2d(1, 4, 3, padding=1), TwinNorm(4, 2), nn.ReLU()), dec=lambda: Twins(nn.Conv2d(4, 1, 3, padding=1)),
+                aux=lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, n_classes)), chi=lambda: nn.Sequential(nn.Flatten(), nn.Linear(4*36, width), nn.ReLU()))
 
 def toy(sizes=(20, 33, 16, 41, 11), *, width=6, n_classes=4, p=0., norm=False, needs='', seed=0, batch_size=8, dtype=torch.float64, **settings)->Fed:
     "A federation of noisy 6x6 class patterns, small enough for a lesson. `p`: dropout; `norm`: batch norm in the body; `needs`: words such as 'proj views'."
@@ -104,7 +110,7 @@ def toy(sizes=(20, 33, 16, 41, 11), *, width=6, n_classes=4, p=0., norm=False, n
     x = (255 * (patterns[y] + .2*stream(seed, 'toy').standard_normal((len(y), 6, 6, 1))).clip(0, 1)).astype(np.uint8)
     def build(channels=4):
         body = [nn.Conv2d(1, channels, 3, bias=not norm), *([nn.BatchNorm2d(channels)] if norm else []), nn.ReLU(), nn.Flatten(), nn.Linear(16*channels, width), nn.ReLU()]
-        return nn.ModuleDict(dict(body=nn.Sequential(*body), head=Head(width, n_classes, p)) | {k: make() for k, make in toy_parts(width).items() if k in needs.split()})
+        return nn.ModuleDict(dict(body=nn.Sequential(*body), head=Head(width, n_classes, p)) | {k: make() for k, make in toy_parts(width, n_classes).items() if k in needs.split()})
     if 'views' in needs.split(): settings = dict(augment=AUGMENTATIONS.build('crop_flip(pad=1)')) | settings
     return Fed((torch.from_numpy(x), torch.from_numpy(y)), rows, rows, {'toy': build}, n_classes=n_classes, seed=seed, batch_size=batch_size, dtype=dtype, **settings)
 

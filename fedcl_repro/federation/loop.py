@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['EXECUTORS', 'Slots', 'Net', 'Borrowed', 'Worker', 'NonFinite', 'prepare', 'own_copy', 'note', 'replace_live', 'one',
-           'trained', 'Compute', 'Loop', 'one_thread']
+           'trained', 'Compute', 'Loop', 'one_thread', 'keep_memory']
 
-# %% ../../nbs/federation/loop.ipynb #f9a6c8de
+# %% ../../nbs/federation/loop.ipynb #dee6b964
 import copy
+import ctypes
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -144,7 +146,7 @@ def one(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, key:tuple, todo=None
     for b in batches(fed, i, sweep, key) if todo is None else todo:
         net.refresh(b.noise)
         for _ in range(sweep.repeat if sweep.train else 1):
-            with torch.set_grad_enabled(bool(sweep.train)): loss, notes = sweep.fn(net, live, b)
+            with torch.set_grad_enabled(bool(sweep.train)), fed.arithmetic() if sweep.train else nullcontext(): loss, notes = sweep.fn(net, live, b)
             if not sweep.train: break
             grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
             with torch.no_grad(): opt.step_(live, dict(zip(leaves, grads)))
@@ -201,4 +203,9 @@ class Loop:
 def one_thread():
     "Start of a worker: one thread for arithmetic, and memory that is kept instead of being given back after each step."
     torch.set_num_threads(1)
-    del (_ := [torch.empty(31 << 18)])[:] # glibc keeps blocks up to the largest it has freed: 31 MiB, its limit being 32
+    keep_memory()
+
+def keep_memory():
+    "Ask glibc to keep freed memory, whatever its size; elsewhere nothing happens."
+    try: libc = ctypes.CDLL(None); libc.mallopt(-4, 0); libc.mallopt(-1, 2**31 - 1) # M_MMAP_MAX: no block from the kernel directly; M_TRIM_THRESHOLD: none back
+    except (OSError, AttributeError): pass

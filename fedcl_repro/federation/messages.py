@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core import stream
 from ..parts.fields import sub
-from ..parts.mixing import shares
+from ..parts.mixing import mix, shares
 
 # %% ../../nbs/federation/messages.ipynb #9b78c034
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Rows:
 @dataclass(frozen=True)
 class Deferred:
     "A table too large to hold: its rows are made on demand by the sender, and counted as sent."
-    shape: tuple   # (n, views, ...): a row for each view of each image
+    shape: tuple   # (n, views, ...): a row for each view of each image; or whatever sender and receiver agree on
     make: Callable # (images (m,), views (m,)) -> (m, ...)
     itemsize: int = 4
     stored: bool = False # the receiver has it from an earlier round
@@ -62,6 +62,9 @@ class Inbox:
         "Fields of all messages with a leading client axis."
         return {k: pile([m[k] for m in self.messages]) for k in sub(self.messages[0], *(prefixes or ('',)))}
     def shares(self)->Tensor: return shares(self.n)
+    def mean(self, *prefixes:str)->dict:
+        "Sample-weighted means of the fields: all that a server learns which only averages."
+        return {k: mix(self.shares(), v) for k, v in self.stack(*prefixes).items()}
     def draw(self, what:str)->np.random.Generator: return stream(self.seed, 'server', what, self.round)
 
 # %% ../../nbs/federation/messages.ipynb #34368e47

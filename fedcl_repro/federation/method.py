@@ -16,7 +16,6 @@ import torch.nn.functional as F
 
 from ..core import Register
 from ..parts.fields import sub, without
-from ..parts.mixing import mix
 
 # %% ../../nbs/federation/method.ipynb #8d7472e0
 NET = ('body.', 'head.') # what a supervised method trains
@@ -35,7 +34,7 @@ def unchanged(server, inbox): return server
 # %% ../../nbs/federation/method.ipynb #a9193778
 def average_of(*prefixes:str)->Callable:
     "A serve: sample-weighted means of these fields; the rest of the server stays (FedAvg)."
-    return lambda server, inbox: server | {k: mix(inbox.shares(), v) for k, v in inbox.stack(*prefixes).items()}
+    return lambda server, inbox: server | inbox.mean(*prefixes)
 
 average = average_of('')
 
@@ -101,11 +100,13 @@ class Repeat:
 # %% ../../nbs/federation/method.ipynb #1800d2c8
 @dataclass(frozen=True)
 class Later:
-    "A measurement put off: the client holds a `Deferred` table until the round ends, a row for each view of each image."
-    fn: Callable  # (net, client, x) -> (b, ...)
-    name: str     # of the field
-    views: int    # augmented views of each image
-    stored: bool = False # the receiver has had it in an earlier round; it is not sent again
+    "A measurement put off: the client holds a `Deferred` table until the round ends, a row for each view of each image, or for so many views together."
+    fn: Callable      # (net, client, x) -> (b, ...); of views together, (t, b, C, H, W) -> (t, b, ...)
+    name: str         # of the field
+    views: int        # augmented views of each image
+    stored: bool | Callable = False # (client) -> bool: the receiver has had it in an earlier round; it is not sent again
+    together: int = 1 # views that the function sees side by side
+    mix: Callable | None = None # (n, generator) -> ids of partners, own shares: each view is blended with the partner's before the function sees it
 
 # %% ../../nbs/federation/method.ipynb #a4ce3eea
 @dataclass(frozen=True)
@@ -119,10 +120,13 @@ class Method:
     local: tuple = (Sweep(ce, NET),)           # steps of local training
     upload: Callable = send(*NET)              # (client) -> message up
     serve: Callable = average                  # (server, inbox) -> server
+    wire: Callable | None = None               # (inbox) -> inbox: what the messages are on the way, such as masked
+    deploy: Callable = lambda server, client: client # (server, client) -> client as it is tested: with the parts that only the server has, handed over once, after training
     adapt: tuple = ()                          # steps on own training data before a test, never kept
     predict: Callable = logits                 # (net, client, x) -> (b, C) scores
     represent: Callable | None = None          # (net, client, x) -> (b, k): instead of `predict`, a linear classifier is fitted to these before a test
-    report: Callable | None = None             # (client) -> {name: number}: what else of a client is worth a row, such as a learned graph
+    report: Callable | None = None             # (client) -> {name: number}: what else of a client is worth a row, such as a learned graph: 'weight 3'
+    atlas: Callable | None = None              # (net, client, x) -> (b, k): what all clients' test images are drawn in a plane by, when a run ends
 
 @dataclass(frozen=True)
 class Stage:

@@ -72,18 +72,29 @@ def postponed(execute, step:Later, i:int, c:dict)->Deferred:
     "The table of a client."
     fed, mine, drawn = execute.fed, execute.fed.rows['train'][i], {}
     if fed.augment is None: raise ValueError(f'the table {step.name!r} wants augmented views: give the federation an augmentation')
+    if step.views % step.together: raise ValueError(f'{step.views} views are not a whole number of {step.together} views together')
+    chance = lambda *what: torch_stream(fed.seed, 'view', i, step.name, *what, device=fed.device)
     def view(v):
-        if v not in drawn: drawn[v] = fed.augment.draw(len(mine), fed.x.shape[1], torch_stream(fed.seed, 'view', i, step.name, v, device=fed.device))
+        if v not in drawn: drawn[v] = fed.augment.draw(len(mine), fed.x.shape[1], chance(v))
         return drawn[v]
-    def make(images, views):
-        numbers = [{k: t[images[views == v]] for k, t in view(v).items()} for v in views.unique().tolist()]
-        order = torch.cat([(views == v).nonzero()[:, 0] for v in views.unique()])
-        x = fed.augment.apply(pixels(fed.x[mine[images[order]]], fed.dtype), {k: torch.cat([d[k] for d in numbers]) for k in numbers[0]})
+    def look(images, views):
+        asked, at = views.unique(return_inverse=True)
+        numbers = {k: torch.stack([view(v)[k] for v in asked.tolist()])[at, images] for k in view(int(asked[0]))}
+        return fed.augment.apply(pixels(fed.x[mine[images]], fed.dtype), numbers)
+    def blend(images, views):
+        if step.mix is None: return look(images, views)
+        partner, own = step.mix(len(mine), chance('mix'))
+        own = own[images].to(fed.dtype)[:, None, None, None]
+        return own * look(images, views) + (1 - own) * look(partner[images], views)
+    def make(images, groups):
+        x = [blend(images, groups * step.together + t) for t in range(step.together)]
         def ask(worker, i):
-            with torch.no_grad(): return step.fn(worker.net(i, c, False), c, x)
-        return execute.map(ask, [i])[i][order.argsort()]
+            with torch.no_grad(), fed.arithmetic(): return step.fn(worker.net(i, c, False), c, torch.stack(x) if step.together > 1 else x[0])
+        rows = execute.map(ask, [i])[i]
+        return rows.movedim(0, 1) if step.together > 1 else rows
     one = torch.zeros(1, dtype=torch.long, device=fed.device)
-    return Deferred((len(mine), step.views) + (tuple(make(one, one).shape[1:]) if len(mine) else (0,)), make, stored=step.stored)
+    shape = (len(mine), step.views // step.together) + (tuple(make(one, one).shape[1:]) if len(mine) else (0,))
+    return Deferred(shape, make, stored=step.stored(c) if callable(step.stored) else step.stored)
 
 # %% ../../nbs/federation/rounds.ipynb #d24e9b32
 def stripped(fed:Fed, i:int, message:dict)->dict:
@@ -135,7 +146,8 @@ def one_round(execute, stages:tuple, state:State)->State:
     done = follow(execute, m.local, merged, r)
     inbox = collect(fed, m, done, r)
     up = sum(map(nbytes, inbox.messages))
-    if fed.wire: inbox = fed.wire(inbox)
+    for wire in (m.wire, fed.wire):
+        if wire: inbox = wire(inbox)
     if inbox.messages: server = m.serve(server, inbox)
     done = {i: {k: v for k, v in c.items() if not isinstance(v, Deferred)} for i, c in done.items()}
     return State(r + 1, tuple(done.get(i, c) for i, c in enumerate(clients)), state.servers | {stage.server: server}, state.up + (up,), state.down + (down,))
