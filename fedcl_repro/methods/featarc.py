@@ -48,7 +48,10 @@ def featarc(*, n_models=2, temp=.5, s=1.):
     def start(fed):
         first = sub(fed.init[fed.arch[0]], 'body.', 'proj.')
         return {k: v for j in range(n_models) for k, v in under(f'cluster.{j}.', first).items()}
-    keep = lambda client, fed: under('teacher.', sub(client, 'body.')) | dict(met=torch.tensor(False), cluster=torch.tensor(0))
+    def keep(client, fed):
+        width = [v for v in sub(client, 'proj.').values() if v.ndim == 2][-1].shape[0]
+        if width != fed.width: raise ValueError(f'FeatARC compares projections with representations: the projector gives {width} numbers, the body {fed.width}; make them the same')
+        return under('teacher.', sub(client, 'body.')) | dict(met=torch.tensor(False), cluster=torch.tensor(0))
     return Method(start=start, keep=keep, merge=take('cluster.'), tune=(Sweep(measure_alignment), choose), serve=cluster_means, upload=send('body.', 'proj.', 'cluster'),
                   local=(Sweep(lambda *a: contrast_and_align(*a, temp, s), ('body.', 'proj.'), views=2), lambda client: client | dict(met=torch.tensor(True))),
                   represent=lambda net, client, x: net.at('teacher.', training=False).body(x), report=lambda client: dict(cluster=client['cluster']))
