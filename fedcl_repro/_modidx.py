@@ -375,6 +375,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'fedcl_repro/federation/graphs.py'),
                                                'fedcl_repro.federation.graphs.Graphs.together': ( 'federation/graphs.html#graphs.together',
                                                                                                   'fedcl_repro/federation/graphs.py'),
+                                               'fedcl_repro.federation.graphs.Grows': ( 'federation/graphs.html#grows',
+                                                                                        'fedcl_repro/federation/graphs.py'),
                                                'fedcl_repro.federation.graphs.Place': ( 'federation/graphs.html#place',
                                                                                         'fedcl_repro/federation/graphs.py'),
                                                'fedcl_repro.federation.graphs.Place.__call__': ( 'federation/graphs.html#place.__call__',

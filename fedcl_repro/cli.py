@@ -165,7 +165,7 @@ def print_summary(single:Run, store:Store, data_root):
 def listing(what:str)->list: # of dicts
     "Methods, experiments or datasets, with what is known of each."
     if what == 'methods':
-        return [dict(name=n, **e.about, settings=e.settings, about=e.doc) for n, e in methods().items()]
+        return [dict(name=n, **{k: v for k, v in e.about.items() if not callable(v)}, settings=e.settings, about=e.doc) for n, e in methods().items()]
     if what == 'datasets': return [dict(name=n, title=e.about['title'], n_classes=e.about['n_classes'], settings=e.settings) for n, e in DATASETS.items()]
     return [dict(name=n, profiles=list(PROFILES), **{k: e.about[k] for k in ('paper', 'artifact', 'kind', 'title')}) for n, e in experiments().items()]
 
