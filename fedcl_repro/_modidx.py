@@ -1175,6 +1175,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.dots': ( 'papers/mapl/settings.html#dots',
                                                                                              'fedcl_repro/papers/mapl/settings.py'),
+                                                  'fedcl_repro.papers.mapl.settings.draw_graph': ( 'papers/mapl/settings.html#draw_graph',
+                                                                                                   'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.fair': ( 'papers/mapl/settings.html#fair',
                                                                                              'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.fig3': ( 'papers/mapl/settings.html#fig3',

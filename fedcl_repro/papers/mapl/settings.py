@@ -9,9 +9,9 @@ __all__ = ['HETEROGENEOUS', 'HOMOGENEOUS', 'LOSSES', 'GRAPHS', 'WEAK', 'STRONG',
            'beside', 'dots', 'judged', 'asks', 'best', 'above', 'judge_table1', 'table1', 'judge_fig7', 'fig7',
            'judge_table5', 'table5', 'judge_table9', 'table9', 'judge_table2', 'table2', 'weights_moved',
            'judge_table3', 'table3', 'communications', 'within_budget', 'judge_table4', 'table4', 'judge_table6',
-           'table6', 'matrices', 'same_cluster', 'across', 'unevenness', 'contrast_of', 'judge_graph', 'graph_runs',
-           'fig4', 'fig6', 'judge_fig3', 'fig3', 'formula', 'measured', 'judge_table7', 'sizes_of', 'methods_models',
-           'table7', 'judge_presets', 'presets', 'judge_fair', 'fair', 'judge_claims', 'claims']
+           'table6', 'matrices', 'same_cluster', 'across', 'unevenness', 'contrast_of', 'draw_graph', 'judge_graph',
+           'graph_runs', 'fig4', 'fig6', 'judge_fig3', 'fig3', 'formula', 'measured', 'judge_table7', 'sizes_of',
+           'methods_models', 'table7', 'judge_presets', 'presets', 'judge_fair', 'fair', 'judge_claims', 'claims']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 import re
@@ -169,7 +169,7 @@ def judge_table1(rows, profile):
     "Cells of Table 1 and the claims about it."
     return asks(rows, profile, 'MAPL 5.1', [best('MAPL'), above('MAPL', 'Local'), above('Local', 'FedSim', 'a shared head on unlike bodies is worse than none (FedSim below Local)')]) + judged(cells_of(rows, printed('table1'), profile), 'MAPL Table 1')
 
-@EXPERIMENTS.add('mapl/table1', paper='mapl', artifact='table1', kind='table', highlight=True, title='Different architectures, four scenarios', judge=judge_table1)
+@EXPERIMENTS.add('mapl/table1', paper='mapl', artifact='table1', kind='table', title='Different architectures, four scenarios', judge=judge_table1)
 def table1(profile): return runs(HETEROGENEOUS, profile, dict(quick=(1, 2), lite=(1,), paper=(1, 2, 3, 4))[profile])
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #a12fae88
@@ -322,7 +322,26 @@ def contrast_of(S:np.ndarray)->float:
     same, others = same_cluster(len(S)), ~np.eye(len(S), dtype=bool)
     return float(S[same & others].mean() - S[~same].mean())
 
-# %% ../../../nbs/papers/mapl/settings.ipynb #c4153556
+# %% ../../../nbs/papers/mapl/settings.ipynb #f90f28fd
+def draw_graph(rows:pd.DataFrame, profile:str):
+    "MAPL's weights as learning starts, soon after, and at the end, and the likenesses at the end; a line for each scenario and data set, first seed."
+    import matplotlib.pyplot as plt
+    W, S = matrices(rows, 'weight'), matrices(rows, 'likeness')
+    groups = {}
+    for k in W:
+        if k[0] == 'MAPL' and k[3] == 0: groups.setdefault(k[1:3], []).append(k)
+    fig, axes = plt.subplots(len(groups), 4, figsize=(8.6, 2.4*len(groups)), squeeze=False)
+    for line, (group, keys) in zip(axes, groups.items()):
+        keys = sorted(keys, key=lambda k: k[4])
+        learned = [k for k in keys if np.abs(W[k] - 1/len(W[k])).max() > 1e-4]
+        show = [*[k for k in keys if k not in learned][-1:], *dict.fromkeys([*learned[:1], *learned[-1:]])]
+        for ax, k in zip(line, show): ax.imshow(W[k], vmin=0, vmax=3/len(W[k])); ax.set_title(f'weights, round {k[4]}', fontsize=9)
+        line[-1].imshow(np.where(np.eye(len(S[keys[-1]])) > 0, np.nan, S[keys[-1]]), vmin=-.1, vmax=.5); line[-1].set_title('likeness, the last', fontsize=9)
+        for ax in line: ax.set(xticks=[], yticks=[]); ax.grid(False); ax.set_visible(bool(ax.images))
+        line[0].set_ylabel(where(*group, profile).replace(' (', '\n('), fontsize=8)
+    fig.tight_layout()
+    return fig
+
 def judge_graph(rows, profile):
     "Whether the learned graph is the clusters."
     if not len(rows): return [claim('the graph finds the clusters', [], source='MAPL 5.1')]
@@ -343,7 +362,7 @@ def graph_runs(profile, scenario)->list:
     ends = {} if profile != 'paper' else dict(n_clients=10)
     return [r for n in ((50, 200) if profile == 'paper' else (SIZES[profile]['base']['n_rounds'],)) for r in runs(['MAPL'], profile, (scenario,), data=data, **ends, n_rounds=n)]
 
-@EXPERIMENTS.add('mapl/fig4', paper='mapl', artifact='fig4', kind='figure', highlight=True, title='The learned graph, Scenario 1', judge=judge_graph, tables=True)
+@EXPERIMENTS.add('mapl/fig4', paper='mapl', artifact='fig4', picture=draw_graph, kind='figure', highlight=True, title='The learned graph, Scenario 1', judge=judge_graph, tables=True)
 def fig4(profile): return graph_runs(profile, 1)
 
 @EXPERIMENTS.add('mapl/fig6', paper='mapl', artifact='fig6', kind='figure', title='The learned graph, Scenario 2', judge=judge_graph, tables=True)
@@ -382,7 +401,7 @@ def measured(rows:pd.DataFrame)->pd.DataFrame: # name, round, numbers sent in it
 EXACT = 'FedSim', 'FedClassAvg', 'FedAvg', 'DFedAvgM', 'MAPL' # the others have reasons, given on the page
 
 def judge_table7(rows, profile):
-    "Whether what was sent in the last round is what the formula says, within a thousandth (and batch norm's statistics)."
+    "Whether what was sent in the last round is what the formula says, within two percent (statistics of batch norm travel too)."
     if not len(rows): return [claim(f'{name} sends what its formula says', [], source='MAPL Table 7') for name in EXACT]
     size, out = sizes_of(profile), []
     t = measured(rows)
@@ -390,7 +409,7 @@ def judge_table7(rows, profile):
     for name in EXACT:
         found = [(f.numbers, formula(name, f.n_clients, f.n_clients*(f.n_clients - 1)//2, **size[f.network])) for f in t[t.label == name].itertuples() if f.network in size]
         gaps = [a/b - 1 for a, b in found]
-        out.append(claim(f'{name} sends what its formula says', [abs(g) < .01 for g in gaps], f'{100*np.mean(gaps):+.2f} %' if gaps else '', 'MAPL Table 7'))
+        out.append(claim(f'{name} sends what its formula says', [abs(g) < .02 for g in gaps], f'{100*np.mean(gaps):+.2f} %' if gaps else '', 'MAPL Table 7'))
     return out
 
 def sizes_of(profile)->dict: # network -> theta, phi, d, classes
