@@ -633,6 +633,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'fedcl_repro/federation/rounds.py'),
                                                'fedcl_repro.federation.rounds.repeated': ( 'federation/rounds.html#repeated',
                                                                                            'fedcl_repro/federation/rounds.py'),
+                                               'fedcl_repro.federation.rounds.rested': ( 'federation/rounds.html#rested',
+                                                                                         'fedcl_repro/federation/rounds.py'),
                                                'fedcl_repro.federation.rounds.rounds': ( 'federation/rounds.html#rounds',
                                                                                          'fedcl_repro/federation/rounds.py'),
                                                'fedcl_repro.federation.rounds.run': ( 'federation/rounds.html#run',
