@@ -99,7 +99,7 @@ def judge_table1(rows:pd.DataFrame, profile:str)->list: # of Verdict
         if {'FedSSC', other} <= set(soon): out.append(claim(f'FedSSC reaches {target:g} % in fewer rounds than {other}: {where(profile)}', soon.FedSSC < soon[other], f'{soon.FedSSC.mean():.0f} and {soon[other].mean():.0f} rounds', 'FedSSC Table I', fits))
     return out + [Verdict(f'{c.name}, rounds to {target:g} %', c.verdict, '' if math.isnan(c.ours) else f'{c.ours:.0f} for {c.published:.0f}', 'FedSSC Table I') for c in round_cells(rows, profile).itertuples() if not math.isnan(c.published)]
 
-@EXPERIMENTS.add('fedssc/table1', paper='fedssc', artifact='table1', kind='table', title='Accuracy and rounds to a target, one global model', judge=judge_table1)
+@EXPERIMENTS.add('fedssc/table1', highlight=True, paper='fedssc', artifact='table1', kind='table', title='Accuracy and rounds to a target, one global model', judge=judge_table1)
 def table1(profile): return runs(MAIN, profile)
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #b76f0baf
