@@ -150,7 +150,8 @@ def run(a)->int:
     failed = tell_problems(train_all(runs, store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
     if a.method and store.has(run_id(single, root)): print_summary(single, store, root)
     if a.save:
-        for n in chosen(a.names, a.all): print(f'saved: {save_results(n, a.profile, store, root, a.note)}')
+        own = [n for n in chosen(a.names, a.all) if runs_of(n, a.profile) and not experiments()[n].about.get('gathers')] # the rest has no rows of its own
+        for n in own: print(f'saved: {save_results(n, a.profile, store, root, a.note)}')
     return int(failed > 0)
 
 def print_summary(single:Run, store:Store, data_root):
@@ -164,7 +165,7 @@ def print_summary(single:Run, store:Store, data_root):
 def listing(what:str)->list: # of dicts
     "Methods, experiments or datasets, with what is known of each."
     if what == 'methods':
-        return [dict(name=n, **e.about, settings=e.settings, about=e.doc) for n, e in methods().items()]
+        return [dict(name=n, **{k: v for k, v in e.about.items() if not callable(v)}, settings=e.settings, about=e.doc) for n, e in methods().items()]
     if what == 'datasets': return [dict(name=n, title=e.about['title'], n_classes=e.about['n_classes'], settings=e.settings) for n, e in DATASETS.items()]
     return [dict(name=n, profiles=list(PROFILES), **{k: e.about[k] for k in ('paper', 'artifact', 'kind', 'title')}) for n, e in experiments().items()]
 

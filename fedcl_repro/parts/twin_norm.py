@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LARGE', 'NORMS', 'check', 'moments', 'pooled', 'side_by_side', 'Written', 'channel_sums', 'twin_norm', 'TwinNorm',
-           'Twins', 'replace_norms', 'cost_ratio']
+           'Twins', 'each_view', 'replace_norms', 'cost_ratio']
 
 # %% ../../nbs/parts/twin_norm.ipynb #2c6d4b23
 from collections.abc import Callable
@@ -133,6 +133,12 @@ class Twins(nn.Sequential):
         for m in self.modules():
             if isinstance(m, TwinNorm): m.paired = views and len(x) == 2
         return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2]) if views else super().forward(x)
+
+# %% ../../nbs/parts/twin_norm.ipynb #b88b5dde
+def each_view(part, views:Tensor)->Tensor: # (v, b, ...)
+    "What a part makes of views (v, b, C, H, W): as twins if it has such layers."
+    if isinstance(getattr(part, 'module', part), Twins): return part(views)
+    return part(views.flatten(0, 1)).unflatten(0, views.shape[:2])
 
 # %% ../../nbs/parts/twin_norm.ipynb #6a834176
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm)

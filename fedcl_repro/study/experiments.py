@@ -20,7 +20,7 @@ from ..core import Register, load_all, parse_spec
 from ..data.datasets import MissingData, find_root
 from .runs import Run, dataset, run_id
 from .store import Store, write_text
-from .training import read_rows, train_all
+from .training import SHARED, read_rows, train_all
 
 # %% ../../nbs/study/experiments.ipynb #a9a2489e
 PROFILES = ('quick', 'lite', 'paper')
@@ -124,11 +124,13 @@ def save_results(name:str, profile:str, store:Store, data_root=None, note='')->P
 
 # %% ../../nbs/study/experiments.ipynb #b4a6d41f
 def committed(name:str, profile:str)->pd.DataFrame:
-    "The committed rows of an experiment, as if read from the store; empty if there are none."
+    "The committed rows of an experiment, as if read from the store; empty if there are none. One that `gathers` others has theirs."
+    others = EXPERIMENTS[name].about.get('gathers') if name in EXPERIMENTS else None
+    if others: return pd.concat([committed(n, profile) for n in others]).drop_duplicates(['run', 'round', 'client', 'moment', 'split', 'metric'])
     path = committed_path(name, profile)
     if not path.exists(): return read_rows([], None)
-    shared = pd.DataFrame(json.loads(path.with_suffix('.json').read_text()))[list(read_rows([], None).columns[:10])]
-    return pd.read_csv(path).merge(shared, on='run')[list(read_rows([], None).columns)]
+    about = [a['config'] | a for a in json.loads(path.with_suffix('.json').read_text())]
+    return pd.read_csv(path).merge(pd.DataFrame(about)[SHARED], on='run')[list(read_rows([], None).columns)]
 
 def committed_note(name:str, profile:str)->str:
     "What was noted when the rows were committed, such as where the data came from."

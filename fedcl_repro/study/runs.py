@@ -112,7 +112,8 @@ def label(run:Run)->str:
     "What a reader calls the run's method."
     entry = methods()[run.method.name]
     other = [f'{k}={v}' for k, v in run.method.settings if v != entry.settings[k]]
-    return entry.about.get('variant', lambda run: entry.about['title'])(run) + (f" ({', '.join(other)})" if other else '')
+    if 'variant' in entry.about: return entry.about['variant'](run)
+    return entry.about['title'] + (f" ({', '.join(other)})" if other else '')
 
 # %% ../../nbs/study/runs.ipynb #1d236536
 def shards(run:Run, data_root=None):
