@@ -1127,6 +1127,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'fedcl_repro/papers/fedssc/settings.py'),
                                                     'fedcl_repro.papers.fedssc.settings.first_half': ( 'papers/fedssc/settings.html#first_half',
                                                                                                        'fedcl_repro/papers/fedssc/settings.py'),
+                                                    'fedcl_repro.papers.fedssc.settings.in_rounds': ( 'papers/fedssc/settings.html#in_rounds',
+                                                                                                      'fedcl_repro/papers/fedssc/settings.py'),
                                                     'fedcl_repro.papers.fedssc.settings.judge_claims': ( 'papers/fedssc/settings.html#judge_claims',
                                                                                                          'fedcl_repro/papers/fedssc/settings.py'),
                                                     'fedcl_repro.papers.fedssc.settings.judge_fig1': ( 'papers/fedssc/settings.html#judge_fig1',

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MOON_SETTING', 'DEFAULT', 'SIZES', 'MAIN', 'LINES', 'specs', 'runs', 'by_name', 'last', 'reached', 'seeds_by_name',
-           'where', 'better', 'round_cells', 'round_word', 'judge_table1', 'table1', 'first_half', 'judge_fig1', 'fig1',
-           'panels', 'judge_fig2', 'fig2', 'judge_claims', 'claims']
+           'where', 'better', 'round_cells', 'in_rounds', 'round_word', 'judge_table1', 'table1', 'first_half',
+           'judge_fig1', 'fig1', 'panels', 'judge_fig2', 'fig2', 'judge_claims', 'claims']
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #2d861da4
 import math
@@ -42,10 +42,11 @@ def runs(names, profile:str, betas=(DEFAULT,))->list: # of Run
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #50d8e511
 def by_name(rows:pd.DataFrame, profile:str)->pd.DataFrame:
-    "Accuracy of the global model in every recorded round, in percent, with the `name` of its line and its `beta`."
+    "Accuracy of the global model in every recorded round, in percent, with the `name` of its line and its `beta`; FedSSC first, so that it is the solid line everywhere."
     names = {label(Run.of(spec)): name for name, spec in specs(profile).items()}
     t = per_round(rows)
-    return t.assign(name=t.label.map(names), beta=[dict(parse_spec(p).settings)['concentration'] for p in t.partition]).drop(columns=['label', 'macro', 'sd_clients']).dropna(subset='name')
+    t = t.assign(name=t.label.map(names), beta=[dict(parse_spec(p).settings)['concentration'] for p in t.partition])
+    return t.drop(columns=['label', 'macro', 'sd_clients']).dropna(subset='name').sort_values('name', key=lambda n: n != 'FedSSC', kind='stable')
 
 def last(table:pd.DataFrame)->pd.DataFrame:
     "The last round of each run."
@@ -78,9 +79,12 @@ def round_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame: # name, published
     return pd.DataFrame([dict(name=n, published=cells.get(n, math.nan), ours=at[n].mean() if n in at else math.nan, seeds=len(at) if n in at else 0,
                               verdict=round_word(at[n] if n in at else [], cells.get(n, math.nan), profile)) for n in MAIN])
 
+def in_rounds(v:float)->str: return '' if math.isnan(v) else 'never' if math.isinf(v) else f'{v:.0f}'
+
 def round_word(ours, printed:float, profile:str)->str:
-    "Verdict of one number of rounds."
-    if not len(ours) or math.isnan(printed): return 'not run'
+    "Verdict of one number of rounds; none where nothing is printed."
+    if math.isnan(printed): return ''
+    if not len(ours): return 'not run'
     if profile != 'paper': return 'stand-in'
     mean = np.mean(ours)
     if math.isinf(mean) or math.isinf(printed): return 'within' if mean == printed else 'above' if mean > printed else 'below'
@@ -96,8 +100,8 @@ def judge_table1(rows:pd.DataFrame, profile:str)->list: # of Verdict
     for a, b in (('FedSSC', 'MOON'), ('FedSSC', 'FedAvg'), ('MOON', 'FedAvg')): out += better(a, b, at, profile, 'FedSSC Sec. VI')
     soon = reached(table, target)
     for other in ('MOON', 'FedAvg'):
-        if {'FedSSC', other} <= set(soon): out.append(claim(f'FedSSC reaches {target:g} % in fewer rounds than {other}: {where(profile)}', soon.FedSSC < soon[other], f'{soon.FedSSC.mean():.0f} and {soon[other].mean():.0f} rounds', 'FedSSC Table I', fits))
-    return out + [Verdict(f'{c.name}, rounds to {target:g} %', c.verdict, '' if math.isnan(c.ours) else f'{c.ours:.0f} for {c.published:.0f}', 'FedSSC Table I') for c in round_cells(rows, profile).itertuples() if not math.isnan(c.published)]
+        if {'FedSSC', other} <= set(soon): out.append(claim(f'FedSSC reaches {target:g} % in fewer rounds than {other}: {where(profile)}', soon.FedSSC < soon[other], f'{in_rounds(soon.FedSSC.mean())} and {in_rounds(soon[other].mean())} rounds', 'FedSSC Table I', fits))
+    return out + [Verdict(f'{c.name}, rounds to {target:g} %', c.verdict, '' if math.isnan(c.ours) else f'{in_rounds(c.ours)} for {in_rounds(c.published)}', 'FedSSC Table I') for c in round_cells(rows, profile).itertuples() if not math.isnan(c.published)]
 
 @EXPERIMENTS.add('fedssc/table1', highlight=True, paper='fedssc', artifact='table1', kind='table', title='Accuracy and rounds to a target, one global model', judge=judge_table1)
 def table1(profile): return runs(MAIN, profile)
