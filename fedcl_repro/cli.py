@@ -164,7 +164,7 @@ def print_summary(single:Run, store:Store, data_root):
 def listing(what:str)->list: # of dicts
     "Methods, experiments or datasets, with what is known of each."
     if what == 'methods':
-        return [dict(name=n, **e.about, settings=e.settings, about=e.doc) for n, e in methods().items()]
+        return [dict(name=n, **{k: v for k, v in e.about.items() if not callable(v)}, settings=e.settings, about=e.doc) for n, e in methods().items()]
     if what == 'datasets': return [dict(name=n, title=e.about['title'], n_classes=e.about['n_classes'], settings=e.settings) for n, e in DATASETS.items()]
     return [dict(name=n, profiles=list(PROFILES), **{k: e.about[k] for k in ('paper', 'artifact', 'kind', 'title')}) for n, e in experiments().items()]
 
@@ -230,7 +230,9 @@ def bench(a)->int:
     print(b.table(found))
     if shares: print('training on one thread: ' + ', '.join(f'{k} {100 * v:.0f} %' for k, v in shares.items()))
     if grown: print('clients and seconds a round: ' + ', '.join(f'{m}: {s:.2f}' for m, s in grown))
-    if a.json: write_text(a.json, json.dumps(found | dict(growth=grown, shares=shares), indent=1))
+    twins = b.twin_costs(a.device)
+    print(b.twin_table(twins))
+    if a.json: write_text(a.json, json.dumps(found | dict(growth=grown, shares=shares, twin_normalization=twins), indent=1))
     if a.figure: b.show(found, a.figure, grown)
     return 0
 
