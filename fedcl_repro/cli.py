@@ -150,7 +150,8 @@ def run(a)->int:
     failed = tell_problems(train_all(runs, store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
     if a.method and store.has(run_id(single, root)): print_summary(single, store, root)
     if a.save:
-        for n in chosen(a.names, a.all): print(f'saved: {save_results(n, a.profile, store, root, a.note)}')
+        own = [n for n in chosen(a.names, a.all) if runs_of(n, a.profile) and not experiments()[n].about.get('gathers')] # the rest has no rows of its own
+        for n in own: print(f'saved: {save_results(n, a.profile, store, root, a.note)}')
     return int(failed > 0)
 
 def print_summary(single:Run, store:Store, data_root):

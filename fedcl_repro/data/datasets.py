@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Register
+from ..core import Register, whole
 
 # %% ../../nbs/data/datasets.ipynb #f54f8ee5
 @dataclass(frozen=True, eq=False)
@@ -119,12 +119,7 @@ def npy_member(array:np.ndarray)->tuple[int, int]:
 # %% ../../nbs/data/datasets.ipynb #1f1f003e
 def write_npz(path:Path, arrays:Arrays, n_classes:int, fidelity:str):
     "Write the four arrays and where they came from, whole or not at all."
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f'.{path.name}.{os.getpid()}.part')
-    try:
-        with open(part, 'wb') as f: np.savez(f, **compact(arrays, n_classes), fidelity=np.array(fidelity))
-        os.replace(part, path)
-    finally: part.unlink(missing_ok=True)
+    with whole(path) as new, open(new, 'wb') as f: np.savez(f, **compact(arrays, n_classes), fidelity=np.array(fidelity))
 
 # %% ../../nbs/data/datasets.ipynb #c6759e8e
 @contextmanager

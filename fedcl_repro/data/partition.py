@@ -95,7 +95,8 @@ def practical_counts(
         enough = np.flatnonzero(poorest >= least)
         if len(enough): return tables[enough[0]], done + int(enough[0]) + 1
         done, best = done + b, max(best, poorest.max())
-    raise ValueError(f'no partition in {tries} draws gives each of {n_clients} clients {least:g} images at concentration {concentration:g}: '
+        if done >= 10_000 and 10 * best < least: break # hopeless
+    raise ValueError(f'no partition in {done} draws gives each of {n_clients} clients {least:g} images at concentration {concentration:g}: '
                      f'the best poorest client had {max(best, 0)}. Lower the minimum, raise the concentration or ask for fewer clients')
 
 # %% ../../nbs/data/partition.ipynb #962890c5

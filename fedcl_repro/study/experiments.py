@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'complained', 'SHORT', 'experiments', 'runs_of', 'matrix', 'papers_folder', 'default_store',
-           'Page', 'has_data', 'committed_path', 'curve_means', 'save_results', 'committed', 'committed_note',
-           'committed_verdicts']
+           'Page', 'has_data', 'committed_path', 'curve_means', 'detailed', 'save_results', 'committed',
+           'committed_note', 'committed_verdicts']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import json
@@ -102,14 +102,20 @@ def curve_means(rows:pd.DataFrame)->pd.DataFrame:
     pooled = rows.groupby(keys, sort=False, as_index=False)[['total', 'n']].sum()
     return pooled.assign(value=pooled.total / pooled.n, client=-1)
 
+def detailed(rows:pd.DataFrame)->pd.Series: # bool
+    "Rows of tables that a method reports: 'weight 3', 'map x 4 17'."
+    return rows.metric.str.contains(r' \d')
+
 def save_results(name:str, profile:str, store:Store, data_root=None, note='')->Path:
     "Write the rows of an experiment's finished runs, and their provenance, beside its notebook."
     runs = [r for r in runs_of(name, profile) if has_data(str(r.data), data_root) and store.has(run_id(r, data_root))]
     if not runs: raise ValueError(f'no run of {name} in profile {profile} is finished in {store.root}: `fedcl run {name} --profile {profile}` trains them')
     rows = read_rows(runs, store, data_root)
+    tables = rows[detailed(rows)] if experiments()[name].about.get('tables') else rows[:0]
+    rows = rows[~detailed(rows)]
     last = rows['round'] == rows.groupby('run')['round'].transform('max')
     path = committed_path(name, profile)
-    table = pd.concat([curve_means(rows[~last])[SHORT], rows.loc[last, SHORT]]).assign(value=lambda d: d.value.round(5))
+    table = pd.concat([curve_means(rows[~last])[SHORT], rows.loc[last, SHORT], tables[SHORT]]).assign(value=lambda d: d.value.round(5))
     write_text(path, table.sort_values(['run', 'round', 'client', 'moment', 'split', 'metric'], kind='stable').to_csv(index=False))
     shared = rows.drop(columns=SHORT[1:]).drop_duplicates('run').to_dict('records')
     about = [s | {k: v for k, v in store.read(s['run'])[1].items() if k != 'sha256'} | dict(note=note) for s in shared]
@@ -118,7 +124,9 @@ def save_results(name:str, profile:str, store:Store, data_root=None, note='')->P
 
 # %% ../../nbs/study/experiments.ipynb #b4a6d41f
 def committed(name:str, profile:str)->pd.DataFrame:
-    "The committed rows of an experiment, as if read from the store; empty if there are none."
+    "The committed rows of an experiment, as if read from the store; empty if there are none. One that `gathers` others has theirs."
+    others = EXPERIMENTS[name].about.get('gathers') if name in EXPERIMENTS else None
+    if others: return pd.concat([committed(n, profile) for n in others]).drop_duplicates(['run', 'round', 'client', 'moment', 'split', 'metric'])
     path = committed_path(name, profile)
     if not path.exists(): return read_rows([], None)
     about = [a['config'] | a for a in json.loads(path.with_suffix('.json').read_text())]
