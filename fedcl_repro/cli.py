@@ -231,7 +231,9 @@ def bench(a)->int:
     print(b.table(found))
     if shares: print('training on one thread: ' + ', '.join(f'{k} {100 * v:.0f} %' for k, v in shares.items()))
     if grown: print('clients and seconds a round: ' + ', '.join(f'{m}: {s:.2f}' for m, s in grown))
-    if a.json: write_text(a.json, json.dumps(found | dict(growth=grown, shares=shares), indent=1))
+    twins = b.twin_costs(a.device)
+    print(b.twin_table(twins))
+    if a.json: write_text(a.json, json.dumps(found | dict(growth=grown, shares=shares, twin_normalization=twins), indent=1))
     if a.figure: b.show(found, a.figure, grown)
     return 0
 
