@@ -17,6 +17,7 @@ from fedcl_repro.study.runs import methods
 load_all('fedcl_repro.federation')
 METHODS = sorted(methods())
 LIVELY = dict.fromkeys(('pfedme', 'pfedme_compat'), dict(inner_lr=.05, lr=.04)) | dict(dfedavgm=dict(lr=.1), fedssc_supcon=dict(head_share=.5)) # slow on a few samples
+WIDTHS = dict(fsl=12) # of representations; with six, all units of the server may be dead from the start
 RATES = dict(fedssc_supcon=.03) # trains its classifier in the last rounds only
 QUICK = dict(orchestra=dict(server_steps=20)) # what a server would otherwise spend long on
 
@@ -91,7 +92,7 @@ def test_inputs_are_not_written_into(name):
 def test_training_trains(name):
     "After some rounds a method fits its own clients better than the initial network does."
     from fedcl_repro.federation.evaluation import evaluate, micro
-    fed = toy(opt=Adam(RATES.get(name, .01)), **has(name))
+    fed = toy(opt=Adam(RATES.get(name, .01)), width=WIDTHS.get(name, 6), **has(name))
     stages = made(name, 12, **LIVELY.get(name, {}))
     *_, state = rounds(Loop(fed), stages)
     assert micro(evaluate(Loop(fed), stages, state, 'trained')) > .25 + micro(evaluate(Loop(fed), stages, begin(fed), 'trained'))

@@ -96,7 +96,7 @@ def toy_parts(width:int, n_classes:int)->dict: # name -> function that builds it
     "Small parts of networks that some methods need."
     mlp = lambda: nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, width))
     return dict(proj=mlp, pred=mlp, rot=lambda: nn.Linear(width, 4), enc=lambda: Twins(nn.Conv2d(1, 4, 3, padding=1), TwinNorm(4, 2), nn.ReLU()), dec=lambda: Twins(nn.Conv2d(4, 1, 3, padding=1)),
-                aux=lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, n_classes)), chi=lambda: nn.Sequential(nn.Flatten(), nn.Linear(4*36, width), nn.Tanh()))
+                aux=lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, n_classes)), chi=lambda: nn.Sequential(nn.Flatten(), nn.Linear(4*36, width), nn.ReLU()))
 
 def toy(sizes=(20, 33, 16, 41, 11), *, width=6, n_classes=4, p=0., norm=False, needs='', seed=0, batch_size=8, dtype=torch.float64, **settings)->Fed:
     "A federation of noisy 6x6 class patterns, small enough for a lesson. `p`: dropout; `norm`: batch norm in the body; `needs`: words such as 'proj views'."
