@@ -25,6 +25,7 @@ from ...parts.models import MODELS, architectures
 from ...study.experiments import EXPERIMENTS
 from ...study.published import published
 from ...study.runs import Run, label, methods
+from ...study.training import in_short
 from ...study.verdicts import Verdict, claim, compare, over_seeds, per_round, summary
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #76739a16
@@ -419,7 +420,7 @@ def sizes_of(profile)->dict: # network -> theta, phi, d, classes
         spec = methods_models().resolve(SIZES[profile][name])
         net = next(iter(architectures(spec, (1, 16, 16) if profile == 'quick' else (3, 32, 32), 10).values()))()
         count = lambda part: sum(p.numel() for p in net[part].parameters())
-        out[spec.name] = dict(theta=count('body'), phi=count('head'), d=net['head'].weight.shape[1], classes=K)
+        out[in_short(spec, MODELS)] = dict(theta=count('body'), phi=count('head'), d=net['head'].weight.shape[1], classes=K)
     return out
 
 def methods_models():
