@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'complained', 'SHORT', 'experiments', 'runs_of', 'matrix', 'papers_folder', 'default_store',
            'Page', 'has_data', 'committed_path', 'curve_means', 'detailed', 'save_results', 'committed',
-           'committed_note', 'committed_verdicts']
+           'committed_note', 'verdicts_alone', 'committed_verdicts', 'belonging', 'claims_page']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import json
 import os
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ..core import Register, load_all, parse_spec
 from ..data.datasets import MissingData, find_root
 from .runs import Run, dataset, run_id
 from .store import Store, write_text
-from .training import SHARED, read_rows, train_all
+from .training import SHARED, described, read_rows, train_all
 
 # %% ../../nbs/study/experiments.ipynb #a9a2489e
 PROFILES = ('quick', 'lite', 'paper')
@@ -70,9 +71,9 @@ class Page:
         "Runs whose data are here; the others stay 'not run'."
         return [r for r in self.runs if has_data(str(r.data), self.data_root)]
 
-    def judge(self)->list:
-        "Verdicts of what was trained; written beside the runs for the report."
-        verdicts = self.entry.about['judge'](self.rows, self.profile)
+    def judge(self, *more)->list:
+        "Verdicts of what was trained, and `more` that the page itself found; written beside the runs for the report."
+        verdicts = [*self.entry.about['judge'](self.rows, self.profile), *more]
         write_text(self.store.root / 'verdicts' / f"{self.name.replace('/', '-')}-{self.profile}.json", json.dumps([vars(v) for v in verdicts], indent=1))
         return verdicts
 
@@ -125,8 +126,8 @@ def save_results(name:str, profile:str, store:Store, data_root=None, note='')->P
 # %% ../../nbs/study/experiments.ipynb #b4a6d41f
 def committed(name:str, profile:str)->pd.DataFrame:
     "The committed rows of an experiment, as if read from the store; empty if there are none. One that `gathers` others has theirs."
-    others = EXPERIMENTS[name].about.get('gathers') if name in EXPERIMENTS else None
-    if others: return pd.concat([committed(n, profile) for n in others]).drop_duplicates(['run', 'round', 'client', 'moment', 'split', 'metric'])
+    gathers = EXPERIMENTS[name].about.get('gathers') if name in EXPERIMENTS else None
+    if gathers: return pd.concat([committed(n, profile) for n in gathers()]).drop_duplicates(['run', 'round', 'client', 'moment', 'split', 'metric'])
     path = committed_path(name, profile)
     if not path.exists(): return read_rows([], None)
     about = [a['config'] | a for a in json.loads(path.with_suffix('.json').read_text())]
@@ -137,10 +138,32 @@ def committed_note(name:str, profile:str)->str:
     path = committed_path(name, profile).with_suffix('.json')
     return json.loads(path.read_text())[0].get('note', '') if path.exists() else ''
 
+@cache
+def verdicts_alone(name:str)->tuple: # of Verdict
+    "What the judge of an experiment without runs says."
+    return tuple(experiments()[name].about['judge'](read_rows([], None), 'paper'))
+
 def committed_verdicts(name:str)->tuple: # (profile, verdicts), of the largest profile that has committed rows; (None, [])
     "What the committed rows say, or, of an experiment without runs, what its judge says."
-    if not runs_of(name, 'paper'): return 'needs no training', experiments()[name].about['judge'](read_rows([], None), 'paper')
+    if not runs_of(name, 'paper'): return 'needs no training', list(verdicts_alone(name))
     for profile in reversed(PROFILES):
         rows = committed(name, profile)
         if len(rows): return profile, experiments()[name].about['judge'](rows, profile)
     return None, []
+
+# %% ../../nbs/study/experiments.ipynb #a1cdd772
+def belonging(rows:pd.DataFrame, name:str, profile:str)->pd.DataFrame:
+    "Of the rows of several experiments, those of one."
+    if not len(rows): return rows
+    own = {(*described(r).values(), r.n_rounds) for r in runs_of(name, profile)}
+    return rows[[k in own for k in zip(*(rows[c] for c in SHARED[1:]), rows.groupby('run')['round'].transform('max'))]]
+
+# %% ../../nbs/study/experiments.ipynb #a936b31e
+def claims_page(paper:str, title:str, more=lambda rows, profile: []):
+    "Register the page of a paper's claims. `more`: rows, profile -> verdicts that belong to no single artifact."
+    others = lambda: [n for n, e in experiments().items() if e.about['paper'] == paper and n != f'{paper}/claims']
+    def judge(rows, profile):
+        said = lambda n: EXPERIMENTS[n].about['judge'](belonging(rows, n, profile), profile) if runs_of(n, 'paper') else verdicts_alone(n)
+        found = [v for n in others() for v in said(n) if v.kind == 'claim']
+        return list(dict.fromkeys(found + more(rows, profile)))
+    EXPERIMENTS.add(f'{paper}/claims', paper=paper, artifact='claims', kind='claims', title=title, gathers=others, judge=judge)(lambda profile: [r for n in others() for r in EXPERIMENTS[n].make(profile)])

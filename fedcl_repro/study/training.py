@@ -6,7 +6,7 @@
 __all__ = ['COLUMNS', 'SHARED', 'atlas_rows', 'measure', 'sampled', 'represented', 'silhouette', 'separations', 'provenance',
            'deterministic', 'executor_for', 'fastest', 'ready', 'choose_executor', 'OutOfTime', 'Busy', 'one_core',
            'freeze', 'thaw', 'train', 'Outcome', 'attempt', 'Progress', 'in_processes', 'quiet_worker', 'cores',
-           'train_all', 'in_short', 'read_rows']
+           'train_all', 'described', 'in_short', 'read_rows']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -256,6 +256,11 @@ def train_all(runs, store:Store, *, jobs=0, minutes=0., device='cpu', data_root=
 # %% ../../nbs/study/training.ipynb #b6abb3ea
 SHARED = ['run', 'method', 'label', 'family', 'dataset', 'partition', 'scarcity', 'network', 'n_clients', 'seed', 'batch_size']
 
+def described(run:Run)->dict: # SHARED but for the run's id
+    "What all rows of a run say about it."
+    return dict(method=run.method.name, label=label(run), family=methods()[run.method.name].about['family'], dataset=run.data.name, partition=str(run.partition),
+                scarcity=str(run.scarcity), network=in_short(run.model, MODELS), n_clients=run.n_clients, seed=run.seed, batch_size=run.batch_size)
+
 def in_short(spec, register)->str:
     "A spec with those of its settings that are not the default's."
     return str(Spec.of(spec.name, **{k: v for k, v in spec.settings if v != register[spec.name].settings[k]}))
@@ -265,9 +270,5 @@ def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:
     tables = []
     for run in dict.fromkeys(runs):
         id = run_id(run, data_root)
-        if not store.has(id): continue
-        about = methods()[run.method.name].about
-        shared = dict(run=id, method=run.method.name, label=label(run), family=about['family'], dataset=run.data.name, partition=str(run.partition), scarcity=str(run.scarcity),
-                      network=in_short(run.model, MODELS), n_clients=run.n_clients, seed=run.seed, batch_size=run.batch_size)
-        tables.append(store.read(id)[0].assign(**shared))
-    return pd.concat(tables, ignore_index=True)[[*shared, *COLUMNS]] if tables else pd.DataFrame(columns=[*SHARED, *COLUMNS])
+        if store.has(id): tables.append(store.read(id)[0].assign(run=id, **described(run)))
+    return pd.concat(tables, ignore_index=True)[[*SHARED, *COLUMNS]] if tables else pd.DataFrame(columns=[*SHARED, *COLUMNS])

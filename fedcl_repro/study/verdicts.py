@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RUN', 'CELL_WORDS', 'CLAIM_WORDS', 'per_round', 'summary', 'over_seeds', 'Verdict', 'cell_word', 'claim',
-           'verdict_counts', 'verdict_table', 'compare']
+           'verdict_counts', 'verdict_table', 'compare', 'cell_verdicts']
 
 # %% ../../nbs/study/verdicts.ipynb #0e75cacb
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 # %% ../../nbs/study/verdicts.ipynb #e6c570bc
-RUN = ['method', 'label', 'family', 'dataset', 'partition', 'scarcity', 'n_clients', 'seed']
+RUN = ['method', 'label', 'family', 'dataset', 'partition', 'scarcity', 'network', 'n_clients', 'batch_size', 'seed']
 
 def per_round(rows:pd.DataFrame, moment='merged')->pd.DataFrame:
     "Micro, macro and spread over clients of each run and recorded round, in percent."
@@ -94,3 +94,8 @@ def compare(
     sd = both.sd_seeds if measure == 'micro' else [math.nan] * len(both)
     both['verdict'] = [cell_word(o, s, p, data_fits, c) for o, s, p, c in zip(both.ours, sd, both.published, both.contradicts)]
     return both
+
+# %% ../../nbs/study/verdicts.ipynb #40d37c9f
+def cell_verdicts(cells:pd.DataFrame, what, source='')->list: # of Verdict
+    "A verdict for each compared cell. `what`: cell -> its name."
+    return [Verdict(what(c), c.verdict, '' if pd.isna(c.ours) else f'{c.ours:.2f} for {c.published:.2f}', source) for c in cells.itertuples()]

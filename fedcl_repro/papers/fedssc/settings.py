@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MOON_SETTING', 'DEFAULT', 'SIZES', 'MAIN', 'LINES', 'specs', 'runs', 'by_name', 'last', 'reached', 'seeds_by_name',
            'where', 'better', 'round_cells', 'in_rounds', 'round_word', 'judge_table1', 'table1', 'first_half',
-           'judge_fig1', 'fig1', 'panels', 'judge_fig2', 'fig2', 'judge_claims', 'claims']
+           'judge_fig1', 'fig1', 'panels', 'judge_fig2', 'fig2']
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #2d861da4
 import math
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import parse_spec
-from ...study.experiments import EXPERIMENTS, matrix
+from ...study.experiments import EXPERIMENTS, claims_page, matrix
 from ...study.published import published
 from ...study.runs import Run, label
 from ...study.verdicts import Verdict, claim, per_round
@@ -160,9 +160,4 @@ def judge_fig2(rows:pd.DataFrame, profile:str)->list:
 def fig2(profile): return runs(list(dict.fromkeys(n for names in panels(profile).values() for n in names)), profile)
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #20ada88b
-def judge_claims(rows:pd.DataFrame, profile:str)->list:
-    "Every claim of the paper once."
-    return list(dict.fromkeys(v for judge in (judge_table1, judge_fig1, judge_fig2) for v in judge(rows, profile) if v.kind == 'claim'))
-
-@EXPERIMENTS.add('fedssc/claims', paper='fedssc', artifact='claims', kind='claims', title='What the sentences say', judge=judge_claims)
-def claims(profile): return list(dict.fromkeys([*table1(profile), *fig1(profile), *fig2(profile)]))
+claims_page('fedssc', 'What the sentences say')

@@ -11,7 +11,7 @@ __all__ = ['HETEROGENEOUS', 'HOMOGENEOUS', 'LOSSES', 'GRAPHS', 'WEAK', 'STRONG',
            'judge_table3', 'table3', 'communications', 'within_budget', 'judge_table4', 'table4', 'judge_table6',
            'table6', 'matrices', 'same_cluster', 'across', 'unevenness', 'contrast_of', 'draw_graph', 'judge_graph',
            'graph_runs', 'fig4', 'fig6', 'judge_fig3', 'fig3', 'formula', 'measured', 'judge_table7', 'sizes_of',
-           'methods_models', 'table7', 'judge_presets', 'presets', 'judge_fair', 'fair', 'judge_claims', 'claims']
+           'methods_models', 'table7', 'judge_presets', 'presets', 'judge_fair', 'fair', 'paper_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 import re
@@ -22,7 +22,7 @@ import pandas as pd
 
 from ...parts.backbones import BACKBONES
 from ...parts.models import MODELS, architectures
-from ...study.experiments import EXPERIMENTS
+from ...study.experiments import EXPERIMENTS, claims_page
 from ...study.published import published
 from ...study.runs import Run, label, methods
 from ...study.training import in_short
@@ -449,7 +449,7 @@ def judge_fair(rows, profile):
 def fair(profile): return runs(HETEROGENEOUS, profile, data=ONE(profile), fair=True)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #20ada88b
-def judge_claims(rows, profile):
+def paper_alone(rows, profile)->list: # of Verdict
     "What can be computed from the paper alone."
     word = lambda ok: 'holds' if ok else 'contradicts itself'
     off = lambda value, n: abs(value/100*n - round(value/100*n)) * 100/n
@@ -463,5 +463,4 @@ def judge_claims(rows, profile):
             Verdict('in Scenario 2 clients have six classes', word(fits[6] > .9), f'{100*fits[6]:.0f} % of the accuracies are possible with six classes, {100*fits[7]:.0f} % with seven', 'MAPL Fig. 6', 'claim'),
             Verdict('cells printed more than once agree', word(not twice), f'{len(twice)} do not' if twice else '', 'MAPL Tables 1 to 6', 'claim')]
 
-@EXPERIMENTS.add('mapl/claims', paper='mapl', artifact='claims', kind='extra', title='Sentences, all in one place', judge=judge_claims)
-def claims(profile): return []
+claims_page('mapl', 'Sentences, all in one place', paper_alone)
