@@ -4,14 +4,12 @@
 
 # %% auto #0
 __all__ = ['XI', 'DATA', 'SEEDS', 'TITLES', 'RESNET', 'PROJECTION', 'ROUNDS', 'FULL', 'HALF', 'MOMENTUM', 'BASELINES', 'RESOURCE',
-           'COLUMNS', 'NORMS', 'SKEWED', 'PRIVACY', 'BATCHES', 'GROUPS', 'CUTS', 'DROPOUT', 'base', 'network', 'ours',
-           'resnet', 'blocks', 'rival', 'rivals', 'final', 'means', 'beside', 'verdicts_of', 'printed', 'gap',
-           'compare_claims', 'judge_table2', 'table2', 'judge_table5', 'table5_cells', 'table5', 'table6_cells',
-           'judge_table6', 'table6', 'judge_table16', 'table16', 'judge_table17', 'table17_cells', 'table17',
-           'table1_cells', 'judge_table1', 'table1', 'judge_table15', 'table15', 'judge_table7', 'table7',
-           'judge_table4', 'table4', 'by_dropout', 'judge_fig8', 'fig8', 'judge_table3', 'table3', 'judge_fig7', 'fig7',
-           'judge_architecture', 'architecture', 'trained', 'network_of', 'not_judged', 'judge_claims', 'run_ids',
-           'claims']
+           'VARIED', 'PRIVACY', 'NORMS', 'SKEWED', 'BATCHES', 'GROUPS', 'CUTS', 'DROPOUT', 'base', 'network', 'ours',
+           'resnet', 'blocks', 'rival', 'with_details', 'final', 'printed', 'beside', 'judged', 'gap', 'compare_claims',
+           'judge_table2', 'table2', 'judge_table5', 'table5', 'judge_table6', 'table6', 'judge_table16', 'table16',
+           'judge_table17', 'table17', 'judge_table1', 'table1', 'judge_table15', 'table15', 'judge_table7', 'table7',
+           'judge_table4', 'table4', 'by_dropout', 'judge_fig8', 'fig8', 'judge_fig9', 'fig9', 'judge_table3', 'table3',
+           'judge_fig7', 'fig7', 'judge_architecture', 'architecture', 'trained', 'network_of', 'not_judged']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0307cad9
 from functools import partial
@@ -19,10 +17,10 @@ from functools import partial
 import pandas as pd
 
 from ...core import parse_spec
-from ...study.experiments import EXPERIMENTS
+from ...study.experiments import EXPERIMENTS, claims_page
 from ...study.published import published
 from ...study.runs import Run, methods
-from ...study.verdicts import Verdict, cell_word, claim
+from ...study.verdicts import Verdict, cell_verdicts, claim, compare, over_seeds, summary
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #d4596cfd
 XI = dict(quick=(.01, 200.), lite=(.01, 200.), paper=(.01, .1, .5, 200.))
@@ -54,7 +52,7 @@ def ours(profile:str, data:str, xi=.1, seed=0, model={}, run={}, **more)->Run:
 # %% ../../../nbs/papers/mfcl/settings.ipynb #87cc9e21
 RESNET = dict(quick='width=8', lite='width=16', paper='')
 PROJECTION = dict(quick='proj=(32, 32)', lite='proj=(128, 64)', paper='proj=(512, 128)')
-ROUNDS = dict(quick=6, lite=30, paper=100)
+ROUNDS = dict(quick=3, lite=30, paper=100)
 FULL, HALF = dict(quick=64, lite=128, paper=512), dict(quick=32, lite=128, paper=512) # width of the body's representation, and of a projection's hidden layer
 def resnet(profile:str, proj=0, pred=0, rot=False, more='')->str:
     "A ResNet-18 with heads of so many times the body's width (0: without)."
@@ -89,49 +87,43 @@ def rival(name:str, profile:str, data:str, xi=.1, seed=0, model='', **run)->Run:
     return Run.of(name, **base(profile, data) | dict(partition=f'equal_dirichlet(concentration={xi})', model=made, optimiser=optimiser, n_rounds=n, eval_every=n if profile == 'quick' else max(1, n // 4), seed=seed)
                   | (dict(augmentation='crop_flip(pad=2)') if supervised else {}) | (dict(batch_size=16) if profile == 'quick' else {}) | run)
 
-def rivals()->list: # names
-    "The baselines of Table 2 that exist."
-    return [n for n in BASELINES if n in methods()]
+# %% ../../../nbs/papers/mfcl/settings.ipynb #382afbfc
+def with_details(table:pd.DataFrame)->pd.DataFrame:
+    "Summaries of runs with what the tables vary; digits stand in for CIFAR-10."
+    split, net = ([dict(parse_spec(v).settings) for v in table[c]] for c in ('partition', 'network'))
+    of = lambda specs, name, default: [s.get(name, default) for s in specs]
+    return table.assign(data=table.dataset.replace('digits', 'cifar10'), xi=of(split, 'concentration', None), cut=of(net, 'cut', 2), per_group=of(net, 'per_group', 16), K=table.batch_size)
 
-# %% ../../../nbs/papers/mfcl/settings.ipynb #a63caeb0
-COLUMNS = ['run', 'label', 'data', 'xi', 'seed', 'cut', 'per_group', 'K', 'kind', 'n_clients', 'partition', 'round', 'accuracy']
+def final(rows:pd.DataFrame)->pd.DataFrame: # a row a run
+    "Runs at their last round: `micro` is the accuracy of the global model in percent."
+    return with_details(summary(rows))
 
-def final(rows:pd.DataFrame)->pd.DataFrame:
-    "Test accuracy of each run at its last round, in percent, with what the tables vary; digits stand in for CIFAR-10."
-    out = []
-    for run, r in rows[(rows.metric == 'accuracy') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)].groupby('run', sort=False):
-        r = r[r['round'] == r['round'].max()]
-        first = r.iloc[0]
-        model, split = dict(parse_spec(first.network).settings), dict(parse_spec(first.partition).settings)
-        out.append(dict(run=run, label=first.label, data='cifar10' if first.dataset == 'digits' else first.dataset, xi=split.get('concentration'), seed=first.seed, cut=model.get('cut', 2), per_group=model.get('per_group', 16),
-                        K=first.batch_size, kind=model.get('kind', 'resnet18'), n_clients=first.n_clients, partition=parse_spec(first.partition).name, round=first['round'], accuracy=100 * (r.value * r.n).sum() / r.n.sum()))
-    return pd.DataFrame(out, columns=COLUMNS)
-
-def means(table:pd.DataFrame, keys:list)->pd.DataFrame:
-    "Mean, spread and number of seeds of each cell."
-    g = table.groupby(keys, sort=False, dropna=False).accuracy
-    return pd.concat([g.mean().rename('ours'), g.std().rename('sd_seeds'), g.size().rename('seeds')], axis=1).reset_index()
-
-def beside(cells:pd.DataFrame, rows:pd.DataFrame, keys:list, profile:str)->pd.DataFrame:
-    "Published cells (columns `keys` and value) and ours, with a verdict each."
-    both = cells[[*keys, 'value', 'contradicts']].merge(means(final(rows), keys), on=keys, how='left').rename(columns={'value': 'published'})
-    both['difference'] = both.ours - both.published
-    both['verdict'] = [cell_word(o, s, p, profile != 'quick', c) for o, s, p, c in zip(both.ours, both.sd_seeds, both.published, both.contradicts)]
-    return both
-
-def verdicts_of(cells:pd.DataFrame, keys:list, source:str)->list: # of Verdict
-    return [Verdict(', '.join(f'{getattr(c, k)}' if k in ('label', 'data') else f'{k} = {getattr(c, k):g}' for k in keys), c.verdict, '' if pd.isna(c.ours) else f'{c.ours:.1f} for {c.published:.1f}', source) for c in cells.itertuples()]
+# %% ../../../nbs/papers/mfcl/settings.ipynb #d7364f2c
+VARIED = dict(table14=['xi'], table4=['xi'], table5=['xi'], table6=['xi'], table15=['xi'], table16=['K'], table17=['per_group'], table1=['cut'], table7=[])
+PRIVACY = {'none': '', 'SA': ' + SA', 'DM': ' + DM', 'SA+DM': ' + SA + DM'}
 
 def printed(artifact:str, metric='accuracy')->pd.DataFrame:
-    "Cells of a table of the paper, in our words."
-    return published('mfcl', artifact, metric=metric).rename(columns=dict(method='label', dataset='data'))
+    "Cells of a table of the paper, in our words: FedSimCLR without brackets has batch norm."
+    cells = published('mfcl', artifact, metric=metric).rename(columns=dict(method='label', dataset='data', client_batch='K', channels_per_group='per_group', cutoff_layer='cut'))
+    return cells.assign(label=cells.label.replace('FedSimCLR(BN)', 'FedSimCLR') + (cells.privacy.map(PRIVACY) if 'privacy' in cells else ''))
+
+def beside(artifact:str, rows:pd.DataFrame, profile:str)->pd.DataFrame: # a row a cell
+    "Published cells and ours, with a verdict each."
+    keys = ['label', 'data', *VARIED[artifact]]
+    both = compare(printed(artifact)[[*keys, 'value', 'contradicts']], with_details(over_seeds(summary(rows))), keys, data_fits=profile != 'quick')
+    return both[[*keys, 'published', 'ours', 'sd_seeds', 'difference', 'verdict']]
+
+def judged(artifact:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
+    "A verdict for each cell."
+    name = lambda c: ', '.join([c.label, TITLES[c.data], *(f'{k} = {getattr(c, k):g}' for k in VARIED[artifact])])
+    return cell_verdicts(beside(artifact, rows, profile), name, f'MFCL Table {artifact[5:]}')
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #c6886734
 def gap(table:pd.DataFrame, a:str, b:str, by=('data', 'xi'))->dict: # setting -> list over seeds
     "Accuracy of label a minus label b."
     out = {}
     for key, part in table.groupby(list(by), sort=False, dropna=False):
-        wide = part.pivot_table(index='seed', columns='label', values='accuracy')
+        wide = part.pivot_table(index='seed', columns='label', values='micro')
         if {a, b} <= set(wide): out[key] = (wide[a] - wide[b]).dropna().tolist()
     return out
 
@@ -155,14 +147,13 @@ def judge_table2(rows, profile)->list: # of Verdict
     skewed = t[t.xi < 1]
     out = compare_claims(skewed, [('MFCL(TN)', 'MFCL(BN)'), ('MFCL(TN)', 'MFCL(GN)'), ('MFCL(TN)', 'FedAvg'), ('MFCL(TN)', 'FedSimCLR'), ('MFCL(TN), views alone', 'MFCL(TN)')], 'MFCL 5.3', profile)
     out += compare_claims(t[t.xi > 1], [('MFCL(BN)', 'MFCL(TN)'), ('FedAvg', 'MFCL(TN)')], 'MFCL 5.3', profile)
-    cells = beside(printed('table14'), rows, ['label', 'data', 'xi'], profile)
-    return out + verdicts_of(cells, ['label', 'data', 'xi'], 'MFCL Table 14')
+    return out + judged('table14', rows, profile)
 
 @EXPERIMENTS.add('mfcl/table2', paper='mfcl', artifact='table2', kind='table', highlight=True, title='Accuracy of MFCL and baselines, by skew', judge=judge_table2)
 def table2(profile):
     cells = [(d, x, s) for s in SEEDS[profile] for d in DATA[profile] for x in XI[profile]]
     mfcl = [ours(profile, d, x, s, dict(norm=n)) for d, x, s in cells for n in NORMS] + [ours(profile, d, x, s, twins=False) for d, x, s in cells]
-    return mfcl + ([] if profile == 'lite' else [rival(m, profile, d, x, s) for d, x, s in cells for m in rivals() if profile != 'quick' or x < 1 or m == 'fedavg'])
+    return mfcl + ([] if profile == 'lite' else [rival(m, profile, d, x, s) for d, x, s in cells for m in BASELINES if profile != 'quick' or x < 1 or m == 'fedavg'])
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #af3274f8
 SKEWED = dict(quick=(.01,), lite=(.01,), paper=(.01, .1))
@@ -170,12 +161,7 @@ SKEWED = dict(quick=(.01,), lite=(.01,), paper=(.01, .1))
 def judge_table5(rows, profile)->list:
     t = final(rows)
     out = compare_claims(t, [('MFCL(TN)', 'MFCL(GN)'), ('MFCL(GN)', 'MFCL(BN)'), ('FedSimCLR(TN)', 'FedSimCLR'), ('FedSimCLR(TN)', 'FedSimCLR(GN)'), ('MFCL(TN)', 'FedSimCLR(TN)'), ('MFCL(TN), views alone', 'MFCL(TN)')], 'MFCL 5.5', profile)
-    return out + verdicts_of(beside(table5_cells(), rows, ['label', 'data', 'xi'], profile), ['label', 'data', 'xi'], 'MFCL Table 5')
-
-def table5_cells()->pd.DataFrame:
-    "Table 5 under our labels: FedSimCLR without brackets has batch norm."
-    cells = printed('table5')
-    return cells.assign(label=cells.label.replace({'FedSimCLR(BN)': 'FedSimCLR'}))
+    return out + judged('table5', rows, profile)
 
 @EXPERIMENTS.add('mfcl/table5', paper='mfcl', artifact='table5', kind='table', title='Norms in FedSimCLR and MFCL', judge=judge_table5)
 def table5(profile):
@@ -185,19 +171,13 @@ def table5(profile):
             + [rival('fedsimclr', profile, d, x, s, '' if n == 'bn' else f"norm='{n}'{first}") for d, x, s in cells for n in NORMS])
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #d85e6f5a
-PRIVACY = {'none': '', 'SA': ' + SA', 'DM': ' + DM', 'SA+DM': ' + SA + DM'}
-
-def table6_cells()->pd.DataFrame:
-    cells = printed('table6')
-    return cells.assign(label=[f'MFCL(TN){PRIVACY[p]}' for p in cells.privacy])
-
 def judge_table6(rows, profile)->list:
     t = final(rows)
     near = lambda a, b: gap(t, a, b).get(('cifar10', .01), [])
     evidence = lambda a, b: f'{sum(near(a, b)) / len(near(a, b)):+.1f} points' if near(a, b) else ''
     out = [claim(f'Secure aggregation moves accuracy by less than a point{how}', [abs(g) < 1 for g in near(f'MFCL(TN) + SA{how}', f'MFCL(TN){how}')], evidence(f'MFCL(TN) + SA{how}', f'MFCL(TN){how}'), source='MFCL Table 6', data_fits=profile != 'quick') for how in ('', ', views alone')]
     out += [claim(f'DataMix costs accuracy{how}', [g < 0 for g in near(f'MFCL(TN) + DM{how}', f'MFCL(TN){how}')], evidence(f'MFCL(TN) + DM{how}', f'MFCL(TN){how}'), source='MFCL Table 6', data_fits=profile != 'quick') for how in ('', ', views alone')]
-    return out + verdicts_of(beside(table6_cells(), rows, ['label', 'data', 'xi'], profile), ['label', 'data', 'xi'], 'MFCL Table 6')
+    return out + judged('table6', rows, profile)
 
 @EXPERIMENTS.add('mfcl/table6', paper='mfcl', artifact='table6', kind='table', title='Secure aggregation and DataMix', judge=judge_table6)
 def table6(profile):
@@ -210,9 +190,8 @@ GROUPS = dict(quick=(2, 8), lite=(2, 8, 32), paper=(2, 4, 8, 16, 32, 64))
 
 def judge_table16(rows, profile)->list:
     t = final(rows)
-    spread = [g.accuracy.max() - g.accuracy.min() for _, g in t[t.label == 'MFCL(TN)'].groupby('seed')]
-    cells = beside(printed('table16').rename(columns=dict(client_batch='K')), rows, ['label', 'data', 'K'], profile)
-    return [claim('The batch size of the clients moves accuracy by less than a point', [v < 1 for v in spread], f'{max(spread, default=0):.1f} points between the best and the worst', 'MFCL B.2.4', profile != 'quick')] + verdicts_of(cells, ['label', 'K'], 'MFCL Table 16')
+    spread = [g.micro.max() - g.micro.min() for _, g in t[t.label == 'MFCL(TN)'].groupby('seed')]
+    return [claim('The batch size of the clients moves accuracy by less than a point', [v < 1 for v in spread], f'{max(spread, default=0):.1f} points between the best and the worst', 'MFCL B.2.4', profile != 'quick')] + judged('table16', rows, profile)
 
 @EXPERIMENTS.add('mfcl/table16', paper='mfcl', artifact='table16', kind='table', title="The clients' batch size", judge=judge_table16)
 def table16(profile): return [ours(profile, DATA[profile][0], .01, s, run=dict(batch_size=K), twins=t) for s in SEEDS[profile] for t in ((True, False) if profile != 'quick' else (False,)) for K in BATCHES]
@@ -221,11 +200,9 @@ def judge_table17(rows, profile)->list:
     t = final(rows)
     out = []
     for n in ('GN', 'TN'):
-        middle = [g.set_index('per_group').accuracy for _, g in t[t.label == f'MFCL({n})'].groupby('seed')]
+        middle = [g.set_index('per_group').micro for _, g in t[t.label == f'MFCL({n})'].groupby('seed')]
         out.append(claim(f'MFCL({n}): neither the smallest nor the largest groups are best', [v.idxmax() not in (v.index.min(), v.index.max()) for v in middle if len(v) > 2], source='MFCL B.2.6', data_fits=profile != 'quick'))
-    return out + compare_claims(t, [('MFCL(TN)', 'MFCL(GN)')], 'MFCL Table 17', profile, ('data', 'per_group')) + verdicts_of(beside(table17_cells(), rows, ['label', 'data', 'per_group'], profile), ['label', 'per_group'], 'MFCL Table 17')
-
-def table17_cells()->pd.DataFrame: return printed('table17').rename(columns=dict(channels_per_group='per_group'))
+    return out + compare_claims(t, [('MFCL(TN)', 'MFCL(GN)')], 'MFCL Table 17', profile, ('data', 'per_group')) + judged('table17', rows, profile)
 
 @EXPERIMENTS.add('mfcl/table17', paper='mfcl', artifact='table17', kind='table', title='Channels in a group', judge=judge_table17)
 def table17(profile): return [ours(profile, DATA[profile][0], .1, s, dict(norm=n, per_group=g)) for s in SEEDS[profile] for n in ('gn', 'tn') for g in GROUPS[profile]]
@@ -233,13 +210,11 @@ def table17(profile): return [ours(profile, DATA[profile][0], .1, s, dict(norm=n
 # %% ../../../nbs/papers/mfcl/settings.ipynb #30af2c53
 CUTS = dict(quick=(1, 2, 4), lite=(1, 2, 4), paper=(1, 2, 3, 4, 5, 6, 7))
 
-def table1_cells()->pd.DataFrame: return printed('table1').rename(columns=dict(cutoff_layer='cut'))
-
 def judge_table1(rows, profile)->list:
     t = final(rows)
-    best = {d: [int(g.set_index('cut').accuracy.idxmax()) for _, g in part.groupby('seed')] for d, part in t.groupby('data')}
+    best = {d: [int(g.set_index('cut').micro.idxmax()) for _, g in part.groupby('seed')] for d, part in t.groupby('data')}
     out = [claim(f'The best cut-off is layer {cut}: {TITLES[d]}', [b == cut for b in best.get(d, [])], f'best: {best.get(d, "")}', 'MFCL 5.1', profile != 'quick') for d, cut in (('cifar10', 2), ('tiny_imagenet', 4))]
-    return out + verdicts_of(beside(table1_cells(), rows, ['label', 'data', 'cut'], profile), ['label', 'data', 'cut'], 'MFCL Table 1')
+    return out + judged('table1', rows, profile)
 
 @EXPERIMENTS.add('mfcl/table1', paper='mfcl', artifact='table1', kind='table', title='The cut-off layer', judge=judge_table1)
 def table1(profile):
@@ -248,7 +223,7 @@ def table1(profile):
 # %% ../../../nbs/papers/mfcl/settings.ipynb #567d777c
 def judge_table15(rows, profile)->list:
     t = final(rows)
-    return compare_claims(t, [('MFCL(TN)', 'FedSimCLR')], 'MFCL B.2.3', profile) + verdicts_of(beside(printed('table15'), rows, ['label', 'data', 'xi'], profile), ['label', 'xi'], 'MFCL Table 15')
+    return compare_claims(t, [('MFCL(TN)', 'FedSimCLR')], 'MFCL B.2.3', profile) + judged('table15', rows, profile)
 
 @EXPERIMENTS.add('mfcl/table15', paper='mfcl', artifact='table15', kind='table', title='VGG-16-BN', judge=judge_table15)
 def table15(profile):
@@ -257,24 +232,24 @@ def table15(profile):
 
 def judge_table7(rows, profile)->list:
     t = final(rows)
-    return compare_claims(t, [('MFCL(TN)', 'FedEMA')], 'MFCL 5.7', profile, ('data',)) + verdicts_of(beside(printed('table7'), rows, ['label', 'data'], profile), ['label', 'data'], 'MFCL Table 7')
+    return compare_claims(t, [('MFCL(TN)', 'FedEMA')], 'MFCL 5.7', profile, ('data',)) + judged('table7', rows, profile)
 
 @EXPERIMENTS.add('mfcl/table7', paper='mfcl', artifact='table7', kind='table', title="FedEMA's data", judge=judge_table7)
 def table7(profile):
     cells = [(d, dict(n_clients=5, partition=f"pathological(classes={20 if d == 'cifar100' else 2}, balance=True, protocol='global')"), s) for s in SEEDS[profile] for d in DATA[profile] if d != 'tiny_imagenet']
-    return [ours(profile, d, .1, s, run=more) for d, more, s in cells] + [rival('fedema', profile, d, .1, s, **more) for d, more, s in cells if 'fedema' in BASELINES]
+    return [ours(profile, d, .1, s, run=more) for d, more, s in cells] + [rival('fedema', profile, d, .1, s, **more) for d, more, s in cells]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #603ae671
 def judge_table4(rows, profile)->list:
     t = final(rows)
     names = [l for l in ('HeteroFL', 'Split-Mix', 'FedPAC') if l in set(t.label)] or ['HeteroFL', 'Split-Mix', 'FedPAC']
     out = compare_claims(t[t.xi < 1], [('MFCL(TN)', n) for n in names], 'MFCL 5.4', profile) + compare_claims(t[t.xi > 1], [(n, 'MFCL(TN)') for n in names[:2]], 'MFCL Table 4', profile)
-    return out + verdicts_of(beside(printed('table4'), rows, ['label', 'data', 'xi'], profile), ['label', 'xi'], 'MFCL Table 4')
+    return out + judged('table4', rows, profile)
 
 @EXPERIMENTS.add('mfcl/table4', paper='mfcl', artifact='table4', kind='table', title='Methods for small resources', judge=judge_table4)
 def table4(profile):
     cells = [(DATA[profile][0], x, s) for s in SEEDS[profile] for x in (.01, 200.)]
-    return [ours(profile, d, x, s) for d, x, s in cells] + ([rival(m, profile, d, x, s) for d, x, s in cells for m in RESOURCE if m in methods()] if profile != 'lite' else [])
+    return [ours(profile, d, x, s) for d, x, s in cells] + ([rival(m, profile, d, x, s) for d, x, s in cells for m in RESOURCE] if profile != 'lite' else [])
 
 DROPOUT = dict(quick=(0., .6), lite=(0., .6), paper=(0., .1, .3, .5, .7, .9))
 
@@ -286,7 +261,7 @@ def by_dropout(rows)->pd.DataFrame:
 def judge_fig8(rows, profile)->list:
     t, out = by_dropout(rows), []
     for (norm, xi), part in t[~t.alone].groupby(['norm', 'xi'], sort=False):
-        lost = [g.set_index('delta').accuracy.pipe(lambda v: v[0.] - v[v.index.max()]) for _, g in part.groupby('seed') if 0. in set(g.delta) and g.delta.nunique() > 1]
+        lost = [g.set_index('delta').micro.pipe(lambda v: v[0.] - v[v.index.max()]) for _, g in part.groupby('seed') if 0. in set(g.delta) and g.delta.nunique() > 1]
         out.append(claim(f'MFCL({norm}) loses less than 5 points when most clients drop out, ξ = {xi:g}', [v < 5 for v in lost], f'{sum(lost) / max(1, len(lost)):.1f} points', 'MFCL B.2.5', profile != 'quick'))
     return out or [claim('MFCL bears clients that drop out', [], source='MFCL B.2.5')]
 
@@ -294,6 +269,19 @@ def judge_fig8(rows, profile)->list:
 def fig8(profile):
     xis = (200., .01) if profile != 'paper' else (200., .1, .01)
     return [ours(profile, DATA[profile][0], x, s, dict(norm=n), dropout=d) for s in SEEDS[profile] for x in xis for n in NORMS for d in DROPOUT[profile]]
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #419923b7
+def judge_fig9(rows, profile)->list:
+    last = rows[rows.metric == 'silhouette'].pivot_table(index='seed', columns='label', values='value')
+    three = ['MFCL(TN)', 'MFCL(GN)', 'MFCL(BN)']
+    if not set(three) <= set(last): return [claim('clusters are clearest with TN, then GN, then BN', [], source='MFCL B.4')]
+    evidence = 'silhouettes ' + ', '.join(f'{n} {v:.2f}' for n, v in last.mean().items())
+    return [claim('clusters are clearest with TN, then GN, then BN', (last[three[0]] > last[three[1]]) & (last[three[1]] > last[three[2]]), evidence, 'MFCL B.4', profile != 'quick')]
+
+@EXPERIMENTS.add('mfcl/fig9', paper='mfcl', artifact='fig9', kind='figure', title='What was learned, in two dimensions', judge=judge_fig9)
+def fig9(profile):
+    two = dict(n_clients=10, partition="pathological(classes=2, balance=True, protocol='global')")
+    return [ours(profile, DATA[profile][0], seed=s, model=dict(norm=n), run=two, **more) for s in SEEDS[profile] for n, more in (*((n, {}) for n in NORMS), ('tn', dict(twins=False)))]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #1d0342a0
 def judge_table3(rows, profile)->list:
@@ -339,9 +327,11 @@ def judge_architecture(rows, profile)->list:
     from fedcl_repro.parts.autoencoder import mfcl_model
     import torch
     net = mfcl_model((3, 32, 32), 10, pool=True)
-    side = net['dec'][1:](net['enc'](torch.zeros(1, 3, 32, 32))).shape[-1]
-    return [Verdict('The decoder of Table 9, as printed, gives back images of the size it got', 'holds' if side == 32 else 'contradicts itself', f'{side}x{side} for 32x32: the pooling is never undone', 'MFCL Table 9', 'claim'),
-            Verdict("A representation has 32x32x64 numbers", 'contradicts itself', f"{tuple(net['enc'](torch.zeros(1, 3, 32, 32)).shape[1:])} behind the printed pooling", 'MFCL 5.4 and Table 9', 'claim')]
+    inside = net['enc'](torch.zeros(1, 3, 32, 32))
+    shape, side = tuple(inside.shape[1:]), net['dec'][1:](inside).shape[-1]
+    word = lambda ok: 'holds' if ok else 'contradicts itself'
+    return [Verdict('The decoder of Table 9, as printed, gives back images of the size it got', word(side == 32), f'{side}x{side} for 32x32: the pooling is never undone', 'MFCL Table 9', 'claim'),
+            Verdict('A representation has 32x32x64 numbers', word(shape == (64, 32, 32)), f'{shape} behind the printed pooling', 'MFCL 5.4 and Table 9', 'claim')]
 
 @EXPERIMENTS.add('mfcl/architecture', paper='mfcl', artifact='architecture', kind='table', title='Tables 9 to 13: networks, hyperparameters, augmentations', judge=judge_architecture)
 def architecture(profile): return []
@@ -364,23 +354,8 @@ def network_of(execute, state, i=0):
 
 def not_judged(rows, profile)->list: return []
 
-for name, title in (('fig4', 'Saliency of two classes in one image'), ('fig9', 'What was learned, in two dimensions'), ('table8', 'Attacks on representations'), ('twins', 'What the rServer learns from views normalised together')):
+for name, title in (('fig4', 'Saliency of two classes in one image'), ('table8', 'Attacks on representations'), ('twins', 'What the rServer learns from views normalised together')):
     EXPERIMENTS.add(f'mfcl/{name}', paper='mfcl', artifact=name, kind='figure', title=title, judge=not_judged)(lambda profile: [])
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #20ada88b
-def judge_claims(rows, profile)->list:
-    "The claims of all artifacts, cells left out."
-    out = []
-    for name, entry in list(EXPERIMENTS.items()):
-        if not name.startswith('mfcl/') or name == 'mfcl/claims': continue
-        ids = set(run_ids(entry.make(profile)))
-        out += [v for v in entry.about['judge'](rows[rows.run.isin(ids)], profile) if v.kind == 'claim']
-    return out
-
-def run_ids(runs)->list:
-    from fedcl_repro.study.experiments import has_data
-    from fedcl_repro.study.runs import run_id
-    return [run_id(r) for r in runs if has_data(str(r.data))]
-
-@EXPERIMENTS.add('mfcl/claims', paper='mfcl', artifact='claims', kind='extra', title='Sentences, all in one place', judge=judge_claims)
-def claims(profile): return [r for n in EXPERIMENTS if n.startswith('mfcl/') and n != 'mfcl/claims' for r in EXPERIMENTS[n].make(profile)]
+claims_page('mfcl', 'Sentences, all in one place')
