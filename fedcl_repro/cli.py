@@ -96,9 +96,9 @@ def execute_pages(names:list, profile:str, out:Path, parameters:dict, jobs:int)-
     return [done[n] for n in names]
 
 # %% ../nbs/cli.ipynb #32cd7e82
-def available_runs(names:list, profile:str, data_root)->list: # of Run
-    "The runs of these experiments whose data are here, each once."
-    runs = list(dict.fromkeys(r for n in names for r in runs_of(n, profile)))
+def available_runs(names:list, profile:str, data_root, seeds=0)->list: # of Run
+    "The runs of these experiments whose data are here, each once; `seeds`: so many of each, 0 for all."
+    runs = dict.fromkeys(r for n in names for r in runs_of(n, profile) if not seeds or r.seed < seeds)
     return [r for r in runs if has_data(str(r.data), data_root)]
 
 def tell_problems(outcomes)->int:
@@ -115,8 +115,8 @@ def reproduce(a)->int:
     for n in names: checked_parameters(notebook_of(n), dict(profile=a.profile))
     store, root = Store(a.store or default_store()), a.data_root or None
     print(f"{len(names)} pages in profile {a.profile}: {', '.join(names)}")
-    failed = tell_problems(train_all(available_runs(names, a.profile, root), store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
-    parameters = dict(store=str(store.root.resolve()), data_root=str(Path(root).resolve()) if root else '', device=a.device, train=False)
+    failed = tell_problems(train_all(available_runs(names, a.profile, root, a.seeds), store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
+    parameters = dict(store=str(store.root.resolve()), data_root=str(Path(root).resolve()) if root else '', device=a.device, seeds=a.seeds, train=False)
     done = execute_pages(names, a.profile, out, parameters, a.jobs or cores())
     verdicts = {n: read_verdicts(store, n, a.profile) for n in names}
     about = dict(version=fedcl_repro.__version__, profile=a.profile, device=a.device, seconds=time.monotonic() - start, python=platform.python_version())
@@ -146,7 +146,7 @@ def run(a)->int:
     if a.method:
         single = one_run(a)
         runs = [single]
-    else: runs = available_runs(chosen(a.names, a.all), a.profile, root)
+    else: runs = available_runs(chosen(a.names, a.all), a.profile, root, a.seeds)
     failed = tell_problems(train_all(runs, store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
     if a.method and store.has(run_id(single, root)): print_summary(single, store, root)
     if a.save:
@@ -243,6 +243,7 @@ def common(p):
     p.add_argument('names', nargs='*', metavar='PAPER[/ARTIFACT]', help='what; without any, the highlights')
     p.add_argument('--all', action='store_true', help='everything')
     p.add_argument('--profile', default='quick', choices=PROFILES, help='quick: digits, minutes; lite: the papers\' data, smaller, hours; paper: as published')
+    p.add_argument('--seeds', type=int, default=0, help='how many seeds of each run (0: all that the profile has)')
     p.add_argument('--jobs', type=int, default=0, help='runs and notebooks at a time (0: one for each core)')
     p.add_argument('--minutes', type=float, default=0., help='time budget for training; what is unfinished goes on next time (0: none)')
     p.add_argument('--store', default='', help='folder of the runs (else FEDCL_STORE, else runs/ in the clone)')

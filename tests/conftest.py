@@ -12,8 +12,8 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope='session')
 def report(tmp_path_factory):
-    "The README's first command, run once: (exit code, folder with `runs` and `report`)."
+    "Everything in quick, one seed, on all cores: (exit code, folder with `runs` and `report`)."
     from fedcl_repro.cli import main
     folder = tmp_path_factory.mktemp('reproduce')
-    code = main(['reproduce', '--store', str(folder/'runs'), '--out', str(folder/'report')])
+    code = main(['reproduce', '--all', '--seeds', '1', '--store', str(folder/'runs'), '--out', str(folder/'report')])
     return code, folder
