@@ -42,7 +42,7 @@ def cluster_means(server, inbox)->dict:
     return server
 
 # %% ../../nbs/methods/featarc.ipynb #ba98982f
-@METHODS.add('featarc', title='FeatARC', family='self_supervised', owner='personal', papers='mfcl', needs='proj views', revision=1)
+@METHODS.add('featarc', title='FeatARC', family='self_supervised', owner='personal', papers='mfcl', needs='proj views', revision=2)
 def featarc(*, n_models=2, temp=.5, s=1.):
     "Clustered contrastive learning, aligned with the received features (Wang et al.)."
     def start(fed):

@@ -56,7 +56,7 @@ def serve_centres(server, inbox, n, steps, temp)->dict:
     return server | dict(centres=global_centroids(z, start, steps, temp=temp))
 
 # %% ../../nbs/methods/orchestra.ipynb #23af272e
-@METHODS.add('orchestra', title='Orchestra', family='self_supervised', owner='shared', papers='mfcl', needs='proj rot views', revision=1)
+@METHODS.add('orchestra', title='Orchestra', family='self_supervised', owner='shared', papers='mfcl', needs='proj rot views', revision=2)
 def orchestra(*, memory=128, n_local=16, n_global=128, temp=.1, decay=.996, server_steps=500):
     "Clusters that all clients agree on, and rotations (Lubana et al.)."
     def keep(client, fed):
