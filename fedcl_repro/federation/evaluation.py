@@ -40,6 +40,7 @@ def clients_at(execute, stages:tuple, state:State, moment:str, who=None)->tuple:
     server = state.servers[stage.server] if stage.server in state.servers else m.start(fed)
     clients = {i: m.keep(c, fed) | c if first else c for i, c in enumerate(state.clients) if who is None or i in who}
     if moment == 'merged':
+        if m.survey: server = m.survey(server, execute)
         clients, _ = download(execute, m, server, clients, state.round)
     clients = {i: m.deploy(server, c) for i, c in clients.items()}
     return m, follow(execute, m.adapt, clients, state.round)
