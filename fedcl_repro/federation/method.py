@@ -122,6 +122,7 @@ class Method:
     serve: Callable = average                  # (server, inbox) -> server
     wire: Callable | None = None               # (inbox) -> inbox: what the messages are on the way, such as masked
     deploy: Callable = lambda server, client: client # (server, client) -> client as it is tested: with the parts that only the server has, handed over once, after training
+    survey: Callable | None = None             # (server, executor) -> server: what all clients are asked before merged models are tested, such as statistics of batch norm; never kept
     adapt: tuple = ()                          # steps on own training data before a test, never kept
     predict: Callable = logits                 # (net, client, x) -> (b, C) scores
     represent: Callable | None = None          # (net, client, x) -> (b, k): instead of `predict`, a linear classifier is fitted to these before a test

@@ -50,7 +50,7 @@ def measure_divergence(client)->dict:
     return {k: v for k, v in client.items() if not k.startswith('before.')} | dict(moved=d)
 
 # %% ../../nbs/methods/byol.ipynb #dfc47600
-@METHODS.add('fedu', title='FedU', family='self_supervised', owner='shared', papers='mfcl', needs='proj pred views', revision=1)
+@METHODS.add('fedu', title='FedU', family='self_supervised', owner='shared', papers='mfcl', needs='proj pred views', revision=2)
 def fedu(*, threshold=.4, decay=.99):
     "BYOL whose predictor is replaced only after a small local step (Zhuang et al. 2021)."
     def merge(client, message): return take(*(ONLINE if client['moved'] < threshold else ONLINE[:2]))(client, message)
@@ -58,7 +58,7 @@ def fedu(*, threshold=.4, decay=.99):
                   local=(remember_kernels, byol_sweep(decay), measure_divergence), report=lambda client: dict(moved=client['moved']))
 
 # %% ../../nbs/methods/byol.ipynb #f98274ef
-@METHODS.add('fedema', title='FedEMA', family='self_supervised', owner='shared', papers='mfcl', needs='proj pred views', revision=1)
+@METHODS.add('fedema', title='FedEMA', family='self_supervised', owner='shared', papers='mfcl', needs='proj pred views', revision=2)
 def fedema(*, tau=.7, decay=.99):
     "BYOL; a client keeps the more of its own network the farther it moved last time (Zhuang et al. 2022)."
     def keep(client, fed): return own_target(client) | under('glob.', sub(client, 'body.')) | dict.fromkeys(('moved', 'scale', 'mu'), fed.tensor(0.)) | dict(trained=torch.tensor(-2))

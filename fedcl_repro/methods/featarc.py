@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ..parts.contrastive import ntxent
-from ..parts.fields import sub, under, without
+from ..parts.fields import outputs, sub, under, without
 from ..federation.method import METHODS, Method, Sweep, send, take
 
 # %% ../../nbs/methods/featarc.ipynb #7fc6fcbe
@@ -42,14 +42,14 @@ def cluster_means(server, inbox)->dict:
     return server
 
 # %% ../../nbs/methods/featarc.ipynb #ba98982f
-@METHODS.add('featarc', title='FeatARC', family='self_supervised', owner='personal', papers='mfcl', needs='proj views', revision=1)
+@METHODS.add('featarc', title='FeatARC', family='self_supervised', owner='personal', papers='mfcl', needs='proj views', revision=2)
 def featarc(*, n_models=2, temp=.5, s=1.):
     "Clustered contrastive learning, aligned with the received features (Wang et al.)."
     def start(fed):
         first = sub(fed.init[fed.arch[0]], 'body.', 'proj.')
         return {k: v for j in range(n_models) for k, v in under(f'cluster.{j}.', first).items()}
     def keep(client, fed):
-        width = [v for v in sub(client, 'proj.').values() if v.ndim == 2][-1].shape[0]
+        width = outputs('proj.', client)
         if width != fed.width: raise ValueError(f'FeatARC compares projections with representations: the projector gives {width} numbers, the body {fed.width}; make them the same')
         return under('teacher.', sub(client, 'body.')) | dict(met=torch.tensor(False), cluster=torch.tensor(0))
     return Method(start=start, keep=keep, merge=take('cluster.'), tune=(Sweep(measure_alignment), choose), serve=cluster_means, upload=send('body.', 'proj.', 'cluster'),

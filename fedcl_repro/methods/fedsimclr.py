@@ -18,7 +18,7 @@ def title(run)->str:
     norm = dict(run.model.settings).get('norm', 'bn')
     return 'FedSimCLR' + ('' if norm == 'bn' else f'({norm.upper()})')
 
-@METHODS.add('fedsimclr', title='FedSimCLR', variant=title, family='self_supervised', owner='shared', papers='mfcl', needs='proj views', type='SSL', technique='contrastive', skew=True, scarcity=False, revision=1)
+@METHODS.add('fedsimclr', title='FedSimCLR', variant=title, family='self_supervised', owner='shared', papers='mfcl', needs='proj views', type='SSL', technique='contrastive', skew=True, scarcity=False, revision=2)
 def fedsimclr(*, temp=.5):
     "Averaged SimCLR (MFCL Eq. 7 at the clients)."
     def loss(net, client, batch): return ntxent(net.proj(each_view(net.body, batch.views).flatten(0, 1)), temp).mean(), {}

@@ -4,16 +4,22 @@
 
 # %% auto #0
 __all__ = ['leading', 'mean_of_holders', 'widest', 'whole_and_blocks', 'block_of', 'owned_and_rate', 'scaled', 'owned_ce',
-           'block_with_own_rows', 'average_blocks', 'heterofl']
+           'block_with_own_rows', 'average_blocks', 'survey_blocks', 'shapes_at', 'rate_list', 'padded', 'block_at',
+           'fill_up', 'cut_out', 'survey_whole', 'heterofl']
 
 # %% ../../nbs/methods/heterofl.ipynb #6db9fa1d
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..core import stream
 from ..federation.messages import Rows
 from ..federation.method import METHODS, NET, Method, Sweep, logits
+from ..federation.statistics import static_statistics, trained_fields
 from ..parts.fields import sub, under, without
+from ..parts.slim import narrowed, scaler
 
 # %% ../../nbs/methods/heterofl.ipynb #0a58959a
 def leading(v:Tensor, shape)->Tensor:
@@ -37,8 +43,8 @@ def widest(fed)->str:
 
 def whole_and_blocks(fed)->dict:
     "The whole network, the shapes of each architecture's blocks, and who has which."
-    names, whole = list(fed.init), sub(fed.init[widest(fed)], *NET)
-    shapes = {f'shape.{a}.{k}': torch.tensor(v.shape) for a, name in enumerate(names) for k, v in sub(fed.init[name], *NET).items()}
+    names, whole = list(fed.init), trained_fields(sub(fed.init[widest(fed)], *NET))
+    shapes = {f'shape.{a}.{k}': torch.tensor(v.shape) for a, name in enumerate(names) for k, v in trained_fields(sub(fed.init[name], *NET)).items()}
     for key, shape in shapes.items():
         k = key.split('.', 2)[2]
         fits = k in whole and len(shape) == whole[k].ndim and all(s <= w for s, w in zip(shape.tolist(), whole[k].shape))
@@ -46,9 +52,9 @@ def whole_and_blocks(fed)->dict:
     return under('whole.', whole) | shapes | dict(arch=torch.tensor([names.index(a) for a in fed.arch]))
 
 def block_of(server, i:int)->dict:
-    "A reply: the leading block of each tensor that client i has room for."
-    shapes = without(f'shape.{int(server["arch"][i])}.', server)
-    return {k: leading(server['whole.' + k], s.tolist()).contiguous() for k, s in shapes.items()}
+    "A reply: the leading block of each tensor that client i has room for; in a test, also what its batch norms divide by."
+    a = int(server['arch'][i])
+    return {k: leading(server['whole.' + k], s.tolist()).contiguous() for k, s in without(f'shape.{a}.', server).items()} | without(f'static.{a}.', server)
 
 # %% ../../nbs/methods/heterofl.ipynb #2916cc0b
 def owned_and_rate(client, fed)->dict:
@@ -58,8 +64,7 @@ def owned_and_rate(client, fed)->dict:
 
 def scaled(net, client):
     "The network with 1/rate of the output of each convolution and linear layer of its body (HeteroFL's Scaler)."
-    layers = tuple(k.removesuffix('weight') for k, v in sub(client, 'body.').items() if k.endswith('.weight') and v.ndim > 1)
-    return net.using({k: v / client['rate'] for k, v in sub(client, 'body.').items() if k.startswith(layers)})
+    return net.using(scaler(sub(client, 'body.'), client['rate']))
 
 def owned_ce(net, client, batch):
     "Cross-entropy in which the logits of classes that the client has not are 0."
@@ -68,16 +73,77 @@ def owned_ce(net, client, batch):
 # %% ../../nbs/methods/heterofl.ipynb #7fcc633a
 def block_with_own_rows(client)->dict:
     "An upload: the body's block, and of the head the rows of classes that the client has."
-    return sub(client, 'body.') | {k: Rows(v, client['owned']) for k, v in sub(client, 'head.').items()}
+    return trained_fields(sub(client, 'body.')) | {k: Rows(v, client['owned']) for k, v in sub(client, 'head.').items()}
 
 def average_blocks(server, inbox)->dict:
     "The mean of holders, for each scalar; a client without data holds nothing."
     got = [m for n, m in zip(inbox.n, inbox.messages) if n > 0]
     return server | {'whole.' + k: mean_of_holders(old, [m[k] for m in got if k in m]) for k, old in without('whole.', server).items()}
 
+# %% ../../nbs/methods/heterofl.ipynb #999ddc71
+def survey_blocks(server, execute)->dict:
+    "The server with the statistics of the network of each width."
+    fed, static = execute.fed, {}
+    for a, name in enumerate(fed.init):
+        if not fed.normed[name] or name not in fed.arch: continue
+        block = block_of(server, fed.arch.index(name))
+        rate = block['head.weight'].shape[1] / server['whole.head.weight'].shape[1]
+        static |= under(f'static.{a}.', static_statistics(execute, name, block | scaler(sub(block, 'body.'), rate)))
+    return server | static
+
+# %% ../../nbs/methods/heterofl.ipynb #0a21f75f
+def shapes_at(whole:dict, rate:float)->dict: # name -> shape
+    "The shapes of the blocks of a network at a rate."
+    first = next(k for k, v in whole.items() if v.ndim > 1)
+    scales = lambda k, v: (k.startswith('body.'), k != first)
+    return {k: tuple(narrowed(s, rate) if a < 2 and scales(k, v)[a] else s for a, s in enumerate(v.shape)) for k, v in whole.items()}
+
+def rate_list(rates:str, whole:dict)->list:
+    "Rates as numbers, each of which leaves a whole number of channels everywhere."
+    listed = [float(r) for r in rates.split()]
+    for r in listed:
+        odd = {k for k, s in shapes_at(whole, r).items() for n, of in zip(s, whole[k].shape) if n not in (of, r * of)}
+        if odd: raise ValueError(f'rate {r} leaves no whole number of channels of {sorted(odd)[0]}: choose rates that divide its widths {tuple(whole[sorted(odd)[0]].shape)}')
+    return listed
+
+def padded(block:Tensor, like:Tensor)->Tensor:
+    "A tensor of the shape of `like` with the block in its leading corner, and 0 elsewhere."
+    out = torch.zeros_like(like)
+    leading(out, block.shape).copy_(block)
+    return out
+
+# %% ../../nbs/methods/heterofl.ipynb #722a369f
+def block_at(server, i:int)->dict:
+    "A reply at the client's rate of this round, which it is told."
+    whole, rate = without('whole.', server), server['rates'][i]
+    return {k: leading(whole[k], s).contiguous() for k, s in shapes_at(whole, float(rate)).items()} | without('static.0.', server) | dict(rate=rate)
+
+def fill_up(client, message)->dict:
+    "A merge: the block, and 0 around it; what an optimiser remembers was about another block."
+    return {k: v for k, v in client.items() if not k.startswith('opt.')} | {k: padded(v, client[k]) for k, v in sub(message, *NET).items()} | dict(rate=message['rate'].to(client['rate']))
+
+def cut_out(client)->dict:
+    "An upload: the block of the client's rate, and of the head the rows of classes that the client has."
+    shapes = shapes_at(trained_fields(sub(client, *NET)), float(client['rate']))
+    return block_with_own_rows(client | {k: leading(client[k], s).contiguous() for k, s in shapes.items()})
+
+def survey_whole(server, execute)->dict:
+    "The server as it is tested: everybody gets the whole network, with its statistics."
+    whole, (name,) = without('whole.', server), execute.fed.init
+    return server | dict(rates=torch.ones_like(server['rates'])) | (under('static.0.', static_statistics(execute, name, whole)) if execute.fed.normed[name] else {})
+
 # %% ../../nbs/methods/heterofl.ipynb #f83cc5af
-@METHODS.add('heterofl', title='HeteroFL', family='averaging', owner='shared', papers='mfcl', revision=1)
-def heterofl():
-    "Leading blocks of one network, as wide as each client's architecture (Diao et al. 2021)."
-    return Method(keep=owned_and_rate, start=whole_and_blocks, reply=block_of, local=(Sweep(owned_ce, NET),), upload=block_with_own_rows, serve=average_blocks,
-                  predict=lambda net, client, x: logits(scaled(net, client), client, x))
+@METHODS.add('heterofl', title='HeteroFL', family='averaging', owner='shared', papers='mfcl', revision=2)
+def heterofl(*, rates=''):
+    "Leading blocks of one network (Diao et al. 2021), as wide as each client's architecture; or, with `rates` such as '1 0.5 0.25', drawn from these for each client and round."
+    fixed = Method(keep=owned_and_rate, start=whole_and_blocks, reply=block_of, local=(Sweep(owned_ce, NET),), upload=block_with_own_rows, serve=average_blocks,
+                   survey=survey_blocks, predict=lambda net, client, x: logits(scaled(net, client), client, x))
+    if not rates: return fixed
+    def start(fed):
+        if len(fed.init) > 1: raise ValueError(f'rates that change want one architecture, the full one, got {", ".join(fed.init)}')
+        whole = trained_fields(sub(fed.init[widest(fed)], *NET))
+        return under('whole.', whole) | dict(rates=fed.tensor(stream(fed.seed, 'rates').choice(rate_list(rates, whole), fed.n_clients)))
+    def serve(server, inbox):
+        drawn = inbox.draw('rates').choice([float(r) for r in rates.split()], len(server['rates']))
+        return average_blocks(server, inbox) | dict(rates=torch.from_numpy(drawn).to(server['rates']))
+    return replace(fixed, start=start, reply=block_at, merge=fill_up, upload=cut_out, serve=serve, survey=survey_whole)

@@ -17,7 +17,7 @@ from ..core import torch_stream
 from ..federation.method import METHODS, NET, Method, Stage, Sweep
 from ..federation.peers import everyone, mix_peers, peers, ring
 from ..parts.contrastive import prototype_contrast, supcon, uniformity
-from ..parts.fields import sub
+from ..parts.fields import outputs, sub
 from ..parts.graph import RULES, learn_row, likeness
 
 # %% ../../nbs/methods/mapl.ipynb #77bbfbd8
@@ -41,7 +41,7 @@ def keep_graph(client, fed, edges)->dict:
     "Equal weights for all whom the client may read and itself; its prototypes, drawn at random; how many letters of weight it has read."
     n, i = fed.n_clients, int(client['id'])
     w = fed.tensor(1.).repeat(n) * (edges(n)[i] | (torch.arange(n) == i)).to(fed.device)
-    k = [v for name, v in client.items() if name.startswith('proj.') and name.endswith('.weight')][-1].shape[0]
+    k = outputs('proj.', client)
     proto = (2*torch.rand(fed.n_classes, k, generator=torch_stream(fed.seed, 'prototypes', i)) - 1) / k**.5
     return dict(w=w / w.sum(), sim=torch.zeros_like(w), proto=proto.to(w), links=fed.tensor(0.))
 

@@ -86,7 +86,7 @@ def title(run)->str:
     added = ''.join(f' + {word}' for k, word in more.items() if s[k]) + (f", {100 * s['dropout']:g} % drop out" if s['dropout'] else '')
     return f"MFCL({dict(run.model.settings).get('norm', 'tn').upper()}){added}{'' if s['twins'] else ', views alone'}"
 
-@METHODS.add('mfcl', title='MFCL(TN)', variant=title, family='self_supervised', owner='shared', papers='mfcl', needs='enc dec chi proj views', type='SSL', technique='modular training', skew=True, scarcity=False, revision=1)
+@METHODS.add('mfcl', title='MFCL(TN)', variant=title, family='self_supervised', owner='shared', papers='mfcl', needs='enc dec chi proj views', type='SSL', technique='modular training', skew=True, scarcity=False, revision=2)
 def mfcl(*, phase1=0, pairs=8, server_batch=512, temp=.5, server_lr=1., warmup=0, probe='proj', dropout=0., secure=False, mix=False, twins=True):
     "An averaged autoencoder, then contrastive learning at another server (MFCL, Algorithm 1)."
     if not 0 <= dropout < 1: raise ValueError(f'the share of clients that drop out must lie in [0, 1), got {dropout}')

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core import stream
-from ..parts.fields import sub
+from ..parts.fields import outputs, sub
 from ..parts.self_supervised import cluster_loss, global_centroids, local_centroids, push, quarter_turns
 from ..federation.messages import Rows
 from ..federation.method import METHODS, Method, Sweep, average_of, send, take
@@ -56,12 +56,11 @@ def serve_centres(server, inbox, n, steps, temp)->dict:
     return server | dict(centres=global_centroids(z, start, steps, temp=temp))
 
 # %% ../../nbs/methods/orchestra.ipynb #23af272e
-@METHODS.add('orchestra', title='Orchestra', family='self_supervised', owner='shared', papers='mfcl', needs='proj rot views', revision=1)
+@METHODS.add('orchestra', title='Orchestra', family='self_supervised', owner='shared', papers='mfcl', needs='proj rot views', revision=2)
 def orchestra(*, memory=128, n_local=16, n_global=128, temp=.1, decay=.996, server_steps=500):
     "Clusters that all clients agree on, and rotations (Lubana et al.)."
     def keep(client, fed):
-        width = [v for v in sub(client, 'proj.').values() if v.ndim == 2][-1].shape[0]
-        rows = lambda n: torch.zeros(n, width, dtype=fed.dtype, device=fed.device)
+        rows = lambda n: torch.zeros(n, outputs('proj.', client), dtype=fed.dtype, device=fed.device)
         return own_target(client) | dict(memory=rows(memory), local=rows(n_local), centres=rows(n_global), filled=torch.tensor(False, device=fed.device))
     remember = lambda client, notes: client | dict(memory=push(client['memory'], notes['z']))
     fill = Sweep(note_target, order=exactly(memory), after=remember, when=lambda client: not client['filled'], stream='fill')
