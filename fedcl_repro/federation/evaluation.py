@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['scored', 'clients_at', 'evaluate', 'micro', 'macro', 'sd_clients', 'representations', 'standard_scores',
-           'linear_classifier', 'probed', 'mapped']
+           'linear_classifier', 'probed']
 
 # %% ../../nbs/federation/evaluation.ipynb #dae8e2f3
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -107,17 +106,3 @@ def probed(execute, method, clients:dict, split:str)->list: # of (client, n, cor
         scores, y = classify(z_test), fed.y[fed.rows[split][i]]
         results.append((i, len(y), int((scores.argmax(1) == y).sum()), float(F.cross_entropy(scores, y, reduction='sum')) if len(y) else 0.))
     return results
-
-# %% ../../nbs/federation/evaluation.ipynb #79513e5f
-def mapped(execute, method, clients:dict, split='test')->list: # of (client, class, number of the image, x, y, client of the nearest image of another)
-    "Where `method.atlas` puts the images of all clients, each seen by its own network."
-    fed, method = execute.fed, replace(method, represent=method.atlas)
-    ids = [i for i in clients if len(fed.rows[split][i])]
-    z = torch.cat([representations(execute, method, i, clients[i], fed.rows[split][i]).double() for i in ids])
-    who = torch.cat([torch.full((len(fed.rows[split][i]),), i) for i in ids]).to(z.device)
-    _, _, axes = torch.linalg.svd(z - z.mean(0), full_matrices=False)
-    at = (z - z.mean(0)) @ (axes[:2].T * axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign().T) # the sign of a direction is nobody's choice
-    foreign = torch.cdist(z, z).masked_fill(who[:, None] == who, torch.inf)
-    near = torch.where(foreign.isfinite().any(1), who[foreign.argmin(1)], -1)
-    y, number = (torch.cat([f(fed.rows[split][i]) for i in ids]) for f in (lambda rows: fed.y[rows], lambda rows: torch.arange(len(rows), device=z.device)))
-    return list(zip(*(t.tolist() for t in (who, y, number, *at.T, near))))

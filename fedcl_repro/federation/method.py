@@ -127,7 +127,6 @@ class Method:
     predict: Callable = logits                 # (net, client, x) -> (b, C) scores
     represent: Callable | None = None          # (net, client, x) -> (b, k): instead of `predict`, a linear classifier is fitted to these before a test
     report: Callable | None = None             # (client) -> {name: number}: what else of a client is worth a row, such as a learned graph: 'weight 3'
-    atlas: Callable | None = None              # (net, client, x) -> (b, k): what all clients' test images are drawn in a plane by, when a run ends
 
 @dataclass(frozen=True)
 class Stage:

@@ -79,7 +79,7 @@ def mapl_stages(loss, rule, warmup, graph, views, edges, drop_edges, also=()):
     "A function from the number of rounds to MAPL's stages."
     edges = EDGES[edges]
     first = Method(keep=partial(keep_graph, edges=edges), merge=partial(hear_peers, rule=rule, also=also), local=(Sweep(loss, NET + ('proj.', 'proto'), views=views), count_links),
-                   report=report_graph, atlas=lambda net, client, x: F.normalize(net.body(x), dim=1))
+                   report=report_graph)
     sends = lambda *fields: peers(replace(first, upload=lambda c: letter(c, 'proto', *also, *fields, drop_edges=drop_edges)), edges)
     def stages(n_rounds):
         warm = min(warmup, n_rounds) if graph else n_rounds

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'complained', 'SHORT', 'experiments', 'runs_of', 'matrix', 'papers_folder', 'default_store',
-           'Page', 'has_data', 'committed_path', 'curve_means', 'detailed', 'save_results', 'committed',
-           'committed_note', 'verdicts_alone', 'committed_verdicts', 'belonging', 'claims_page']
+           'Page', 'has_data', 'committed_path', 'curve_means', 'detailed', 'save_results', 'committed', 'maps_path',
+           'committed_maps', 'committed_note', 'verdicts_alone', 'committed_verdicts', 'belonging', 'claims_page']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import json
@@ -19,6 +19,7 @@ import pandas as pd
 import fedcl_repro
 from ..core import Register, load_all, parse_spec
 from ..data.datasets import MissingData, find_root
+from .representations import MAP, maps_of
 from .runs import Run, dataset, run_id
 from .store import Store, write_text
 from .training import SHARED, described, read_rows, train_all
@@ -104,11 +105,11 @@ def curve_means(rows:pd.DataFrame)->pd.DataFrame:
     return pooled.assign(value=pooled.total / pooled.n, client=-1)
 
 def detailed(rows:pd.DataFrame)->pd.Series: # bool
-    "Rows of tables that a method reports: 'weight 3', 'map x 4 17'."
+    "Rows of tables that a method reports: 'weight 3'."
     return rows.metric.str.contains(r' \d')
 
 def save_results(name:str, profile:str, store:Store, data_root=None, note='')->Path:
-    "Write the rows of an experiment's finished runs, and their provenance, beside its notebook."
+    "Write the rows of an experiment's finished runs, their maps if it asks for `maps`, and their provenance, beside its notebook."
     runs = [r for r in runs_of(name, profile) if has_data(str(r.data), data_root) and store.has(run_id(r, data_root))]
     if not runs: raise ValueError(f'no run of {name} in profile {profile} is finished in {store.root}: `fedcl run {name} --profile {profile}` trains them')
     rows = read_rows(runs, store, data_root)
@@ -118,6 +119,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None, note='')->P
     path = committed_path(name, profile)
     table = pd.concat([curve_means(rows[~last])[SHORT], rows.loc[last, SHORT], tables[SHORT]]).assign(value=lambda d: d.value.round(5))
     write_text(path, table.sort_values(['run', 'round', 'client', 'moment', 'split', 'metric'], kind='stable').to_csv(index=False))
+    if experiments()[name].about.get('maps'): write_text(maps_path(path), maps_of(runs, store, data_root).round(5).to_csv(index=False))
     shared = rows.drop(columns=SHORT[1:]).drop_duplicates('run').to_dict('records')
     about = [s | {k: v for k, v in store.read(s['run'])[1].items() if k != 'sha256'} | dict(note=note) for s in shared]
     write_text(path.with_suffix('.json'), json.dumps(about, indent=1))
@@ -132,6 +134,13 @@ def committed(name:str, profile:str)->pd.DataFrame:
     if not path.exists(): return read_rows([], None)
     about = [a['config'] | a for a in json.loads(path.with_suffix('.json').read_text())]
     return pd.read_csv(path).merge(pd.DataFrame(about)[SHARED], on='run')[list(read_rows([], None).columns)]
+
+def maps_path(path:Path)->Path: return path.with_name(path.stem + '-maps.csv')
+
+def committed_maps(name:str, profile:str)->pd.DataFrame: # run, client, label, x, y, nearest
+    "The committed maps of an experiment; empty if there are none."
+    path = maps_path(committed_path(name, profile))
+    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=MAP)
 
 def committed_note(name:str, profile:str)->str:
     "What was noted when the rows were committed, such as where the data came from."

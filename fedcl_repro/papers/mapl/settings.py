@@ -9,9 +9,8 @@ __all__ = ['HETEROGENEOUS', 'HOMOGENEOUS', 'LOSSES', 'GRAPHS', 'WEAK', 'STRONG',
            'beside', 'dots', 'judged', 'asks', 'best', 'above', 'judge_table1', 'table1', 'judge_fig7', 'fig7',
            'judge_table5', 'table5', 'judge_table9', 'table9', 'judge_table2', 'table2', 'weights_moved',
            'judge_table3', 'table3', 'communications', 'within_budget', 'judge_table4', 'table4', 'judge_table6',
-           'table6', 'matrices', 'same_cluster', 'across', 'unevenness', 'contrast_of', 'draw_graph', 'judge_graph',
-           'graph_runs', 'fig4', 'fig6', 'judge_fig3', 'fig3', 'formula', 'measured', 'judge_table7', 'sizes_of',
-           'methods_models', 'table7', 'judge_presets', 'presets', 'judge_fair', 'fair', 'paper_alone']
+           'table6', 'formula', 'measured', 'judge_table7', 'sizes_of', 'table7', 'judge_presets', 'presets',
+           'judge_fair', 'fair', 'paper_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 import re
@@ -58,8 +57,8 @@ OPT = 'adam(lr={}, beta1=0.5, fresh=True)'
 narrow = lambda name: f'{name}(k=64, hidden=128)'
 mixture = lambda names: f"mixed(of='{' + '.join(names)}')"
 
-SIZES = dict(quick=dict(data=['digits'], clients=8, part='scenario={}, shots=12, least_shots=6, stride=14, test_shots=5', warmup=1, seeds=range(1), model=mixture(map(narrow, BACKBONES)), one=narrow('shufflenet'),
-                        base=dict(n_rounds=3, eval_every=1, batch_size=20, optimiser=OPT.format(.001))),
+SIZES = dict(quick=dict(data=['digits'], clients=6, part='scenario={}, shots=6, least_shots=3, stride=7, test_shots=4', warmup=1, seeds=range(1), model=mixture(map(narrow, BACKBONES)), one=narrow('shufflenet'),
+                        base=dict(n_rounds=3, eval_every=1, batch_size=30, optimiser=OPT.format(.001))),
              lite=dict(data=['cifar10', 'fashion_mnist'], clients=10, part='scenario={}, shots=60, least_shots=20', warmup=20, seeds=range(1), model=mixture(BACKBONES), one='resnet18',
                        base=dict(n_rounds=40, eval_every=4, batch_size=32, optimiser=OPT.format(.0005))),
              paper=dict(data=['cifar10', 'fashion_mnist', 'mnist', 'svhn', 'cinic10'], clients=20, part='scenario={}, shots_seed=40', warmup=100, seeds=range(3), model=mixture(BACKBONES), one='resnet18',
@@ -190,11 +189,11 @@ def judge_fig7(rows, profile):
 def fig7(profile): return runs(HETEROGENEOUS, profile, (1, 2) if profile != 'lite' else (1,), data=None if profile == 'quick' else ['cifar10'])
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #f7d68696
-FEWER = dict(quick=(4, 8), lite=(10,), paper=(10, 20)) # clients
+FEWER = dict(quick=(4, 6), lite=(10,), paper=(10, 20)) # clients
 
 def judge_table5(rows, profile):
     "Cells of Table 5 and the claims about it."
-    fewer, more = (10, 20) if profile != 'quick' else (4, 8)
+    fewer, more = (10, 20) if profile != 'quick' else FEWER['quick']
     parts = {n: rows[rows.n_clients == n] for n in (fewer, more)} if len(rows) else {fewer: rows, more: rows}
     cells = printed('table5').assign(clients=lambda c: c.clients.astype(int).replace({10: fewer, 20: more}))
     out = asks(parts[fewer], profile, 'MAPL 5.2', [(f'{best("MAPL")[0]} with {fewer} clients', *best('MAPL')[1:])])
@@ -297,94 +296,6 @@ def judge_table6(rows, profile):
 @EXPERIMENTS.add('mapl/table6', paper='mapl', artifact='table6', kind='table', title='Steps of graph learning', judge=judge_table6)
 def table6(profile): return runs(['MAPL' if n == 1 else f'MAPL, {n} steps' for n in STEPS(profile)], profile, BOTH(profile), data=ONE(profile))
 
-# %% ../../../nbs/papers/mapl/settings.ipynb #6704d67c
-def matrices(rows:pd.DataFrame, what:str)->dict: # (label, scenario, data, seed, round) -> (M, M)
-    "Tables that clients reported, a row for each client."
-    t = with_scenario(renamed(rows[rows.metric.str.startswith(what + ' ') & (rows.client >= 0)]))
-    t = t.assign(peer=t.metric.str.split().str[1].astype(int))
-    return {key: part.pivot_table(index='client', columns='peer', values='value').to_numpy() for key, part in t.groupby(['label', 'scenario', 'data', 'seed', 'round'], sort=False)}
-
-def same_cluster(n:int)->np.ndarray: # (n, n) bool
-    "Which pairs of n clients share a cluster: the first half, the second half."
-    half = np.arange(n) // (n // 2)
-    return half[:, None] == half
-
-def across(W:np.ndarray)->float:
-    "Share of the weight that goes from one cluster to the other."
-    return float(W[~same_cluster(len(W))].sum() / W.sum())
-
-def unevenness(W:np.ndarray)->float:
-    "Spread of the weights within clusters over their mean."
-    inside = W[same_cluster(len(W))]
-    return float(inside.std() / inside.mean())
-
-def contrast_of(S:np.ndarray)->float:
-    "How much more alike classifiers are within clusters than between them."
-    same, others = same_cluster(len(S)), ~np.eye(len(S), dtype=bool)
-    return float(S[same & others].mean() - S[~same].mean())
-
-# %% ../../../nbs/papers/mapl/settings.ipynb #f90f28fd
-def draw_graph(rows:pd.DataFrame, profile:str):
-    "MAPL's weights as learning starts, soon after, and at the end, and the likenesses at the end; a line for each scenario and data set, first seed."
-    import matplotlib.pyplot as plt
-    W, S = matrices(rows, 'weight'), matrices(rows, 'likeness')
-    groups = {}
-    for k in W:
-        if k[0] == 'MAPL' and k[3] == 0: groups.setdefault(k[1:3], []).append(k)
-    fig, axes = plt.subplots(len(groups), 4, figsize=(8.6, 2.4*len(groups)), squeeze=False)
-    for line, (group, keys) in zip(axes, groups.items()):
-        keys = sorted(keys, key=lambda k: k[4])
-        learned = [k for k in keys if np.abs(W[k] - 1/len(W[k])).max() > 1e-4]
-        show = [*[k for k in keys if k not in learned][-1:], *dict.fromkeys([*learned[:1], *learned[-1:]])]
-        for ax, k in zip(line, show): ax.imshow(W[k], vmin=0, vmax=3/len(W[k])); ax.set_title(f'weights, round {k[4]}', fontsize=9)
-        line[-1].imshow(np.where(np.eye(len(S[keys[-1]])) > 0, np.nan, S[keys[-1]]), vmin=-.1, vmax=.5); line[-1].set_title('likeness, the last', fontsize=9)
-        for ax in line: ax.set(xticks=[], yticks=[]); ax.grid(False); ax.set_visible(bool(ax.images))
-        line[0].set_ylabel(where(*group, profile).replace(' (', '\n('), fontsize=8)
-    fig.tight_layout()
-    return fig
-
-def judge_graph(rows, profile):
-    "Whether the learned graph is the clusters."
-    if not len(rows): return [claim('the graph finds the clusters', [], source='MAPL 5.1')]
-    last, out = {}, []
-    for key, W in matrices(rows, 'weight').items():
-        if key[0] == 'MAPL' and key[4] >= last.get(key[:4], (0,))[0]: last[key[:4]] = (key[4], W)
-    by = {}
-    for (_, s, d, _), (_, W) in last.items(): by.setdefault((s, d), []).append(W)
-    for key, found in by.items():
-        share, spread = [across(W) for W in found], [unevenness(W) for W in found]
-        out.append(claim(f'the graph finds the clusters (a tenth of the weight across at most): {where(*key, profile)}', [v <= .1 for v in share], f'{100*np.mean(share):.1f} % across, of 50 % at first', 'MAPL 5.1', profile != 'quick'))
-        out.append(claim(f'weights within a cluster are equal: {where(*key, profile)}', [v <= .5 for v in spread], f'spread {np.mean(spread):.2f} of the mean', 'MAPL 5.1', profile != 'quick'))
-    return out
-
-def graph_runs(profile, scenario)->list:
-    "MAPL among ten clients until the end of the figure, and, in the paper's size, until the earlier round it shows."
-    data = None if profile != 'paper' else ['cifar10']
-    ends = {} if profile != 'paper' else dict(n_clients=10)
-    return [r for n in ((50, 200) if profile == 'paper' else (SIZES[profile]['base']['n_rounds'],)) for r in runs(['MAPL'], profile, (scenario,), data=data, **ends, n_rounds=n)]
-
-@EXPERIMENTS.add('mapl/fig4', paper='mapl', artifact='fig4', picture=draw_graph, kind='figure', highlight=True, title='The learned graph, Scenario 1', judge=judge_graph, tables=True)
-def fig4(profile): return graph_runs(profile, 1)
-
-@EXPERIMENTS.add('mapl/fig6', paper='mapl', artifact='fig6', kind='figure', title='The learned graph, Scenario 2', judge=judge_graph, tables=True)
-def fig6(profile): return graph_runs(profile, 2)
-
-# %% ../../../nbs/papers/mapl/settings.ipynb #caad2f17
-def judge_fig3(rows, profile):
-    "Whether classifiers tell clusters apart, with and without prototypes."
-    if not len(rows): return [claim('with prototypes, classifiers within a cluster are alike', [], source='MAPL Fig. 3'), claim('without prototypes, they are not', [], source='MAPL Fig. 3')]
-    last, out = {}, []
-    for key, S in matrices(rows, 'likeness').items(): last[key[:4]] = S
-    seen = {}
-    for (name, s, d, _), S in last.items(): seen.setdefault((s, d), {}).setdefault(name, []).append(contrast_of(S))
-    for key, t in seen.items():
-        if 'MAPL' in t: out.append(claim(f'with prototypes, classifiers within a cluster are alike: {where(*key, profile)}', [v > .05 for v in t['MAPL']], f"{np.mean(t['MAPL']):+.3f} more than across", 'MAPL Fig. 3', profile != 'quick'))
-        if 'MAPL w/o prototypes' in t: out.append(claim(f'without prototypes, they are not: {where(*key, profile)}', [v < .05 for v in t['MAPL w/o prototypes']], f"{np.mean(t['MAPL w/o prototypes']):+.3f} more than across", 'MAPL Fig. 3', profile != 'quick'))
-    return out
-
-@EXPERIMENTS.add('mapl/fig3', paper='mapl', artifact='fig3', kind='figure', title='Likeness of classifiers with and without prototypes', judge=judge_fig3, tables=True)
-def fig3(profile): return runs(['MAPL', 'MAPL w/o prototypes'], profile, data=ONE(profile), **({} if profile != 'paper' else dict(n_clients=10, n_rounds=200)))
-
 # %% ../../../nbs/papers/mapl/settings.ipynb #1f2b8849
 D, K = 512, 10 # width, classes
 
@@ -416,17 +327,12 @@ def judge_table7(rows, profile):
 def sizes_of(profile)->dict: # network -> theta, phi, d, classes
     "Weights of body and head of the one architecture, and of the heads of the mixture."
     out = {}
-    for name in ('one', 'model'):
-        spec = methods_models().resolve(SIZES[profile][name])
+    for one in (True, False):
+        spec = runs(['Local'], profile, one_architecture=one)[0].model
         net = next(iter(architectures(spec, (1, 16, 16) if profile == 'quick' else (3, 32, 32), 10).values()))()
         count = lambda part: sum(p.numel() for p in net[part].parameters())
         out[in_short(spec, MODELS)] = dict(theta=count('body'), phi=count('head'), d=net['head'].weight.shape[1], classes=K)
     return out
-
-def methods_models():
-    "The register of models, all of them imported."
-    methods()
-    return MODELS
 
 @EXPERIMENTS.add('mapl/table7', paper='mapl', artifact='table7', kind='table', title='Communication, formulas and bytes', judge=judge_table7)
 def table7(profile): return table1(profile)[:len(HETEROGENEOUS)] + table9(profile)[:len(HOMOGENEOUS)]
