@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'SHARED', 'ABREAST', 'atlas_rows', 'measure', 'sampled', 'represented', 'silhouette', 'separations',
-           'provenance', 'deterministic', 'executor_for', 'fastest', 'advanced', 'ready', 'choose_executor',
-           'OutOfTime', 'Busy', 'one_core', 'freeze', 'thaw', 'train', 'Outcome', 'attempt', 'Progress', 'in_processes',
-           'quiet_worker', 'cores', 'train_all', 'in_short', 'read_rows', 'alike', 'side_by_side', 'begun_by', 'way',
-           'in_groups']
+           'provenance', 'deterministic', 'executor_for', 'fastest', 'ready', 'choose_executor', 'OutOfTime', 'Busy',
+           'one_core', 'freeze', 'thaw', 'train', 'Outcome', 'attempt', 'Progress', 'in_processes', 'quiet_worker',
+           'cores', 'train_all', 'in_short', 'read_rows', 'alike', 'side_by_side', 'begun_by', 'way', 'in_groups']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -32,7 +31,7 @@ from ..core import Spec, load_all, stream
 from ..federation.evaluation import clients_at, evaluate, mapped, representations
 from ..federation.loop import EXECUTORS, NonFinite
 from ..federation.rounds import State, begin, one_round, stage_of
-from ..federation.side_by_side import Meeting
+from ..federation.side_by_side import Meeting, next_round
 from ..parts.models import MODELS
 from .runs import Run, config, dataset, federation, find_root, label, methods, run_id, stages
 from .store import Store, load_checkpoint, locked, save_checkpoint
@@ -110,24 +109,17 @@ def fastest(feds:list, stages:tuple, names)->str:
     def seconds(name):
         meeting, some = Meeting(stages), feds if name == 'side_by_side' else feds[:1]
         executes = [executor_for(fed, name, 1, *([meeting, place] if len(some) > 1 else [])) for place, fed in enumerate(some)]
-        states, took = advanced(meeting, executes, [begin(fed) for fed in some])
-        states, took = advanced(meeting, executes, states)
+        go = partial(next_round, meeting, executes) if len(some) > 1 else lambda states: [one_round(executes[0], stages, states[0])]
+        states = go([begin(fed) for fed in some])
+        ready(feds[0].device); start = time.perf_counter()
+        go(states)
+        ready(feds[0].device); took = time.perf_counter() - start
         for execute in executes: execute.close()
         return took / len(some)
     def or_never(name):
         try: return seconds(name)
         except RuntimeError: return math.inf # a method whose steps this executor cannot take
     return min(names, key=or_never)
-
-def advanced(meeting:Meeting, executes:list, states:list)->tuple: # (states, seconds)
-    "Federations after one more round."
-    ready(executes[0].fed.device); start = time.perf_counter()
-    works = [partial(one_round, execute, meeting.stages, state) for execute, state in zip(executes, states)]
-    states = meeting.run(works) if len(works) > 1 else [works[0]()]
-    for e in states:
-        if isinstance(e, Exception): raise e
-    ready(executes[0].fed.device)
-    return states, time.perf_counter() - start
 
 def ready(device:str):
     "Wait until an accelerator has done what it was asked."
