@@ -244,7 +244,7 @@ def common(p):
     p.add_argument('--all', action='store_true', help='everything')
     p.add_argument('--profile', default='quick', choices=PROFILES, help='quick: digits, minutes; lite: the papers\' data, smaller, hours; paper: as published')
     p.add_argument('--seeds', type=int, default=0, help='how many seeds of each run (0: all that the profile has)')
-    p.add_argument('--jobs', type=int, default=0, help='runs and notebooks at a time (0: one for each core)')
+    p.add_argument('--jobs', type=int, default=0, help='runs and notebooks at a time (0: one for each core; on an accelerator, up to five runs that differ in their seeds side by side)')
     p.add_argument('--minutes', type=float, default=0., help='time budget for training; what is unfinished goes on next time (0: none)')
     p.add_argument('--store', default='', help='folder of the runs (else FEDCL_STORE, else runs/ in the clone)')
     p.add_argument('--device', default='cpu', help='cpu or cuda')

@@ -43,7 +43,7 @@ class Grows(RuntimeError): "A client whose fields do not keep their places."
 class Place:
     "Memory for one client at a time, and the step that works on it."
     def __init__(self, fed:Fed, sweep:Sweep, member:tuple, steps:int, key:tuple):
-        i, c, todo, moving, buffers = member
+        i, c, todo, moving, *_ = member
         self.fed, self.sweep, self.opt, self.steps = fed, sweep, sweep.opt or fed.opt, steps
         self.fixed = fixed_fields(self.opt)
         self.live = {k: v if k in self.fixed else own_copy(v.to(fed.device)).requires_grad_(k in moving) for k, v in c.items() if not k.startswith('train.')}
@@ -129,7 +129,7 @@ class Graphs:
     def __call__(self, sweep:Sweep, clients:dict, key:tuple)->dict:
         alike, alone = groups(self.fed, sweep, clients, key)
         done = self.loop(sweep, {i: clients[i] for i in alone}, key) if alone else {}
-        for members in alike:
+        for members in alike.values():
             try: done |= self.together(sweep, members, key)
             except Grows: done |= self.loop(sweep, {i: clients[i] for i, *_ in members}, key)
         return {i: done[i] for i in clients}
