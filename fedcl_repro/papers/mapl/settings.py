@@ -59,7 +59,7 @@ mixture = lambda names: f"mixed(of='{' + '.join(names)}')"
 
 SIZES = dict(quick=dict(data=['digits'], clients=6, part='scenario={}, shots=6, least_shots=3, stride=7, test_shots=4', warmup=1, seeds=range(1), model=mixture(map(narrow, BACKBONES)), one=narrow('shufflenet'),
                         base=dict(n_rounds=3, eval_every=1, batch_size=30, optimiser=OPT.format(.001))),
-             lite=dict(data=['cifar10', 'fashion_mnist'], clients=10, part='scenario={}, shots=60, least_shots=20', warmup=20, seeds=range(1), model=mixture(BACKBONES), one='resnet18',
+             lite=dict(data=['cifar10', 'fashion_mnist'], clients=10, part='scenario={}, shots=60, least_shots=20', fewer=dict(fashion_mnist='scenario={}, shots=20, least_shots=10'), warmup=20, seeds=range(1), model=mixture(BACKBONES), one='resnet18',
                        base=dict(n_rounds=40, eval_every=4, batch_size=32, optimiser=OPT.format(.0005))),
              paper=dict(data=['cifar10', 'fashion_mnist', 'mnist', 'svhn', 'cinic10'], clients=20, part='scenario={}, shots_seed=40', warmup=100, seeds=range(3), model=mixture(BACKBONES), one='resnet18',
                         base=dict(n_rounds=400, eval_every=5, batch_size=64, optimiser=OPT.format(.0001))))
@@ -76,7 +76,7 @@ def runs(names, profile, scenarios=(1,), data=None, one_architecture=False, fair
     "Runs of these names in these scenarios, at the size of a profile."
     size = SIZES[profile]
     table = specs(size['warmup'])
-    return [Run.of(table[name], **{**size['base'], **dict(n_clients=size['clients']), **more}, data=d, partition=f"mapl_clusters({size['part'].format(s)})", model=size['one' if one_architecture else 'model'],
+    return [Run.of(table[name], **{**size['base'], **dict(n_clients=size['clients']), **more}, data=d, partition=f"mapl_clusters({size.get('fewer', {}).get(d, size['part']).format(s)})", model=size['one' if one_architecture else 'model'],
                    augmentation=views_of(name, d, fair), beginning='common' if name in COMMON else 'own', seed=seed)
             for seed in size['seeds'] for d in data or size['data'] for s in scenarios for name in names]
 
