@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['matrices', 'same_cluster', 'across', 'unevenness', 'contrast_of', 'draw_graph', 'progress', 'draw_last', 'overlap',
-           'draw_overlap', 'draw_maps', 'judge_graph', 'graph_runs', 'fig4', 'fig6', 'judge_fig3', 'fig3']
+           'draw_overlap', 'same_architecture', 'nearness', 'draw_maps', 'judge_graph', 'graph_runs', 'fig4', 'fig6',
+           'judge_fig3', 'fig3']
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #ecdbad46
 import numpy as np
@@ -12,7 +13,8 @@ import pandas as pd
 
 from ...data.datasets import find_root
 from ...data.partition import class_counts
-from .settings import ONE, SIZES, renamed, runs, where, with_scenario
+from ...parts.backbones import BACKBONES
+from .settings import ONE, SIZES, TITLES, renamed, runs, where, with_scenario
 from ...study.experiments import EXPERIMENTS
 from ...study.representations import draw_map
 from ...study.runs import dataset, shards
@@ -58,7 +60,8 @@ def draw_graph(rows:pd.DataFrame, profile:str):
         learned = [k for k in keys if np.abs(W[k] - 1/len(W[k])).max() > 1e-4]
         show = [*[k for k in keys if k not in learned][-1:], *dict.fromkeys([*learned[:1], *learned[-1:]])]
         for ax, k in zip(line, show): ax.imshow(W[k], vmin=0, vmax=3/len(W[k])); ax.set_title(f'weights, round {k[4]}', fontsize=9)
-        line[-1].imshow(np.where(np.eye(len(S[keys[-1]])) > 0, np.nan, S[keys[-1]]), vmin=-.1, vmax=.5); line[-1].set_title('likeness, the last', fontsize=9)
+        last = line[len(show)] # the next free one
+        last.imshow(np.where(np.eye(len(S[keys[-1]])) > 0, np.nan, S[keys[-1]]), vmin=-.1, vmax=.5); last.set_title('likeness, the last', fontsize=9)
         for ax in line: ax.set(xticks=[], yticks=[]); ax.grid(False); ax.set_visible(bool(ax.images))
         line[0].set_ylabel(where(*group, profile).replace(' (', '\n('), fontsize=8)
     fig.tight_layout()
@@ -77,6 +80,8 @@ def progress(rows:pd.DataFrame, profile:str)->pd.DataFrame: # scenario and data,
     a.axhline(10, ls=':', c='gray')
     a.set(xlabel='round', ylabel='weight across, %', ylim=(0, None))
     b.set(xlabel='round', ylabel='likeness within - across', xlim=a.get_xlim())
+    b.axhline(0, ls=':', c='gray')
+    b.set_ylim(min(-.05, *b.get_ylim()), max(.1, *b.get_ylim()))
     for ax in (a, b): ax.xaxis.get_major_locator().set_params(integer=True)
     a.legend(fontsize=7)
     fig.tight_layout()
@@ -115,15 +120,25 @@ def draw_overlap(run, data_root=None):
     ax.set(xlabel='client', ylabel='client', title='share of classes in common')
     plt.show()
 
-# %% ../../../nbs/papers/mapl/graphs.ipynb #581af6d2
+# %% ../../../nbs/papers/mapl/graphs.ipynb #948ed3c9
+def same_architecture(n:int)->np.ndarray: # (n, n) bool
+    "Which pairs of n clients share an architecture: they get the four in turn."
+    kind = np.arange(n) % len(BACKBONES)
+    return kind[:, None] == kind
+
+def nearness(m:pd.DataFrame, same:np.ndarray, what:str)->dict:
+    "How often an image's nearest one of another client is from one that shares something, and how often it would be by chance, percent."
+    others = (same.sum(1) - 1)/(len(same) - 1)
+    return {f'own {what}': 100*same[m.client, m.nearest].mean(), f'{what}, by chance': 100*others[m.client].mean()}
+
 def draw_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->pd.DataFrame: # one line a run
-    "Draw the maps of the first seed; of all, how often an image's nearest one of another client is from the own cluster, and how often it would be by chance, percent."
+    "Draw the maps of the first seed; of all, whether nearness goes by cluster or by architecture."
     about, found = with_scenario(rows.drop_duplicates('run').assign(rounds=lambda t: t.run.map(rows.groupby('run')['round'].max()))).set_index('run'), []
     for run, m in maps.groupby('run', sort=False):
         a = about.loc[run]
         same = same_cluster(a.n_clients)
-        if a.seed == 0: draw_map(m, f'{where(a.scenario, a.data, profile)}, round {a.rounds}, '.replace(' (digits stand in)', ''))
-        found.append(dict(data=where(a.scenario, a.data, profile), round=a.rounds, seed=a.seed, images=len(m), own_cluster=100*same[m.client, m.nearest].mean(), chance=100*(same.sum(1)[0] - 1)/(len(same) - 1)))
+        if a.seed == 0: draw_map(m, f'{TITLES.get(a.dataset, a.dataset)}, Scenario {a.scenario}, round {a.rounds}, ')
+        found.append({'data': where(a.scenario, a.data, profile), 'round': a.rounds, 'seed': a.seed, 'images': len(m)} | nearness(m, same, 'cluster') | nearness(m, same_architecture(a.n_clients), 'architecture'))
     return pd.DataFrame(found).set_index('data')
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #27f140b5
