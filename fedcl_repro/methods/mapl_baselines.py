@@ -141,6 +141,8 @@ def into_plane(centres:list)->list: # of (k, 2)
     "All centres in a plane, by UMAP, and apart again."
     try: from umap import UMAP
     except ImportError as e: raise ImportError('plane=True needs the package umap-learn: pip install umap-learn, or leave plane=False') from e
+    n = sum(map(len, centres))
+    if n <= 15: raise ValueError(f'UMAP lays out 15 neighbours of each centre, and there are {n} centres: ask for more clients, or leave plane=False')
     flat = UMAP(random_state=0).fit_transform(torch.cat(centres).cpu().numpy())
     return list(torch.from_numpy(flat).split([len(c) for c in centres]))
 
