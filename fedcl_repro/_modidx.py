@@ -1413,6 +1413,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.rival': ( 'papers/mfcl/settings.html#rival',
                                                                                               'fedcl_repro/papers/mfcl/settings.py'),
+                                                  'fedcl_repro.papers.mfcl.settings.split': ( 'papers/mfcl/settings.html#split',
+                                                                                              'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.table1': ( 'papers/mfcl/settings.html#table1',
                                                                                                'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.table15': ( 'papers/mfcl/settings.html#table15',

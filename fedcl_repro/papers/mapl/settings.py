@@ -58,7 +58,7 @@ narrow = lambda name: f'{name}(k=64, hidden=128)'
 mixture = lambda names: f"mixed(of='{' + '.join(names)}')"
 
 SIZES = dict(quick=dict(data=['digits'], clients=6, part='scenario={}, shots=6, least_shots=3, stride=7, test_shots=4', warmup=1, seeds=range(1), model=mixture(map(narrow, BACKBONES)), one=narrow('shufflenet'),
-                        base=dict(n_rounds=3, eval_every=1, batch_size=30, optimiser=OPT.format(.001))),
+                        base=dict(n_rounds=4, eval_every=1, batch_size=30, optimiser=OPT.format(.001))),
              lite=dict(data=['cifar10', 'fashion_mnist'], clients=10, part='scenario={}, shots=60, least_shots=20', fewer=dict(fashion_mnist='scenario={}, shots=20, least_shots=10'), warmup=20, seeds=range(1), model=mixture(BACKBONES), one='resnet18',
                        base=dict(n_rounds=40, eval_every=4, batch_size=32, optimiser=OPT.format(.0005))),
              paper=dict(data=['cifar10', 'fashion_mnist', 'mnist', 'svhn', 'cinic10'], clients=20, part='scenario={}, shots_seed=40', warmup=100, seeds=range(3), model=mixture(BACKBONES), one='resnet18',
@@ -133,7 +133,7 @@ def dots(rows:pd.DataFrame, cells:pd.DataFrame, profile:str, names:list):
         here, c = [n for n in names[::-1] if n in t], cells[(cells.scenario == key[0]) & (cells.data == key[1])].drop_duplicates('label').set_index('label').value
         ax.plot(c.reindex(here), here, 'o', mfc='none', c='gray', label='published')
         for k, (_, line) in enumerate(t.iterrows()): ax.plot(line[here], here, 'D', c='C2', ms=5, alpha=.6, label='' if k else 'ours')
-        ax.set(xlabel='accuracy, %', title=where(*key, profile))
+        ax.set(xlabel='accuracy, %', title=where(*key, profile), ylim=(-.6, len(here) - .4))
     axes[0, 0].legend(fontsize=7)
     fig.tight_layout()
 

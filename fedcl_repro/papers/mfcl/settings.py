@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['XI', 'DATA', 'SEEDS', 'TITLES', 'RESNET', 'PROJECTION', 'ROUNDS', 'FULL', 'HALF', 'MOMENTUM', 'BASELINES', 'RESOURCE',
            'VARIED', 'PRIVACY', 'NORMS', 'SKEWED', 'BATCHES', 'GROUPS', 'CUTS', 'DROPOUT', 'base', 'network', 'ours',
-           'resnet', 'blocks', 'rival', 'with_details', 'final', 'printed', 'beside', 'judged', 'gap', 'compare_claims',
-           'judge_table2', 'table2', 'judge_table5', 'table5', 'judge_table6', 'table6', 'judge_table16', 'table16',
-           'judge_table17', 'table17', 'judge_table1', 'table1', 'judge_table15', 'table15', 'judge_table7', 'table7',
-           'judge_table4', 'table4', 'by_dropout', 'judge_fig8', 'fig8', 'judge_fig9', 'fig9', 'judge_table3', 'table3',
-           'judge_fig7', 'fig7', 'judge_architecture', 'architecture', 'trained', 'network_of', 'not_judged']
+           'resnet', 'blocks', 'split', 'rival', 'with_details', 'final', 'printed', 'beside', 'judged', 'gap',
+           'compare_claims', 'judge_table2', 'table2', 'judge_table5', 'table5', 'judge_table6', 'table6',
+           'judge_table16', 'table16', 'judge_table17', 'table17', 'judge_table1', 'table1', 'judge_table15', 'table15',
+           'judge_table7', 'table7', 'judge_table4', 'table4', 'by_dropout', 'judge_fig8', 'fig8', 'judge_fig9', 'fig9',
+           'judge_table3', 'table3', 'judge_fig7', 'fig7', 'judge_architecture', 'architecture', 'trained',
+           'network_of', 'not_judged']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0307cad9
 from functools import partial
@@ -62,13 +63,17 @@ def resnet(profile:str, proj=0, pred=0, rot=False, more='')->str:
 
 def blocks(profile:str, rates=(1., .5, .25, .125))->str:
     "Networks of several widths, for clients of several strengths."
-    name = dict(quick='slim_cnn', lite='slim_cnn', paper='preresnet18')[profile]
-    return f'mixed(of="' + ' + '.join(f'{name}(rate={r})' for r in rates) + '")' if len(rates) > 1 else f'{name}(rate={rates[0]})'
+    one = lambda rate: f'preresnet18(rate={rate})' if profile == 'paper' else f'slim_cnn(rate={rate}, norm=True)'
+    return f'mixed(of="{" + ".join(map(one, rates))}")' if len(rates) > 1 else one(rates[0])
+
+def split(profile:str)->str:
+    "A network cut behind the client's layers, with an auxiliary head there."
+    return dict(quick='split_cnn', lite='split_resnet(width=16)', paper='split_resnet()')[profile]
 
 MOMENTUM = 'sgd(lr=0.05, momentum=0.9)'
 BASELINES = dict(                                               # name: (model of a profile, optimiser, rounds in the paper)
     fedavg=(resnet, MOMENTUM, 100), fedprox=(resnet, MOMENTUM, 100), moon=(resnet, MOMENTUM, 100),
-    fsl=(lambda profile: 'split_cnn', 'adam(lr=0.001)', 100),
+    fsl=(split, 'adam(lr=0.001)', 100),
     fedsimclr=(lambda profile: resnet(profile, more=PROJECTION[profile]), 'sgd(lr=0.03, momentum=0.9)', 800),
     orchestra=(partial(resnet, proj=1, rot=True), 'sgd(lr=0.03, momentum=0.9, decay=0.0001)', 100),
     fedema=(partial(resnet, proj=4, pred=4), 'sgd(lr=0.032, momentum=0.9, decay=0.0005)', 100),
@@ -81,7 +86,8 @@ def rival(name:str, profile:str, data:str, xi=.1, seed=0, model='', **run)->Run:
     "One run of a baseline; `model`: more settings of its network."
     network, optimiser, rounds = (BASELINES | RESOURCE)[name]
     supervised, made = 'views' not in methods()[name].about.get('needs', ''), network(profile)
-    more = ', '.join(s for s in ("kind='resnet50'" if data == 'tiny_imagenet' else '', model) if s and made.startswith('resnet'))
+    deep = dict(resnet18_cifar="kind='resnet50'", split_resnet="kind='resnet50', cut=4").get(made.split('(')[0], '') if data == 'tiny_imagenet' else ''
+    more = ', '.join(s for s in (deep, model) if s)
     if more: made = made[:-1] + ('' if made[-2] == '(' else ', ') + more + ')'
     n = rounds if profile == 'paper' else ROUNDS[profile]
     return Run.of(name, **base(profile, data) | dict(partition=f'equal_dirichlet(concentration={xi})', model=made, optimiser=optimiser, n_rounds=n, eval_every=n if profile == 'quick' else max(1, n // 4), seed=seed)
