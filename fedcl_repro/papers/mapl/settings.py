@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['HETEROGENEOUS', 'HOMOGENEOUS', 'LOSSES', 'GRAPHS', 'WEAK', 'STRONG', 'OPT', 'narrow', 'mixture', 'SIZES', 'COMMON',
            'GREY', 'MERGED', 'TITLES', 'FEWER', 'ONE', 'BOTH', 'BUDGET', 'STEPS', 'D', 'K', 'EXACT', 'PRESETS', 'specs',
-           'renamed', 'views_of', 'runs', 'tested', 'with_scenario', 'by_seed', 'where', 'printed', 'cells_of',
-           'beside', 'dots', 'judged', 'asks', 'best', 'above', 'judge_table1', 'table1', 'judge_fig7', 'fig7',
-           'judge_table5', 'table5', 'judge_table9', 'table9', 'judge_table2', 'table2', 'weights_moved',
-           'judge_table3', 'table3', 'communications', 'within_budget', 'judge_table4', 'table4', 'judge_table6',
-           'table6', 'formula', 'measured', 'judge_table7', 'sizes_of', 'table7', 'judge_presets', 'presets',
-           'judge_fair', 'fair', 'paper_alone']
+           'renamed', 'views_of', 'runs', 'tested', 'with_scenario', 'of_seeds', 'by_seed', 'where', 'printed',
+           'cells_of', 'beside', 'dots', 'judged', 'asks', 'best', 'above', 'judge_table1', 'table1', 'judge_fig7',
+           'fig7', 'leads', 'judge_table5', 'table5', 'judge_table9', 'table9', 'judge_table2', 'table2',
+           'weights_moved', 'judge_table3', 'table3', 'communications', 'within_budget', 'judge_table4', 'table4',
+           'judge_table6', 'table6', 'formula', 'measured', 'judge_table7', 'sizes_of', 'table7', 'judge_presets',
+           'presets', 'judge_fair', 'fair', 'paper_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 import re
@@ -94,11 +94,13 @@ def with_scenario(table:pd.DataFrame)->pd.DataFrame:
     numbers = [int(re.search(r'scenario=(\d)', p)[1]) for p in table.partition]
     return table.assign(scenario=numbers, data=['cifar10' if d == 'digits' else d for d in table.dataset])
 
-def by_seed(rows:pd.DataFrame, value='micro')->dict: # (scenario, data) -> table seed x label
+def of_seeds(table:pd.DataFrame, value:str)->dict: # (scenario, data) -> table seed x label
     "One table for each scenario and data set, of seeds and names."
-    if not len(rows): return {}
-    table = with_scenario(summary(tested(rows), 'tested'))
     return {key: part.pivot_table(index='seed', columns='label', values=value, sort=False) for key, part in table.groupby(['scenario', 'data'], sort=False)}
+
+def by_seed(rows:pd.DataFrame, value='micro')->dict: # (scenario, data) -> table seed x label
+    "The same of final accuracies."
+    return of_seeds(with_scenario(summary(tested(rows), 'tested')), value) if len(rows) else {}
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #de45c681
 TITLES = dict(cifar10='CIFAR-10', fashion_mnist='FashionMNIST', mnist='MNIST', svhn='SVHN', cinic10='CINIC-10')
@@ -142,9 +144,9 @@ def judged(table:pd.DataFrame, source:str)->list: # of Verdict
     "A verdict for each cell."
     return [Verdict(f'{c.label}, Scenario {c.scenario}, {TITLES[c.data]}', c.verdict, '' if pd.isna(c.ours) else f'{c.ours:.2f} for {c.published:.2f}', source) for c in table.itertuples()]
 
-def asks(rows:pd.DataFrame, profile:str, source:str, questions)->list: # of Verdict
-    "Claims about each scenario and data set. `questions`: (sentence, methods it needs, function of the table of seeds -> (whether it holds by seed, evidence))."
-    out, tables = [], by_seed(rows)
+def asks(tables:dict, profile:str, source:str, questions)->list: # of Verdict
+    "Claims about each scenario and data set. `tables`: of seeds, as by `by_seed`; `questions`: (sentence, methods it needs, function of the table of seeds -> (whether it holds by seed, evidence))."
+    out = []
     for what, needs, ask in questions:
         fitting = [(key, t) for key, t in tables.items() if set(needs) <= set(t)]
         if not fitting: out.append(claim(what, [], source=source))
@@ -167,7 +169,7 @@ def above(high:str, low:str, what='', by=0.)->tuple:
 # %% ../../../nbs/papers/mapl/settings.ipynb #e387f7f8
 def judge_table1(rows, profile):
     "Cells of Table 1 and the claims about it."
-    return asks(rows, profile, 'MAPL 5.1', [best('MAPL'), above('MAPL', 'Local'), above('Local', 'FedSim', 'a shared head on unlike bodies is worse than none (FedSim below Local)')]) + judged(cells_of(rows, printed('table1'), profile), 'MAPL Table 1')
+    return asks(by_seed(rows), profile, 'MAPL 5.1', [best('MAPL'), above('MAPL', 'Local'), above('Local', 'FedSim', 'a shared head on unlike bodies is worse than none (FedSim below Local)')]) + judged(cells_of(rows, printed('table1'), profile), 'MAPL Table 1')
 
 @EXPERIMENTS.add('mapl/table1', paper='mapl', artifact='table1', kind='table', title='Different architectures, four scenarios', judge=judge_table1)
 def table1(profile): return runs(HETEROGENEOUS, profile, dict(quick=(1, 2), lite=(1,), paper=(1, 2, 3, 4))[profile])
@@ -191,16 +193,22 @@ def fig7(profile): return runs(HETEROGENEOUS, profile, (1, 2) if profile != 'lit
 # %% ../../../nbs/papers/mapl/settings.ipynb #f7d68696
 FEWER = dict(quick=(4, 6), lite=(10,), paper=(10, 20)) # clients
 
+def leads(parts:dict)->dict: # (scenario, data) -> table seed x clients
+    "How far MAPL is above the best of the others. `parts`: rows by number of clients."
+    lead = {}
+    for n, rows in parts.items():
+        for key, t in by_seed(rows).items():
+            if 'MAPL' in t and len(t.columns) > 1: lead.setdefault(key, {})[n] = t.MAPL - t.drop(columns='MAPL').max(axis=1)
+    return {key: pd.DataFrame(columns) for key, columns in lead.items()}
+
 def judge_table5(rows, profile):
     "Cells of Table 5 and the claims about it."
     fewer, more = (10, 20) if profile != 'quick' else FEWER['quick']
     parts = {n: rows[rows.n_clients == n] for n in (fewer, more)} if len(rows) else {fewer: rows, more: rows}
     cells = printed('table5').assign(clients=lambda c: c.clients.astype(int).replace({10: fewer, 20: more}))
-    out = asks(parts[fewer], profile, 'MAPL 5.2', [(f'{best("MAPL")[0]} with {fewer} clients', *best('MAPL')[1:])])
-    tables = [by_seed(parts[n]) for n in (fewer, more)]
-    for key in [k for k in tables[0] if k in tables[1]] or [None]:
-        lead = [(t[key].MAPL - t[key].drop(columns='MAPL').max(axis=1)).dropna() if key else pd.Series(dtype=float) for t in tables]
-        out.append(claim('MAPL leads by more with more clients' + (f': {where(*key, profile)}' if key else ''), (lead[1] > lead[0]).dropna() if key else [], f'{lead[0].mean():+.2f} and {lead[1].mean():+.2f} points' if key else '', 'MAPL 5.2', profile != 'quick'))
+    out = asks(by_seed(parts[fewer]), profile, 'MAPL 5.2', [(f'{best("MAPL")[0]} with {fewer} clients', *best('MAPL')[1:])])
+    grows = ('MAPL leads by more with more clients', [fewer, more], lambda t: (t[more] > t[fewer], f'{t[fewer].mean():+.2f} and {t[more].mean():+.2f} points'))
+    out += asks(leads(parts), profile, 'MAPL 5.2', [grows])
     return out + judged(cells_of(rows, cells, profile, ['clients']), 'MAPL Table 5')
 
 @EXPERIMENTS.add('mapl/table5', paper='mapl', artifact='table5', kind='table', title='Fewer clients', judge=judge_table5)
@@ -209,7 +217,7 @@ def table5(profile): return [r for n in FEWER[profile] for r in runs(HETEROGENEO
 # %% ../../../nbs/papers/mapl/settings.ipynb #dc784aaa
 def judge_table9(rows, profile):
     "Cells of Table 9 and the claims about it."
-    return asks(rows, profile, 'MAPL B', [best('MAPL+'), above('MAPL', 'Local'), above('MAPL+', 'MAPL')]) + judged(cells_of(rows, printed('table9'), profile), 'MAPL Table 9')
+    return asks(by_seed(rows), profile, 'MAPL B', [best('MAPL+'), above('MAPL', 'Local'), above('MAPL+', 'MAPL')]) + judged(cells_of(rows, printed('table9'), profile), 'MAPL Table 9')
 
 @EXPERIMENTS.add('mapl/table9', paper='mapl', artifact='table9', kind='table', title='One architecture, four scenarios', judge=judge_table9)
 def table9(profile): return runs(HOMOGENEOUS, profile, (1, 2, 3, 4) if profile == 'paper' else (1,), one_architecture=True, data=None if profile != 'lite' else ['cifar10'])
@@ -223,7 +231,7 @@ def judge_table2(rows, profile):
     more = above('MAPL w/o CGL', 'MAPL(ce+proto+uni)', 'contrast adds more than two points', by=2)
     views = ('most of what contrast adds is the second view', ['MAPL', 'MAPL(ce+proto+g+uni)', 'MAPL(one view, no cont)'],
              lambda t: (t['MAPL(ce+proto+g+uni)'] - t['MAPL(one view, no cont)'] > t.MAPL - t['MAPL(ce+proto+g+uni)'], f"second view {(t['MAPL(ce+proto+g+uni)'] - t['MAPL(one view, no cont)']).mean():+.2f}, contrast {(t.MAPL - t['MAPL(ce+proto+g+uni)']).mean():+.2f} points"))
-    return asks(rows, profile, 'MAPL 5.2', [more, above('MAPL', 'MAPL w/o CGL', 'graph learning adds'), views]) + judged(cells_of(rows, printed('table2'), profile), 'MAPL Table 2')
+    return asks(by_seed(rows), profile, 'MAPL 5.2', [more, above('MAPL', 'MAPL w/o CGL', 'graph learning adds'), views]) + judged(cells_of(rows, printed('table2'), profile), 'MAPL Table 2')
 
 @EXPERIMENTS.add('mapl/table2', paper='mapl', artifact='table2', kind='table', title='Which losses matter', judge=judge_table2)
 def table2(profile): return runs(LOSSES + ['MAPL(one view, no cont)'], profile, BOTH(profile), data=ONE(profile))
@@ -238,7 +246,7 @@ def weights_moved(rows:pd.DataFrame, name:str)->bool:
 
 def judge_table3(rows, profile):
     "Cells of Table 3 and the claims about it."
-    out = asks(rows, profile, 'MAPL 5.2', [best('MAPL'), above('MAPL', 'MAPL(S+gamma+l1)', 'the 2-norm outperforms the 1-norm')])
+    out = asks(by_seed(rows), profile, 'MAPL 5.2', [best('MAPL'), above('MAPL', 'MAPL(S+gamma+l1)', 'the 2-norm outperforms the 1-norm')])
     for name in GRAPHS[:-1]:
         moved = weights_moved(rows, name) if len(rows) else None
         out.append(claim(f'{name} learns a graph at all', [] if moved is None else [moved], '' if moved is None else 'weights moved' if moved else 'all weights as they began', "MAPL Table 3, authors' code", profile != 'quick'))
@@ -250,11 +258,12 @@ def table3(profile): return runs(GRAPHS, profile, BOTH(profile), data=ONE(profil
 # %% ../../../nbs/papers/mapl/settings.ipynb #b79e85ce
 BUDGET = 65_000 / 152_000 # of what all edges in all rounds would be
 
-def communications(rows:pd.DataFrame)->pd.DataFrame: # label, scenario, data, seed, round, used
+def communications(rows:pd.DataFrame)->pd.DataFrame: # label, scenario, data, seed, round, used, total
     "Letters of weight up to each recorded round, all clients together."
     t = renamed(rows[rows.metric == 'links'])
     g = with_scenario(t).groupby(['label', 'scenario', 'data', 'seed', 'round', 'n_clients'], sort=False).value
-    return (g.mean() * g.mean().index.get_level_values('n_clients')).rename('used').reset_index()
+    used = (g.mean() * g.mean().index.get_level_values('n_clients')).rename('used').reset_index()
+    return used.assign(total=used.groupby(['label', 'scenario', 'data', 'seed']).used.transform('max'))
 
 def within_budget(rows:pd.DataFrame)->pd.DataFrame: # label, scenario, data, seed, round, used, micro
     "The last recorded round within the budget."
@@ -267,16 +276,12 @@ def within_budget(rows:pd.DataFrame)->pd.DataFrame: # label, scenario, data, see
 def judge_table4(rows, profile):
     "Cells of Table 4 and the claims about it."
     cells = printed('table4', comm_budget='none')
-    out = asks(rows, profile, 'MAPL Table 4', [above('MAPL', 'MAPL w/o CGL', 'graph learning adds')])
-    if not len(rows): return out + [claim('a third of the communications is saved', [], source='MAPL Table 4'), claim('within the budget, the graph pays', [], source='MAPL Table 4')] + judged(cells_of(rows, cells, profile), 'MAPL Table 4')
-    used = communications(rows).groupby(['scenario', 'data', 'seed', 'label']).used.max().unstack()
-    for key, u in used.groupby(['scenario', 'data']):
-        saved = 1 - u['MAPL'] / u['MAPL w/o CGL']
-        out.append(claim(f'a third of the communications is saved: {where(*key, profile)}', saved >= .3, f'{100*saved.mean():.0f} % fewer', 'MAPL Table 4', profile != 'quick'))
-    ours = within_budget(rows)
-    for key, t in ours.groupby(['scenario', 'data']):
-        t = t.pivot(index='seed', columns='label', values='micro')
-        if {'MAPL', 'MAPL w/o CGL'} <= set(t): out.append(claim(f'within the budget, the graph pays: {where(*key, profile)}', t['MAPL'] > t['MAPL w/o CGL'], f"{(t['MAPL'] - t['MAPL w/o CGL']).mean():+.2f} points", 'MAPL Table 4', profile != 'quick'))
+    out = asks(by_seed(rows), profile, 'MAPL Table 4', [above('MAPL', 'MAPL w/o CGL', 'graph learning adds')])
+    saves = lambda t: 1 - t['MAPL'] / t['MAPL w/o CGL']
+    third = ('a third of the communications is saved', ['MAPL', 'MAPL w/o CGL'], lambda t: (saves(t) >= .3, f'{100*saves(t).mean():.0f} % fewer'))
+    used, within = (of_seeds(communications(rows), 'total'), of_seeds(within_budget(rows), 'micro')) if len(rows) else ({}, {})
+    out += asks(used, profile, 'MAPL Table 4', [third])
+    out += asks(within, profile, 'MAPL Table 4', [above('MAPL', 'MAPL w/o CGL', 'within the budget, the graph pays')])
     return out + judged(cells_of(rows, cells, profile), 'MAPL Table 4')
 
 @EXPERIMENTS.add('mapl/table4', paper='mapl', artifact='table4', kind='table', title='Accuracy for a fixed number of communications', judge=judge_table4)
@@ -291,7 +296,7 @@ def judge_table6(rows, profile):
     cells = cells.assign(label=['MAPL' if n == 1 else f'MAPL, {int(n)} steps' for n in cells.cgl_steps])
     many = lambda t: t[[c for c in t if c.endswith('steps')]].max(axis=1)
     question = ('more steps of graph learning do not help', ['MAPL', 'MAPL, 20 steps'], lambda t: (many(t) <= t.MAPL, f'{(many(t) - t.MAPL).mean():+.2f} points for the best of more'))
-    return asks(rows, profile, 'MAPL 5.2', [question]) + judged(cells_of(rows, cells, profile), 'MAPL Table 6')
+    return asks(by_seed(rows), profile, 'MAPL 5.2', [question]) + judged(cells_of(rows, cells, profile), 'MAPL Table 6')
 
 @EXPERIMENTS.add('mapl/table6', paper='mapl', artifact='table6', kind='table', title='Steps of graph learning', judge=judge_table6)
 def table6(profile): return runs(['MAPL' if n == 1 else f'MAPL, {n} steps' for n in STEPS(profile)], profile, BOTH(profile), data=ONE(profile))
@@ -342,14 +347,14 @@ PRESETS = ['MAPL', 'MAPL text', 'MAPL sane', 'FedClassAvg', "FedClassAvg, MAPL's
 
 def judge_presets(rows, profile):
     "Whether the text's formulas do what the text says."
-    return asks(rows, profile, 'MAPL 4, Appendix A', [above('MAPL', 'MAPL text', "the code's rules are better than the text's"), above('MAPL sane', 'MAPL', "temperature 0.1 is better than 100"), above('FedClassAvg', "FedClassAvg, MAPL's copy", 'FedClassAvg as published is better than as compared')])
+    return asks(by_seed(rows), profile, 'MAPL 4, Appendix A', [above('MAPL', 'MAPL text', "the code's rules are better than the text's"), above('MAPL sane', 'MAPL', "temperature 0.1 is better than 100"), above('FedClassAvg', "FedClassAvg, MAPL's copy", 'FedClassAvg as published is better than as compared')])
 
 @EXPERIMENTS.add('mapl/presets', paper='mapl', artifact='presets', kind='extra', title='What text and code differ in', judge=judge_presets, tables=True)
 def presets(profile): return runs(PRESETS, profile, data=ONE(profile))
 
 def judge_fair(rows, profile):
     "Table 1's claims where all have the same views."
-    return asks(rows, profile, 'MAPL 5.1', [best('MAPL'), above('MAPL', 'Local')])
+    return asks(by_seed(rows), profile, 'MAPL 5.1', [best('MAPL'), above('MAPL', 'Local')])
 
 @EXPERIMENTS.add('mapl/fair', paper='mapl', artifact='fair', kind='extra', title='The same views for all', judge=judge_fair)
 def fair(profile): return runs(HETEROGENEOUS, profile, data=ONE(profile), fair=True)
