@@ -150,7 +150,7 @@ def run(a)->int:
     failed = tell_problems(train_all(runs, store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
     if a.method and store.has(run_id(single, root)): print_summary(single, store, root)
     if a.save:
-        own = [n for n in chosen(a.names, a.all) if runs_of(n, a.profile) and not experiments()[n].about.get('gathers')] # the rest has no rows of its own
+        own = [n for n in chosen(a.names, a.all) if runs_of(n, a.profile) and experiments()[n].about['kind'] != 'claims'] # these have no rows of their own
         for n in own: print(f'saved: {save_results(n, a.profile, store, root, a.note)}')
     return int(failed > 0)
 
@@ -192,9 +192,10 @@ BEGIN, END = '<!-- status -->', '<!-- end of status -->'
 def status_table()->str: # Markdown
     "Artifact, largest profile with committed rows, verdicts."
     lines = ['| artifact | what | committed | verdicts |', '| --- | --- | --- | --- |']
+    silent = {None: 'not run', 'needs no training': 'on its page'}
     for name, e in experiments().items():
         profile, verdicts = committed_verdicts(name)
-        counts = ', '.join(f'{k} {v}' for k, v in verdict_counts(verdicts).items() if v) or 'not run'
+        counts = ', '.join(f'{k} {v}' for k, v in verdict_counts(verdicts).items() if v) or silent[profile]
         lines.append(f"| [{name}](nbs/papers/{name}.ipynb) | {e.about['title']} | {profile or '-'} | {counts} |")
     return '\n'.join(lines)
 

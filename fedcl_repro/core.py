@@ -8,7 +8,7 @@ __all__ = ['stream', 'torch_stream', 'Spec', 'parse_value', 'parse_spec', 'Entry
            'explain', 'whole', 'write_text']
 
 # %% ../nbs/core.ipynb #473bf490
-import contextlib, difflib, errno, importlib, inspect, os, pkgutil, shutil, tempfile, zlib
+import contextlib, difflib, errno, functools, importlib, inspect, os, pkgutil, shutil, tempfile, zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -69,7 +69,7 @@ class Entry:
 
     @property
     def doc(self): return (inspect.getdoc(self.make) or '').split('\n')[0]
-    @property
+    @functools.cached_property
     def settings(self):
         "Settings and their defaults: the keyword-only parameters."
         return {k: p.default for k, p in inspect.signature(self.make).parameters.items() if p.kind is p.KEYWORD_ONLY}
@@ -121,6 +121,7 @@ def check_type(
         raise ValueError(f'{what} must be like {default!r} ({type(default).__name__}), got {value!r} ({type(value).__name__})')
 
 # %% ../nbs/core.ipynb #3f04ad74
+@functools.cache
 def load_all(package:str):
     "Import every module of a package, so that what they register is known."
     root = importlib.import_module(package)

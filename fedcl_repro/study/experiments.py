@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'complained', 'SHORT', 'experiments', 'runs_of', 'matrix', 'papers_folder', 'default_store',
-           'Page', 'has_data', 'committed_path', 'curve_means', 'detailed', 'save_results', 'committed', 'maps_path',
-           'committed_maps', 'committed_note', 'verdicts_alone', 'committed_verdicts', 'belonging', 'claims_page']
+           'Page', 'has_data', 'committed_path', 'curve_means', 'detailed', 'save_results', 'in_words',
+           'committed_runs', 'committed', 'maps_path', 'committed_maps', 'committed_note', 'verdicts_alone',
+           'committed_verdicts', 'belonging', 'claims_page']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import json
@@ -20,7 +21,7 @@ import fedcl_repro
 from ..core import Register, load_all, parse_spec
 from ..data.datasets import MissingData, find_root
 from .representations import MAP, maps_of
-from .runs import Run, dataset, run_id
+from .runs import Run, config, dataset, run_id
 from .store import Store, write_text
 from .training import SHARED, described, read_rows, train_all
 
@@ -126,14 +127,27 @@ def save_results(name:str, profile:str, store:Store, data_root=None, note='')->P
     return path
 
 # %% ../../nbs/study/experiments.ipynb #b4a6d41f
+def in_words(config:dict)->str: return json.dumps(config, sort_keys=True)
+
+def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenance)
+    "Those of an experiment's runs that are committed, with whatever artifact of its paper; its own file is asked first."
+    own = committed_path(name, profile)
+    files = sorted(own.parent.glob(f'*-{profile}.json'), key=lambda p: (p.stem != own.stem, p))
+    missing, found = {in_words(config(r)): r for r in runs_of(name, profile)} if files else {}, {}
+    for path in files:
+        for about in json.loads(path.read_text()):
+            run = missing.pop(in_words(about['config']), None)
+            if run: found[about['run']] = path.with_suffix('.csv'), run, about
+    return found
+
 def committed(name:str, profile:str)->pd.DataFrame:
-    "The committed rows of an experiment, as if read from the store; empty if there are none. One that `gathers` others has theirs."
-    gathers = EXPERIMENTS[name].about.get('gathers') if name in EXPERIMENTS else None
-    if gathers: return pd.concat([committed(n, profile) for n in gathers()]).drop_duplicates(['run', 'round', 'client', 'moment', 'split', 'metric'])
-    path = committed_path(name, profile)
-    if not path.exists(): return read_rows([], None)
-    about = [a['config'] | a for a in json.loads(path.with_suffix('.json').read_text())]
-    return pd.read_csv(path).merge(pd.DataFrame(about)[SHARED], on='run')[list(read_rows([], None).columns)]
+    "The committed rows of an experiment's runs, as if read from the store; empty if there are none."
+    found, tables = committed_runs(name, profile), []
+    for path in dict.fromkeys(path for path, _, _ in found.values()):
+        about = [dict(run=id, **described(run)) for id, (p, run, _) in found.items() if p == path]
+        tables.append(pd.read_csv(path).merge(pd.DataFrame(about), on='run'))
+    none = read_rows([], None)
+    return pd.concat(tables, ignore_index=True)[list(none.columns)] if tables else none
 
 def maps_path(path:Path)->Path: return path.with_name(path.stem + '-maps.csv')
 
@@ -144,8 +158,7 @@ def committed_maps(name:str, profile:str)->pd.DataFrame: # run, client, label, x
 
 def committed_note(name:str, profile:str)->str:
     "What was noted when the rows were committed, such as where the data came from."
-    path = committed_path(name, profile).with_suffix('.json')
-    return json.loads(path.read_text())[0].get('note', '') if path.exists() else ''
+    return '\n'.join(dict.fromkeys(about['note'] for _, _, about in committed_runs(name, profile).values() if about.get('note')))
 
 @cache
 def verdicts_alone(name:str)->tuple: # of Verdict
@@ -153,11 +166,12 @@ def verdicts_alone(name:str)->tuple: # of Verdict
     return tuple(experiments()[name].about['judge'](read_rows([], None), 'paper'))
 
 def committed_verdicts(name:str)->tuple: # (profile, verdicts), of the largest profile that has committed rows; (None, [])
-    "What the committed rows say, or, of an experiment without runs, what its judge says."
+    "What the committed rows say, if they answer anything, or, of an experiment without runs, what its judge says."
     if not runs_of(name, 'paper'): return 'needs no training', list(verdicts_alone(name))
     for profile in reversed(PROFILES):
         rows = committed(name, profile)
-        if len(rows): return profile, experiments()[name].about['judge'](rows, profile)
+        verdicts = experiments()[name].about['judge'](rows, profile) if len(rows) else []
+        if any(v.word != 'not run' for v in verdicts): return profile, verdicts
     return None, []
 
 # %% ../../nbs/study/experiments.ipynb #a1cdd772
@@ -175,4 +189,4 @@ def claims_page(paper:str, title:str, more=lambda rows, profile: []):
         said = lambda n: EXPERIMENTS[n].about['judge'](belonging(rows, n, profile), profile) if runs_of(n, 'paper') else verdicts_alone(n)
         found = [v for n in others() for v in said(n) if v.kind == 'claim']
         return list(dict.fromkeys(found + more(rows, profile)))
-    EXPERIMENTS.add(f'{paper}/claims', paper=paper, artifact='claims', kind='claims', title=title, gathers=others, judge=judge)(lambda profile: [r for n in others() for r in EXPERIMENTS[n].make(profile)])
+    EXPERIMENTS.add(f'{paper}/claims', paper=paper, artifact='claims', kind='claims', title=title, judge=judge)(lambda profile: [r for n in others() for r in EXPERIMENTS[n].make(profile)])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 # %% ../../nbs/study/verdicts.ipynb #e6c570bc
-RUN = ['method', 'label', 'family', 'dataset', 'partition', 'scarcity', 'network', 'n_clients', 'batch_size', 'seed']
+RUN = ['method', 'label', 'family', 'dataset', 'partition', 'scarcity', 'augmentation', 'network', 'n_clients', 'batch_size', 'seed']
 
 def per_round(rows:pd.DataFrame, moment='merged')->pd.DataFrame:
     "Micro, macro and spread over clients of each run and recorded round, in percent."

@@ -158,8 +158,8 @@ def asks(tables:dict, profile:str, source:str, questions)->list: # of Verdict
 def best(name:str)->tuple:
     "Whether a method has the highest accuracy of all that were trained."
     def ask(t):
-        gap = t[name] - t.drop(columns=name).max(axis=1)
-        return gap > 0, f'{gap.mean():+.2f} points to the best of {len(t.columns) - 1} others'
+        gap = (t[name] - t.drop(columns=name).max(axis=1)).dropna() # empty where it is alone
+        return gap > 0, f'{gap.mean():+.2f} points to the best of {len(t.columns) - 1} others' if len(gap) else ''
     return f'{name} has the highest accuracy', [name], ask
 
 def above(high:str, low:str, what='', by=0.)->tuple:
