@@ -1773,6 +1773,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fedcl_repro/study/figures.py'),
                                            'fedcl_repro.study.figures.set_style': ( 'study/figures.html#set_style',
                                                                                     'fedcl_repro/study/figures.py'),
+                                           'fedcl_repro.study.figures.shared_legend': ( 'study/figures.html#shared_legend',
+                                                                                        'fedcl_repro/study/figures.py'),
                                            'fedcl_repro.study.figures.smooth': ( 'study/figures.html#smooth',
                                                                                  'fedcl_repro/study/figures.py'),
                                            'fedcl_repro.study.figures.style_of': ( 'study/figures.html#style_of',

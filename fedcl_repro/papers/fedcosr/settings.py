@@ -142,13 +142,16 @@ WELL_PERFORMING = ['local', 'fedavg', 'fedper', 'fedrep', 'fedproto', 'fedala', 
 def draw_curves(rows:pd.DataFrame, profile:str, window=1):
     "Accuracy of the merged models by round, a panel for each split and data set."
     import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import curves
+    from fedcl_repro.study.figures import curves, shared_legend
     table = with_column(per_round(rows[rows.method.isin(WELL_PERFORMING)]))
-    keys = list(table.groupby(['split', 'data'], sort=False).groups)
-    fig, axes = plt.subplots(1, len(keys), figsize=(4.2*len(keys), 3), squeeze=False)
-    for ax, (split, data) in zip(axes[0], keys):
-        curves(table[(table.split == split) & (table.data == data)], 'micro', window, ax, 'test accuracy, merged, %').set_title(where(split, data, profile))
+    table = table.sort_values('method', key=lambda m: m.map(WELL_PERFORMING.index), kind='stable') # the same order, so the same lines, in each panel
+    keys = sorted(set(zip(table.data, table.split)), key=lambda k: (list(TITLES).index(k[0]), k[1] != 'practical'))
+    fig, axes = plt.subplots(-(-len(keys) // 2), 2, figsize=(8.4, 2.8*-(-len(keys) // 2)), squeeze=False)
+    for ax in axes.flat[len(keys):]: ax.set_axis_off()
+    for ax, (data, split) in zip(axes.flat, keys):
+        curves(table[(table.split == split) & (table.data == data)], 'micro', window, ax, 'merged models, %').set_title(where(split, data, profile))
     fig.tight_layout()
+    shared_legend(fig)
     return fig
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1

@@ -54,17 +54,17 @@ def draw_graph(rows:pd.DataFrame, profile:str):
     groups = {}
     for k in W:
         if k[0] == 'MAPL' and k[3] == 0: groups.setdefault(k[1:3], []).append(k)
-    fig, axes = plt.subplots(len(groups), 4, figsize=(8.6, 2.4*len(groups)), squeeze=False)
+    fig, axes = plt.subplots(len(groups), 4, figsize=(9.2, 2.3*len(groups)), squeeze=False, layout='constrained')
     for line, (group, keys) in zip(axes, groups.items()):
         keys = sorted(keys, key=lambda k: k[4])
         learned = [k for k in keys if np.abs(W[k] - 1/len(W[k])).max() > 1e-4]
         show = [*[k for k in keys if k not in learned][-1:], *dict.fromkeys([*learned[:1], *learned[-1:]])]
-        for ax, k in zip(line, show): ax.imshow(W[k], vmin=0, vmax=3/len(W[k])); ax.set_title(f'weights, round {k[4]}', fontsize=9)
+        for ax, k in zip(line, show): weights = ax.imshow(W[k], vmin=0, vmax=3/len(W[k])); ax.set_title(f'weights, round {k[4]}', fontsize=9)
         last = line[len(show)] # the next free one
-        last.imshow(np.where(np.eye(len(S[keys[-1]])) > 0, np.nan, S[keys[-1]]), vmin=-.1, vmax=.5); last.set_title('likeness, the last', fontsize=9)
+        alike = last.imshow(np.where(np.eye(len(S[keys[-1]])) > 0, np.nan, S[keys[-1]]), vmin=-.1, vmax=.5, cmap='magma'); last.set_title(f'likeness, round {keys[-1][4]}', fontsize=9)
+        for drawn, ax in ((weights, list(line[:len(show)])), (alike, last)): fig.colorbar(drawn, ax=ax, shrink=.8, aspect=15).ax.tick_params(labelsize=7)
         for ax in line: ax.set(xticks=[], yticks=[]); ax.grid(False); ax.set_visible(bool(ax.images))
         line[0].set_ylabel(where(*group, profile).replace(' (', '\n('), fontsize=8)
-    fig.tight_layout()
     return fig
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #683c54cf
