@@ -72,7 +72,7 @@ def execute_page(name:str, notebook:str, out:str, parameters:dict)->dict:
     import papermill
     start, error = time.monotonic(), ''
     Path(out).parent.mkdir(parents=True, exist_ok=True)
-    try: papermill.execute_notebook(notebook, out, parameters=parameters, progress_bar=False, log_output=False, cwd=os.getcwd())
+    try: papermill.execute_notebook(notebook, out, parameters=parameters, progress_bar=False, log_output=False, cwd=os.getcwd(), extra_arguments=['--IPKernelApp.log_level=50']) # the kernel keeps its notes to itself
     except Exception as e: error = f'{type(e).__name__}: {e}'
     paper, artifact = name.split('/')
     return dict(paper=paper, artifact=artifact, title=experiments()[name].about['title'], path=out, status='failed' if error else 'ok', seconds=time.monotonic() - start, error=error)
