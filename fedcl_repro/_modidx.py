@@ -12,6 +12,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'fedcl_repro.cli.listing': ('cli.html#listing', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.main': ('cli.html#main', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.notebook_of': ('cli.html#notebook_of', 'fedcl_repro/cli.py'),
+                                 'fedcl_repro.cli.notes_of': ('cli.html#notes_of', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.one_run': ('cli.html#one_run', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.parser': ('cli.html#parser', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.print_summary': ('cli.html#print_summary', 'fedcl_repro/cli.py'),

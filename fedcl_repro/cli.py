@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BEGIN', 'END', 'chosen', 'checked_parameters', 'notebook_of', 'execute_page', 'execute_pages', 'available_runs',
-           'tell_problems', 'reproduce', 'read_verdicts', 'one_run', 'run', 'print_summary', 'listing', 'show_list',
-           'show_data', 'status_table', 'with_status', 'write_pictures', 'report', 'bench', 'common', 'parser', 'main',
-           'entry']
+           'tell_problems', 'reproduce', 'read_verdicts', 'one_run', 'notes_of', 'run', 'print_summary', 'listing',
+           'show_list', 'show_data', 'status_table', 'with_status', 'write_pictures', 'report', 'bench', 'common',
+           'parser', 'main', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -102,9 +102,11 @@ def available_runs(names:list, profile:str, data_root, seeds=0)->list: # of Run
     return [r for r in runs if has_data(str(r.data), data_root)]
 
 def tell_problems(outcomes)->int:
-    "Print what was not finished; how many failed."
+    "Print what was not finished; how many failed. Of many that the time did not reach, their number."
+    waiting = [o for o in outcomes if o.word == 'out of time']
     for o in outcomes:
-        if o.word != 'done': print(f'{o.word}: {o.run.method} on {o.run.data}, {o.run.partition}, seed {o.run.seed}. {o.why}', file=sys.stderr)
+        if o.word != 'done' and (o not in waiting or len(waiting) < 4): print(f'{o.word}: {o.run.method} on {o.run.data}, {o.run.partition}, seed {o.run.seed}. {o.why}', file=sys.stderr)
+    if len(waiting) >= 4: print(f'out of time: {len(waiting)} runs wait. The same command goes on with them.', file=sys.stderr)
     return sum(o.word == 'failed' for o in outcomes)
 
 # %% ../nbs/cli.ipynb #9e43c1e3
@@ -140,6 +142,11 @@ def one_run(a)->Run:
         settings[k.replace('-', '_')] = v if k in REGISTERS else parse_value(v)
     return Run.of(a.method, **settings, **{k: getattr(a, k) for k in ('data', 'partition') if getattr(a, k)})
 
+def notes_of(given:list)->dict: # name of a data set, or '' for all -> note
+    "Notes as given: 'NAME=TEXT' is about one data set, any other text about all."
+    cut = [(whole, *whole.partition('=')[::2]) for whole in given]
+    return dict((name, text) if name in DATASETS else ('', whole) for whole, name, text in cut)
+
 def run(a)->int:
     "Train experiments, or a single run, without notebooks."
     store, root = Store(a.store or default_store()), a.data_root or None
@@ -151,7 +158,7 @@ def run(a)->int:
     if a.method and store.has(run_id(single, root)): print_summary(single, store, root)
     if a.save:
         own = [n for n in chosen(a.names, a.all) if runs_of(n, a.profile) and experiments()[n].about['kind'] != 'claims'] # these have no rows of their own
-        for n in own: print(f'saved: {save_results(n, a.profile, store, root, a.note)}')
+        for n in own: print(f'saved: {save_results(n, a.profile, store, root, notes_of(a.note))}')
     return int(failed > 0)
 
 def print_summary(single:Run, store:Store, data_root):
@@ -268,7 +275,7 @@ def parser()->argparse.ArgumentParser:
     p.add_argument('--data', help='its data, such as cifar10'); p.add_argument('--partition', help='its partition, such as "dirichlet(concentration=0.5)"')
     p.add_argument('--set', action='append', metavar='NAME=VALUE', help='any other setting of the run: n_rounds=100, seed=1, optimiser="adam(lr=0.001)"')
     p.add_argument('--save', action='store_true', help='write the finished rows beside the notebooks, to be committed')
-    p.add_argument('--note', default='', help='a remark kept with the saved rows, such as where the data came from')
+    p.add_argument('--note', action='append', default=[], metavar='[NAME=]TEXT', help='a remark kept with the saved rows, or with those of one data set, such as where it came from')
     p = verb('list', show_list); p.add_argument('what', choices=('methods', 'experiments', 'datasets')); p.add_argument('--json', action='store_true')
     p = verb('data', show_data); p.add_argument('--data-root', default=''); p.add_argument('--json', action='store_true')
     p = verb('report', report); p.add_argument('--readme', action='store_true', help="rewrite the README's status table")

@@ -109,8 +109,8 @@ def detailed(rows:pd.DataFrame)->pd.Series: # bool
     "Rows of tables that a method reports: 'weight 3'."
     return rows.metric.str.contains(r' \d')
 
-def save_results(name:str, profile:str, store:Store, data_root=None, note='')->Path:
-    "Write the rows of an experiment's finished runs, their maps if it asks for `maps`, and their provenance, beside its notebook."
+def save_results(name:str, profile:str, store:Store, data_root=None, notes=None)->Path:
+    "Write the rows of an experiment's finished runs, their maps if it asks for `maps`, and their provenance with the note on their data set, or with the one for all (''), beside its notebook."
     runs = [r for r in runs_of(name, profile) if has_data(str(r.data), data_root) and store.has(run_id(r, data_root))]
     if not runs: raise ValueError(f'no run of {name} in profile {profile} is finished in {store.root}: `fedcl run {name} --profile {profile}` trains them')
     rows = read_rows(runs, store, data_root)
@@ -122,7 +122,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None, note='')->P
     write_text(path, table.sort_values(['run', 'round', 'client', 'moment', 'split', 'metric'], kind='stable').to_csv(index=False))
     if experiments()[name].about.get('maps'): write_text(maps_path(path), maps_of(runs, store, data_root).round(5).to_csv(index=False))
     shared = rows.drop(columns=SHORT[1:]).drop_duplicates('run').to_dict('records')
-    about = [s | {k: v for k, v in store.read(s['run'])[1].items() if k != 'sha256'} | dict(note=note) for s in shared]
+    about = [s | {k: v for k, v in store.read(s['run'])[1].items() if k != 'sha256'} | dict(note=(notes or {}).get(s['dataset'], (notes or {}).get('', ''))) for s in shared]
     write_text(path.with_suffix('.json'), json.dumps(about, indent=1))
     return path
 
