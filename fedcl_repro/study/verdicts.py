@@ -23,11 +23,14 @@ def per_round(rows:pd.DataFrame, moment='merged')->pd.DataFrame:
     return table.reset_index()
 
 def summary(rows:pd.DataFrame, moment='merged', at='last')->pd.DataFrame:
-    "One row a run, at its last recorded round or at the `oracle`'s."
-    if at not in ('last', 'oracle'): raise ValueError(f"at must be 'last' or 'oracle', got {at!r}")
+    "One row a run: at its last recorded round, at the `oracle`'s, or `late`, the mean over what was recorded in its last ten rounds."
+    if at not in ('last', 'oracle', 'late'): raise ValueError(f"at must be 'last', 'oracle' or 'late', got {at!r}")
     table = per_round(rows, moment)
-    by = table.groupby(RUN, sort=False)['round' if at == 'last' else 'micro']
-    return table.loc[by.idxmax()] if len(table) else table
+    if not len(table): return table
+    by = table.groupby(RUN, sort=False)
+    if at != 'late': return table.loc[by['round' if at == 'last' else 'micro'].idxmax()]
+    late = table[table['round'] > by['round'].transform('max') - 10]
+    return late.groupby(RUN, sort=False, as_index=False).agg(dict(micro='mean', macro='mean', sd_clients='mean', round='max'))
 
 # %% ../../nbs/study/verdicts.ipynb #7d345c30
 def over_seeds(table:pd.DataFrame)->pd.DataFrame:
