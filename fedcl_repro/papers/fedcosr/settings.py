@@ -70,7 +70,7 @@ def readings(rows:pd.DataFrame, place, keys:list)->pd.DataFrame: # a row a cell;
         g = place(summary(rows, moment)).groupby(keys, sort=False)
         return pd.concat([g[['micro', 'macro', 'sd_clients']].mean(), g.micro.std().rename('sd_seeds')], axis=1).rename(columns=READINGS)
     table = pd.concat({f'ours, {m}': at(m) for m in MOMENTS}, axis=1)
-    table.insert(len(READINGS), ('ours, merged', 'oracle'), place(summary(rows, 'merged', 'oracle')).groupby(keys, sort=False).micro.mean())
+    for k in ('oracle', 'late'): table.insert(len(READINGS), ('ours, merged', k), place(summary(rows, 'merged', k)).groupby(keys, sort=False).micro.mean())
     return table
 
 def side_by_side(printed, cells:pd.DataFrame, ours:pd.DataFrame, column:list)->dict: # column -> table
