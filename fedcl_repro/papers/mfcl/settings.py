@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['XI', 'DATA', 'SEEDS', 'TITLES', 'RESNET', 'PROJECTION', 'ROUNDS', 'FULL', 'HALF', 'MOMENTUM', 'BASELINES', 'RESOURCE',
            'VARIED', 'PRIVACY', 'NORMS', 'SKEWED', 'BATCHES', 'GROUPS', 'CUTS', 'DROPOUT', 'base', 'network', 'ours',
-           'resnet', 'blocks', 'split', 'rival', 'with_details', 'final', 'printed', 'beside', 'judged', 'gap',
-           'compare_claims', 'judge_table2', 'table2', 'judge_table5', 'table5', 'judge_table6', 'table6',
-           'judge_table16', 'table16', 'judge_table17', 'table17', 'judge_table1', 'table1', 'judge_table15', 'table15',
-           'judge_table7', 'table7', 'judge_table4', 'table4', 'by_dropout', 'judge_fig8', 'fig8', 'judge_fig9', 'fig9',
-           'judge_table3', 'table3', 'judge_fig7', 'fig7', 'judge_architecture', 'architecture', 'trained',
-           'network_of', 'not_judged']
+           'resnet', 'blocks', 'split', 'rival', 'with_details', 'final', 'printed', 'beside', 'judged', 'draw_cells',
+           'draw_lines', 'gap', 'compare_claims', 'judge_table2', 'table2', 'judge_table5', 'table5', 'judge_table6',
+           'table6', 'judge_table16', 'table16', 'judge_table17', 'table17', 'judge_table1', 'table1', 'judge_table15',
+           'table15', 'judge_table7', 'table7', 'judge_table4', 'table4', 'by_dropout', 'judge_fig8', 'fig8',
+           'judge_fig9', 'fig9', 'judge_table3', 'table3', 'judge_fig7', 'fig7', 'judge_architecture', 'architecture',
+           'trained', 'network_of', 'not_judged']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0307cad9
 from functools import partial
@@ -123,6 +123,40 @@ def judged(artifact:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
     "A verdict for each cell."
     name = lambda c: ', '.join([c.label, TITLES[c.data], *(f'{k} = {getattr(c, k):g}' for k in VARIED[artifact])])
     return cell_verdicts(beside(artifact, rows, profile), name, f'MFCL Table {artifact[5:]}')
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #6c1d40ab
+def draw_cells(artifact:str, rows:pd.DataFrame):
+    "Published and ours as dots, a panel for each data set and skew that was trained."
+    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import shared_legend
+    t, cells = final(rows).fillna(dict(xi=0)), printed(artifact) # without a ξ: 0
+    names, keys = list(dict.fromkeys(t.label))[::-1], list(t.groupby(['data', 'xi']).groups)
+    stand_in = '\n(digits stand in)' if 'digits' in set(t.dataset) else ''
+    fig, axes = plt.subplots(1, len(keys), figsize=(1.6 + 3*len(keys), .3*len(names) + .9), sharey=True, squeeze=False)
+    for ax, (data, xi) in zip(axes[0], keys):
+        ours, theirs = (v[(v.data == data) & (v.get('xi', xi) == xi) & v.label.isin(names)] for v in (t, cells))
+        ax.plot(theirs.value, theirs.label.map(names.index), 'o', mfc='none', c='gray', label='published')
+        ax.plot(ours.micro, ours.label.map(names.index), 'D', c='C2', ms=5, alpha=.6, label='ours')
+        ax.set(xlabel='accuracy, %', title=TITLES[data] + (f', ξ = {xi:g}' if xi else '') + stand_in, yticks=range(len(names)), yticklabels=names, ylim=(-.6, len(names) - .4))
+    axes[0, 0].legend(fontsize=8)
+    fig.tight_layout()
+    shared_legend(fig)
+    return fig
+
+def draw_lines(rows:pd.DataFrame, x:str, names:list, xlabel:str, xscale='log'):
+    "Accuracy against a column, a line a name, the bar one standard deviation over seeds."
+    import matplotlib.pyplot as plt
+    t = final(rows)
+    fig, ax = plt.subplots(figsize=(5.4, 3))
+    for k, n in enumerate(names):
+        part = t[t.label == n].groupby(x).micro.agg(['mean', 'std'])
+        if len(part): ax.errorbar(part.index, part['mean'], part['std'].fillna(0), fmt='o-', c=f'C{k}', label=n)
+    ax.set(xlabel=xlabel, ylabel='accuracy, %', xscale=xscale)
+    at = sorted(t[t.label.isin(names)][x].unique())
+    ax.set_xticks(at, [f'{v:g}' for v in at])
+    ax.minorticks_off()
+    ax.legend(fontsize=7)
+    return fig
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #c6886734
 def gap(table:pd.DataFrame, a:str, b:str, by=('data', 'xi'))->dict: # setting -> list over seeds
