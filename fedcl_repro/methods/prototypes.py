@@ -25,7 +25,7 @@ def nearest_centroid(net, client, x):
 PREDICTIONS = dict(nearest=nearest_centroid, head=logits)
 
 # %% ../../nbs/methods/prototypes.ipynb #032af93e
-@METHODS.add('fedproto', title='FedProto', family='prototype', owner='personal', papers='fedcrl fedcosr mapl', type='PFL', technique='representation sharing', skew=True, scarcity=False, revision=1)
+@METHODS.add('fedproto', title='FedProto', family='prototype', owner='personal', papers='fedcrl fedcosr mapl', type='PFL', technique='representation sharing', skew=True, scarcity='fairness', revision=1)
 def fedproto(*, lam=1., weighted=False, test='nearest'):
     "Share class means, stay near everybody's, test by the nearest (Tan et al.)."
     if test not in PREDICTIONS: raise ValueError(f"test must be one of {', '.join(PREDICTIONS)}, got {test!r}")
