@@ -961,6 +961,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fedcl_repro/methods/prototypes.py'),
                                                 'fedcl_repro.methods.prototypes.nearest_centroid': ( 'methods/prototypes.html#nearest_centroid',
                                                                                                      'fedcl_repro/methods/prototypes.py'),
+                                                'fedcl_repro.methods.prototypes.nearest_own': ( 'methods/prototypes.html#nearest_own',
+                                                                                                'fedcl_repro/methods/prototypes.py'),
                                                 'fedcl_repro.methods.prototypes.train_head': ( 'methods/prototypes.html#train_head',
                                                                                                'fedcl_repro/methods/prototypes.py')},
             'fedcl_repro.methods.proximal': { 'fedcl_repro.methods.proximal.ditto': ( 'methods/proximal.html#ditto',
