@@ -21,7 +21,7 @@ def local():
     return Method(merge=lambda client, message: client, upload=nothing, serve=unchanged)
 
 # %% ../../nbs/methods/basic.ipynb #824f07b5
-@METHODS.add('fedper', title='FedPer', family='personal_layers', owner='personal', type='PFL', technique='model splitting', skew=True, scarcity=False, papers='fedcrl fedcosr', revision=1)
+@METHODS.add('fedper', title='FedPer', family='personal_layers', owner='personal', type='PFL', technique='model splitting', skew=True, scarcity='fairness', papers='fedcrl fedcosr', revision=1)
 def fedper():
     "Share the body, keep the head."
     return Method(merge=take('body.'), upload=send('body.'))
