@@ -1065,6 +1065,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                             'fedcl_repro/papers/fedcosr/robustness.py')},
             'fedcl_repro.papers.fedcosr.sentences': { 'fedcl_repro.papers.fedcosr.sentences.judge_changes': ( 'papers/fedcosr/sentences.html#judge_changes',
                                                                                                               'fedcl_repro/papers/fedcosr/sentences.py'),
+                                                      'fedcl_repro.papers.fedcosr.sentences.missing_in': ( 'papers/fedcosr/sentences.html#missing_in',
+                                                                                                           'fedcl_repro/papers/fedcosr/sentences.py'),
                                                       'fedcl_repro.papers.fedcosr.sentences.of_several': ( 'papers/fedcosr/sentences.html#of_several',
                                                                                                            'fedcl_repro/papers/fedcosr/sentences.py'),
                                                       'fedcl_repro.papers.fedcosr.sentences.overview': ( 'papers/fedcosr/sentences.html#overview',

@@ -87,7 +87,7 @@ def judge_table3(rows:pd.DataFrame, profile:str)->list:
     return out + [Verdict(f'{c.label}, {c.column}', c.verdict, '' if pd.isna(c.ours) else f'{c.ours:.2f} for {c.published:.2f}', 'FedCoSR Table III') for c in table3_cells(rows, profile).itertuples()]
 
 @EXPERIMENTS.add('fedcosr/table3', paper='fedcosr', artifact='table3', kind='table', title='100 clients, and other degrees of skew', judge=judge_table3)
-def table3(profile): return runs(compared(), profile, list(table3_settings(profile).values()), **dict(n_rounds=4, eval_every=4) if profile == 'quick' else {})
+def table3(profile): return runs(compared(), profile, list(table3_settings(profile).values()), **dict(n_rounds=4, eval_every=3) if profile == 'quick' else {})
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #32676b21
 FAIR = ['fedavg', 'ditto', 'fedper', 'fedproto', 'fedcosr']
