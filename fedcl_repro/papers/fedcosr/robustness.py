@@ -17,7 +17,7 @@ from ...federation.federation import Fed
 from ...federation.loop import Loop
 from ...federation.method import stages_of
 from ...federation.rounds import rounds
-from .settings import claim_of_all, compared, everyone, lacking, rank, runs
+from .settings import claim_of_all, compared, everyone, plain, rank, runs
 from ...parts.models import cnn
 from ...study.experiments import EXPERIMENTS
 from ...study.published import published
@@ -61,7 +61,7 @@ def column_of(row)->str:
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #f66c89bb
 def with_column3(table:pd.DataFrame)->pd.DataFrame:
     "Summaries with their column of Table III."
-    return table.assign(column=[column_of(r) for r in table.itertuples()])
+    return plain(table).assign(column=[column_of(r) for r in table.itertuples()])
 
 def printed3(paper:str, metric='accuracy')->pd.DataFrame:
     "Published cells of Table III, in our words."
