@@ -1035,6 +1035,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                        'fedcl_repro/papers/fedcosr/robustness.py'),
                                                        'fedcl_repro.papers.fedcosr.robustness.judge_communication': ( 'papers/fedcosr/robustness.html#judge_communication',
                                                                                                                       'fedcl_repro/papers/fedcosr/robustness.py'),
+                                                       'fedcl_repro.papers.fedcosr.robustness.judge_fedpac': ( 'papers/fedcosr/robustness.html#judge_fedpac',
+                                                                                                               'fedcl_repro/papers/fedcosr/robustness.py'),
                                                        'fedcl_repro.papers.fedcosr.robustness.judge_fig6': ( 'papers/fedcosr/robustness.html#judge_fig6',
                                                                                                              'fedcl_repro/papers/fedcosr/robustness.py'),
                                                        'fedcl_repro.papers.fedcosr.robustness.judge_fig7': ( 'papers/fedcosr/robustness.html#judge_fig7',

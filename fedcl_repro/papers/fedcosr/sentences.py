@@ -39,6 +39,7 @@ def printed_claims()->list: # of (sentence, place, whether the printed numbers s
     return [('FedCoSR has the highest accuracy', 'V-B1', (first[default] == 1).all(), below(first[default], 1) or 'rank 1 in six of six columns'),
             ('FedProto is second best', 'V-B1', (second == 2).all(), below(second, 2)),
             ('the margin of FedCoSR grows with the number of classes', 'V-B1', all(g == sorted(g) for g in grow.values()), '; '.join(f'{s} ' + ', '.join(f'{v:.2f}' for v in g) for s, g in grow.items()) + ' for 10, 47, 100 classes'),
+            ('FedPAC is not applicable at β = 0.01', 'V-B2', bool(pd.isna(acc['β = 0.01'].FedPAC)), 'no number is printed'),
             ('FedCoSR is among the top three in accuracy', 'V-B2', (first[changed] <= 3).all(), below(first[changed], 3) or f'ranks {", ".join(f"{r:.0f}" for r in first[changed])}'),
             ('FedCoSR is among the top three in spread over clients', 'V-B3', (spread <= 3).all(), below(spread, 3)),
             ('FedCoSR loses 6 % with 100 clients', 'V-C1', round(drop.FedCoSR) == 6, f'{drop.FedCoSR:.2f} %, {acc["practical CIFAR-10"].FedCoSR - acc["practical, N = 100"].FedCoSR:.2f} points'),
