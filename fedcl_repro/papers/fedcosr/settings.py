@@ -226,7 +226,7 @@ def compat(profile):
     return runs(names, profile, columns(SIZES[profile]['datasets'][:1])[:1])
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #b03ba969
-IMAGES = dict(cifar10=60_000, emnist=131_600, cifar100=60_000) # official training and test sets; EMNIST is the balanced split
+IMAGES = dict(cifar10=60_000, emnist=131_600, cifar100=60_000) # official training and test sets as published; EMNIST is the balanced split
 
 def judge_fig4(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the sample counts of V-A2 are possible."
