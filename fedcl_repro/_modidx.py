@@ -1295,6 +1295,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                      'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.judged': ( 'papers/mapl/settings.html#judged',
                                                                                                'fedcl_repro/papers/mapl/settings.py'),
+                                                  'fedcl_repro.papers.mapl.settings.lead': ( 'papers/mapl/settings.html#lead',
+                                                                                             'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.leads': ( 'papers/mapl/settings.html#leads',
                                                                                               'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.measured': ( 'papers/mapl/settings.html#measured',
