@@ -1217,6 +1217,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'fedcl_repro/papers/fedssc/settings.py')},
             'fedcl_repro.papers.mapl.graphs': { 'fedcl_repro.papers.mapl.graphs.across': ( 'papers/mapl/graphs.html#across',
                                                                                            'fedcl_repro/papers/mapl/graphs.py'),
+                                                'fedcl_repro.papers.mapl.graphs.across_at_last': ( 'papers/mapl/graphs.html#across_at_last',
+                                                                                                   'fedcl_repro/papers/mapl/graphs.py'),
                                                 'fedcl_repro.papers.mapl.graphs.contrast_of': ( 'papers/mapl/graphs.html#contrast_of',
                                                                                                 'fedcl_repro/papers/mapl/graphs.py'),
                                                 'fedcl_repro.papers.mapl.graphs.draw_graph': ( 'papers/mapl/graphs.html#draw_graph',
