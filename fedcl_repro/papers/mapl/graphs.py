@@ -95,14 +95,13 @@ def draw_last(rows:pd.DataFrame, title=lambda name, W: name):
     last = {k[0]: W for k, W in sorted(matrices(rows, 'weight').items(), key=lambda item: item[0][4]) if k[1] == 1 and k[3] == 0}
     names = [n for n in dict.fromkeys(renamed(rows).label) if n in last]
     wide = min(len(names), 5)
-    fig, axes = plt.subplots(-(-len(names) // wide), wide, figsize=(2.3*wide, 2.6*-(-len(names) // wide)), squeeze=False)
+    fig, axes = plt.subplots(-(-len(names) // wide), wide, figsize=(2.3*wide, 2.7*-(-len(names) // wide)), squeeze=False, layout='constrained')
     for ax in axes.flat[len(names):]: ax.set_visible(False)
     for ax, name in zip(axes.flat, names):
         ax.imshow(last[name], vmin=0, vmax=3/len(last[name]))
         ax.set_title(title(name, last[name]), fontsize=9)
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
-    fig.tight_layout()
     plt.show()
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #4c5ab111
