@@ -12,7 +12,7 @@ from ...study.figures import nice_table
 from ...study.verdicts import verdict_counts, verdict_table
 
 # %% ../../../nbs/papers/mapl/tables.ipynb #eaca8261
-SIZE = dict(quick='Digits stand in for CIFAR-10, four rounds: the numbers say that everything runs, and nothing else.', lite='10 clients, 60 images a class, 40 rounds.', paper="The paper's sizes.")
+SIZE = dict(quick='Digits stand in for CIFAR-10, four rounds: the numbers say that everything runs, and nothing else.', lite='Ten clients, 40 rounds, images of each class as the columns say.', paper="The paper's sizes.")
 
 def side_by_side(rows, cells, profile:str, what:str, more=()): # a styled table, or None
     "Published and ours, a block of columns for each scenario and data set that was trained. `more`: further columns that tell cells apart."
