@@ -71,6 +71,7 @@ def datamix(
     "Partners and shares for blending images (MFCL Table 6)."
     if not .5 < low <= high <= 1: raise ValueError(f'own shares must lie in (0.5, 1], got {low} to {high}')
     def draw(n, generator):
-        at = generator.device
-        return torch.randperm(n, generator=generator, device=at), low + (high - low) * torch.rand(n, generator=generator, device=at)
+        if n < 2: raise ValueError(f'DataMix blends an image with another one of the same client, got {n}: leave out clients with a single image')
+        circle, own = torch.randperm(n, generator=generator, device=generator.device), torch.rand(n, generator=generator, device=generator.device)
+        return torch.empty_like(circle).index_copy_(0, circle, circle.roll(-1)), low + (high - low) * own
     return draw
