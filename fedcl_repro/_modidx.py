@@ -888,6 +888,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fedcl_repro/methods/mfcl.py'),
                                           'fedcl_repro.methods.mfcl.encode_views': ( 'methods/mfcl.html#encode_views',
                                                                                      'fedcl_repro/methods/mfcl.py'),
+                                          'fedcl_repro.methods.mfcl.holding': ('methods/mfcl.html#holding', 'fedcl_repro/methods/mfcl.py'),
                                           'fedcl_repro.methods.mfcl.mfcl': ('methods/mfcl.html#mfcl', 'fedcl_repro/methods/mfcl.py'),
                                           'fedcl_repro.methods.mfcl.offer': ('methods/mfcl.html#offer', 'fedcl_repro/methods/mfcl.py'),
                                           'fedcl_repro.methods.mfcl.offering': ( 'methods/mfcl.html#offering',
