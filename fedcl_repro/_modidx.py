@@ -1485,6 +1485,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fedcl_repro/parts/contrastive.py'),
                                                'fedcl_repro.parts.contrastive.check_reading': ( 'parts/contrastive.html#check_reading',
                                                                                                 'fedcl_repro/parts/contrastive.py'),
+                                               'fedcl_repro.parts.contrastive.cosines': ( 'parts/contrastive.html#cosines',
+                                                                                          'fedcl_repro/parts/contrastive.py'),
                                                'fedcl_repro.parts.contrastive.global_and_local': ( 'parts/contrastive.html#global_and_local',
                                                                                                    'fedcl_repro/parts/contrastive.py'),
                                                'fedcl_repro.parts.contrastive.infonce': ( 'parts/contrastive.html#infonce',
