@@ -49,13 +49,11 @@ def attract(
     return torch.where(n > 0, every - pull, 0.)
 
 # %% ../../nbs/parts/contrastive.ipynb #4725dbc0
-def cosines(
-    a:Tensor, # (n, k)
-    b:Tensor, # (m, k)
-)->Tensor:    # (n, m), in single precision at least
-    "Cosines of rows, in full precision also where autocast makes products in bfloat16."
-    full = lambda t: t.float() if t.dtype in (torch.bfloat16, torch.float16) else t
-    with torch.autocast(a.device.type, enabled=False): return F.normalize(full(a), dim=1) @ F.normalize(full(b), dim=1).T
+def cosines(z:Tensor)->Tensor: # (b, k) -> (b, b), in single precision at least
+    "Cosines of rows with one another, in full precision also where autocast makes products in bfloat16."
+    with torch.autocast(z.device.type, enabled=False):
+        z = F.normalize(z.float() if z.dtype in (torch.bfloat16, torch.float16) else z, dim=1)
+        return z @ z.T
 
 def supcon(
     z:Tensor,       # (b, k) representations of a batch, perhaps two views of each image
@@ -65,7 +63,7 @@ def supcon(
 )->Tensor:          # (b,) nats; 0 for the only one of its class
     "Contrast each representation with the others of the batch, by class (Khosla et al.; MAPL Eq. 2)."
     others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
-    return attract(cosines(z, z) / temp, (y[:, None] == y) & others, others, form)
+    return attract(cosines(z) / temp, (y[:, None] == y) & others, others, form)
 
 def ntxent(
     z:Tensor,   # (2n, k): rows n apart are two views of an image
