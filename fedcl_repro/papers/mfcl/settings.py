@@ -325,7 +325,7 @@ def judged_costs(artifact:str)->list: # of Verdict
         paper, true = (costs[COSTS[c.metric]] if COSTS[c.metric] in costs else None for costs in costs_of(CHARGED[c.method], c.model.replace('_bn', '')))
         got = true if paper is None or c.metric == 'flops' else paper
         word = 'within' if abs(got / c.value - 1) < .06 else 'above' if got > c.value else 'below'
-        how = f'{got:.2g} counted for an epoch' if c.metric == 'flops' else f'{got:.2g} by the formula, {true:.2g} counted'
+        how = f'{got:.2g} counted for an epoch' if c.metric == 'flops' else f'{got:.2g} by the formula' + ('' if CHARGED[c.method] in RESOURCE else f', {true:.2g} counted')
         out.append(Verdict(f"{c.method}, {c.model}: {c.metric.replace('_', ' ')}", word, f'{how}; {c.value:.2g} printed', f'MFCL Table {artifact[5:]}'))
     return out
 
