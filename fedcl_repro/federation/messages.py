@@ -69,9 +69,10 @@ class Inbox:
 
 # %% ../../nbs/federation/messages.ipynb #34368e47
 def lossy(rate:float)->Callable:
-    "A wire that loses messages at this rate; the server's random stream decides which."
+    "A wire that loses messages at this rate; the server's random stream decides which. Tables that the receiver has from an earlier round are not on it."
     if not 0 <= rate < 1: raise ValueError(f'the share of messages lost must lie in [0, 1), got {rate}')
     def wire(inbox):
-        keep = [k for k, i in enumerate(inbox.who) if inbox.draw(f'loss/{i}').random() >= rate]
+        there = lambda m: len(m) > 0 and all(isinstance(v, Deferred) and v.stored for v in m.values())
+        keep = [k for k, i in enumerate(inbox.who) if inbox.draw(f'loss/{i}').random() >= rate or there(inbox.messages[k])]
         return replace(inbox, who=tuple(inbox.who[k] for k in keep), n=inbox.n[keep], messages=tuple(inbox.messages[k] for k in keep))
     return wire

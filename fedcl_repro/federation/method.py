@@ -134,6 +134,7 @@ class Stage:
     method: Method
     rounds: int
     server: str = 'server'
+    everybody: bool = False # all clients take part, whatever the participation: in what happens once
 
 # %% ../../nbs/federation/method.ipynb #e6fd2202
 def stages_of(made, n_rounds:int)->tuple: # of Stage

@@ -7,6 +7,7 @@ __all__ = ['mask', 'fixed_point', 'masked', 'Sealed', 'secure_aggregation', 'dat
 
 # %% ../../nbs/federation/privacy.ipynb #edd17891
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,9 +19,9 @@ from .messages import Inbox
 from ..parts.fields import sub
 
 # %% ../../nbs/federation/privacy.ipynb #8b13bc16
-def mask(seed:int, r:int, a:int, b:int, like:dict)->dict: # of int32, shaped as `like`
+def mask(secret:int, r:int, a:int, b:int, like:dict)->dict: # of int32, shaped as `like`
     "The mask that clients a and b share in a round."
-    g = torch_stream(seed, 'pair', r, min(a, b), max(a, b))
+    g = torch_stream(secret, 'pair', r, min(a, b), max(a, b))
     return {k: torch.randint(-2**31, 2**31, v.shape, generator=g).to(torch.int32).to(v.device) for k, v in sorted(like.items())}
 
 def fixed_point(v:Tensor, scale:float, bound:float, what='a field')->Tensor: # int32
@@ -30,12 +31,12 @@ def fixed_point(v:Tensor, scale:float, bound:float, what='a field')->Tensor: # i
     return (v.double() * scale).round().to(torch.int32)
 
 # %% ../../nbs/federation/privacy.ipynb #a2005a19
-def masked(message:dict, n:float, i:int, who:tuple, seed:int, r:int, places:float, bound:float)->dict:
+def masked(message:dict, n:float, i:int, who:tuple, secret:int, r:int, places:float, bound:float)->dict:
     "What client i sends instead of its message: n times it, under the masks it shares with the others."
     out = {k: fixed_point(v, n * places, bound, f'field {k!r}') for k, v in message.items()}
     for j in who:
         if j == i: continue
-        shared = mask(seed, r, i, j, out)
+        shared = mask(secret, r, i, j, out)
         out = {k: v + shared[k] if i < j else v - shared[k] for k, v in out.items()}
     return out
 
@@ -54,13 +55,15 @@ class Sealed(Inbox):
 
 def secure_aggregation(
     bound:float=16., # largest absolute value of any parameter; leaves room for it in the sum
+    secret:int=None, # what clients share; drawn anew in each round
 )->Callable:         # (Inbox) -> Sealed
     "A wire under which the server learns the weighted mean and nothing else (MFCL Sec. 5.6)."
     def wire(inbox):
+        shared = secrets.randbits(62) if secret is None else secret
         room = 2**31 / (bound * max(1., float(inbox.n.sum())))
         places = 2.**math.floor(math.log2(room * .999))
-        sent = tuple(masked(m, float(n), i, inbox.who, inbox.seed, inbox.round, places, bound) for i, n, m in zip(inbox.who, inbox.n, inbox.messages))
-        return Sealed(**{**vars(inbox), 'messages': sent}, roster=inbox.who, places=places)
+        sent = tuple(masked(m, float(n), i, inbox.who, shared, inbox.round, places, bound) for i, n, m in zip(inbox.who, inbox.n, inbox.messages))
+        return Sealed(**{**vars(inbox), 'messages': sent, 'compute': None}, roster=inbox.who, places=places)
     return wire
 
 # %% ../../nbs/federation/privacy.ipynb #2d861f49
@@ -71,6 +74,7 @@ def datamix(
     "Partners and shares for blending images (MFCL Table 6)."
     if not .5 < low <= high <= 1: raise ValueError(f'own shares must lie in (0.5, 1], got {low} to {high}')
     def draw(n, generator):
-        at = generator.device
-        return torch.randperm(n, generator=generator, device=at), low + (high - low) * torch.rand(n, generator=generator, device=at)
+        if n < 2: raise ValueError(f'DataMix blends an image with another one of the same client, got {n}: leave out clients with a single image')
+        circle, own = torch.randperm(n, generator=generator, device=generator.device), torch.rand(n, generator=generator, device=generator.device)
+        return torch.empty_like(circle).index_copy_(0, circle, circle.roll(-1)), low + (high - low) * own
     return draw

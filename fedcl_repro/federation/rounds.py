@@ -147,7 +147,7 @@ def one_round(execute, stages:tuple, state:State)->State:
     m, clients = stage.method, list(state.clients)
     if first: clients = [m.keep(c, fed) | c for c in clients]
     server = state.servers[stage.server] if stage.server in state.servers else m.start(fed)
-    fresh = {i: {k: v for k, v in clients[i].items() if not k.startswith('train.')} for i in participants(fed, r)}
+    fresh = {i: {k: v for k, v in clients[i].items() if not k.startswith('train.')} for i in (range(fed.n_clients) if stage.everybody else participants(fed, r))}
     merged, down = download(execute, m, server, fresh, r)
     done = follow(execute, m.local, merged, r)
     inbox = collect(fed, m, done, r)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AUTOENCODER', 'RSERVER', 'reconstruct', 'offering', 'offer', 'encode_pairs', 'encode_views', 'server_batches',
-           'contrast', 'train_rserver', 'represent', 'title', 'mfcl']
+           'contrast', 'holding', 'train_rserver', 'represent', 'title', 'mfcl']
 
 # %% ../../nbs/methods/mfcl.ipynb #89c99e04
 import math
@@ -64,11 +64,17 @@ def contrast(temp:float):
     return lambda net, client, batch: (ntxent(net.proj(net.chi(batch.z.flatten(0, 1))), temp).mean(), {})
 
 # %% ../../nbs/methods/mfcl.ipynb #e7e7d994
+def holding(server, inbox)->dict:
+    "The rServer, who notes whose tables have come; nobody's after the round in which they are sent."
+    new = [i for i, m in zip(inbox.who, inbox.messages) if 'z' in m and not m['z'].stored]
+    return server | dict(held=server['held'].index_fill(0, torch.tensor(new, dtype=torch.long, device=server['held'].device), True)) if new else server
+
 def train_rserver(pairs:int, batch_size:int, temp:float, lr, first:int):
-    "A serve: one epoch over what was offered; `first`: the round in which phase 2 begins."
+    "A serve: one epoch over the tables it holds; `first`: the round in which phase 2 begins."
     sweep = Sweep(contrast(temp), RSERVER, opt=LARS(lr))
     def serve(server, inbox):
-        tables = [m['z'] for m in inbox.messages if 'z' in m and m['z'].shape[0]]
+        server = holding(server, inbox)
+        tables = [m['z'] for i, m in zip(inbox.who, inbox.messages) if server['held'][i] and m['z'].shape[0]]
         if not tables: return server
         todo = server_batches(tables, (inbox.round - first) % pairs, batch_size, inbox.draw('batches'))
         return inbox.compute.train(sweep, server, todo, inbox.round)
@@ -99,8 +105,8 @@ def mfcl(*, phase1=0, pairs=8, server_batch=512, temp=.5, server_lr=1., warmup=0
         hand_over = Method(merge=take(*AUTOENCODER), local=(), upload=nothing, serve=unchanged, **kept)
         fall = cosine(server_lr, max(1, n_rounds - T - 1), warmup if n_rounds - T - 1 > warmup else 0)
         table = Later(encode_pairs if twins else encode_views, 'z', 2 * pairs, stored=lambda c: bool(c['offered']), together=2, mix=datamix() if mix else None)
-        two = Method(keep=lambda c, fed: offering(c, fed, dropout), start=lambda fed: sub(fed.init[fed.arch[0]], *RSERVER), reply=lambda server, i: {},
+        two = Method(keep=lambda c, fed: offering(c, fed, dropout), start=lambda fed: sub(fed.init[fed.arch[0]], *RSERVER) | dict(held=torch.zeros(fed.n_clients, dtype=torch.bool, device=fed.device)), reply=lambda server, i: {},
                      local=(table, lambda c: c | dict(offered=torch.ones_like(c['offered']))), upload=offer,
                      serve=train_rserver(pairs, server_batch, temp, lambda r: fall(r - T - 1), T + 1), deploy=lambda server, c: c | sub(server, *RSERVER), **kept)
-        return [s for s in (Stage(one, T, 'gserver'), Stage(hand_over, 1, 'gserver'), Stage(two, n_rounds - T - 1, 'rserver')) if s.rounds]
+        return [s for s in (Stage(one, T, 'gserver'), Stage(hand_over, 1, 'gserver', everybody=True), Stage(two, n_rounds - T - 1, 'rserver', everybody=True)) if s.rounds]
     return stages

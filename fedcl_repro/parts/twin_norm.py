@@ -116,7 +116,7 @@ def twin_norm(
 # %% ../../nbs/parts/twin_norm.ipynb #55aa0818
 class TwinNorm(nn.Module):
     "A layer of Twin Normalization; groups of at most `per_group` channels. No running statistics: training and evaluation do the same."
-    def __init__(self, channels:int, per_group=16, variant='pooled', eps=1e-5, paired=True):
+    def __init__(self, channels:int, per_group=16, variant='pooled', eps=1e-5, paired=False):
         super().__init__()
         self.per_group, self.variant, self.eps, self.paired = min(per_group, channels), variant, eps, paired
         check(torch.empty(2, channels, 1), self.per_group, variant, True)
