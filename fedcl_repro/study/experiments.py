@@ -130,9 +130,10 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes=None)
 def in_words(config:dict)->str: return json.dumps(config, sort_keys=True)
 
 def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenance)
-    "Those of an experiment's runs that are committed, with whatever artifact of its paper; its own file is asked first."
+    "Those of an experiment's runs that are committed, with whatever artifact of its paper; its own file is asked first, then those with all tables."
     own = committed_path(name, profile)
-    files = sorted(own.parent.glob(f'*-{profile}.json'), key=lambda p: (p.stem != own.stem, p))
+    full = {committed_path(n, profile).stem for n, e in EXPERIMENTS.items() if e.about.get('tables')}
+    files = sorted(own.parent.glob(f'*-{profile}.json'), key=lambda p: (p.stem != own.stem, p.stem not in full, p))
     missing, found = {in_words(config(r)): r for r in runs_of(name, profile)} if files else {}, {}
     for path in files:
         for about in json.loads(path.read_text()):
