@@ -125,9 +125,11 @@ def printed(artifact:str, **equal)->pd.DataFrame:
 def cells_of(rows:pd.DataFrame, cells:pd.DataFrame, profile:str, more=())->pd.DataFrame:
     "Published cells beside ours; `more`: further columns that tell cells apart."
     keys = ['label', 'scenario', 'data', *more]
-    ours = with_scenario(over_seeds(summary(tested(rows), 'tested'))).drop(columns=['dataset', 'method', 'family', 'partition']).rename(columns={'n_clients': 'clients'}) if len(rows) else pd.DataFrame(columns=[*keys, 'micro', 'sd_seeds', 'sd_clients', 'seeds'])
+    means = lambda at: with_scenario(over_seeds(summary(tested(rows), 'tested', at))).drop(columns=['dataset', 'method', 'family', 'partition']).rename(columns={'n_clients': 'clients'})
+    ours = means('last').merge(means('late').rename(columns={'micro': 'late'})[[*keys, 'late']].drop_duplicates(keys), on=keys) if len(rows) else pd.DataFrame(columns=[*keys, 'micro', 'sd_seeds', 'sd_clients', 'seeds', 'late'])
     ours = ours.assign(sd_clients=ours.sd_clients.where(ours.sd_clients > 0)) # committed rounds before the last are pooled: no spread
-    return compare(cells[[*keys, 'value', 'std', 'contradicts']], ours, keys, data_fits=profile != 'quick')
+    table = compare(cells[[*keys, 'value', 'std', 'contradicts']], ours, keys, data_fits=profile != 'quick')
+    return table if 'late' in table else table.merge(ours[[*keys, 'late']].drop_duplicates(keys), how='left', on=keys)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #267c3527
 def images_a_class(partition:str)->str:
@@ -144,7 +146,7 @@ def beside(rows:pd.DataFrame, cells:pd.DataFrame, profile:str, more=())->tuple: 
     "Published and ours, a block of columns for each scenario and data set that was trained, with its images a class."
     t, images = cells_of(rows, cells, profile, more), images_of(rows)
     t = t.assign(name=t.label + (t[list(more)].astype(int).astype(str).agg(' '.join, axis=1).radd(', ') + ' clients' if len(more) else ''))
-    blocks = {', '.join([where(s, d, profile), *([images[s, d]] if (s, d) in images else [])]): b.set_index('name')[['published', 'std', 'ours', 'sd_clients', 'difference', 'verdict']] for (s, d), b in t.groupby(['scenario', 'data'], sort=False)}
+    blocks = {', '.join([where(s, d, profile), *([images[s, d]] if (s, d) in images else [])]): b.set_index('name')[['published', 'std', 'ours', 'late', 'sd_clients', 'difference', 'verdict']] for (s, d), b in t.groupby(['scenario', 'data'], sort=False)}
     ran = [k for k, b in blocks.items() if b.ours.notna().any()]
     return pd.concat({k: blocks[k].loc[lambda b: ~b.index.duplicated()] for k in ran}, axis=1) if ran else None, len(blocks) - len(ran)
 

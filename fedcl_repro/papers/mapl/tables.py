@@ -18,7 +18,7 @@ def side_by_side(rows, cells, profile:str, what:str, more=()): # a styled table,
     "Published and ours, a block of columns for each scenario and data set that was trained. `more`: further columns that tell cells apart."
     table, missing = beside(rows, cells, profile, more)
     if table is None: return print('not run')
-    return nice_table(table, f'{what}, accuracy in percent, profile {profile}. {SIZE[profile]} `std` and `sd_clients` are spreads over clients. Columns of the paper that were not run: {missing}.')
+    return nice_table(table, f'{what}, accuracy in percent, profile {profile}. {SIZE[profile]} `late`: mean over the last ten rounds. `std` and `sd_clients` are spreads over clients. Columns of the paper that were not run: {missing}.')
 
 def drawn(rows, cells, profile:str, names:list):
     "Published and ours for these names, as dots."
