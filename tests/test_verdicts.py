@@ -16,5 +16,5 @@ def test_a_judge_takes_part_of_the_runs(name, report):
     judge = experiments()[name].about['judge']
     for some in (ids[:1], ids[-1:], ids[1:], ids[:-1]):
         for profile in ('quick', 'paper'): judge(rows[rows.run.isin(some)], profile)
-    words = {v.word for v in judge(rows[:0], 'paper')}
-    assert not words & {'within', 'above', 'below', 'stand-in'}, 'a number is judged that nobody measured'
+    words = {v.word for v in judge(rows[:0], 'quick')}
+    assert not any(w.startswith('stand-in') for w in words), 'a number is judged that nobody measured'

@@ -188,7 +188,7 @@ def best(name:str, names:list, what='', of='')->tuple:
     "Whether a method is above all others of these names, which have to be there."
     return what or f'{name} has the highest accuracy', list(names), lambda t: (lead(t, name, names) > 0, f'{lead(t, name, names).mean():+.2f} points to the best of {len(names) - 1} others{of}')
 
-def above(high:str, low:str, what='', by=0.)->tuple:
+def above(high:str, low:str, what='', by=1e-6)->tuple: # equal is not above
     "Whether one name is above another, by more than so many points."
     return what or f'{high} is above {low}', [high, low], lambda t: (t[high] - t[low] > by, f'{(t[high] - t[low]).mean():+.2f} points')
 
