@@ -67,10 +67,10 @@ def test_listings_have_the_promised_keys(capsys):
         assert rows and all(keys <= set(r) for r in rows)
 
 
-def test_readme_status_is_what_the_committed_rows_say():
-    from fedcl_repro.cli import with_status
+def test_readme_tables_are_what_the_committed_rows_say():
+    from fedcl_repro.cli import with_tables
     text = (ROOT/'README.md').read_text(encoding='utf-8')
-    assert with_status(text) == text, 'run `fedcl report --readme`'
+    assert with_tables(text) == text, 'run `fedcl report --readme`'
 
 
 def test_every_experiment_has_a_page_with_a_profile():
