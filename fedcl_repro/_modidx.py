@@ -21,6 +21,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'fedcl_repro.cli.report': ('cli.html#report', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.reproduce': ('cli.html#reproduce', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.run': ('cli.html#run', 'fedcl_repro/cli.py'),
+                                 'fedcl_repro.cli.share_cores': ('cli.html#share_cores', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.show_data': ('cli.html#show_data', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.show_list': ('cli.html#show_list', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.speed_table': ('cli.html#speed_table', 'fedcl_repro/cli.py'),

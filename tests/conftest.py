@@ -1,5 +1,9 @@
-"""What several tests share: one store of quick runs, trained once, and the folder of the project."""
+"""What several tests share: one store of quick runs, trained once while the other tests run, and the folder of the project."""
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,10 +14,24 @@ os.environ.setdefault('FEDCL_OFFLINE', '1') # no test downloads anything
 torch.set_num_threads(1)
 
 
+def pytest_collection_finish(session):
+    "Begin with everything in quick, one seed, on all cores, if some test will ask for it."
+    if session.config.option.collectonly or not any('report' in getattr(i, 'fixturenames', ()) for i in session.items): return
+    session.made = Path(tempfile.mkdtemp(prefix='reproduce'))
+    with open(session.made/'said.txt', 'w') as said:
+        session.making = subprocess.Popen([sys.executable, '-m', 'fedcl_repro.cli', 'reproduce', '--all', '--seeds', '1', '--store', session.made/'runs', '--out', session.made/'report'],
+                                          cwd=ROOT, stdout=said, stderr=said)
+
+
+def pytest_sessionfinish(session):
+    "Leave no process and no files behind."
+    if not hasattr(session, 'making'): return
+    session.making.terminate()
+    session.making.wait()
+    shutil.rmtree(session.made, ignore_errors=True)
+
+
 @pytest.fixture(scope='session')
-def report(tmp_path_factory):
-    "Everything in quick, one seed, on all cores: (exit code, folder with `runs` and `report`)."
-    from fedcl_repro.cli import main
-    folder = tmp_path_factory.mktemp('reproduce')
-    code = main(['reproduce', '--all', '--seeds', '1', '--store', str(folder/'runs'), '--out', str(folder/'report')])
-    return code, folder
+def report(request):
+    "What came of it: (exit code, folder with `runs`, `report` and what was said)."
+    return request.session.making.wait(), request.session.made

@@ -8,6 +8,7 @@ __all__ = ['RATE', 'CASES', 'ROUNDS', 'RESOURCE', 'bits', 'feature_maps', 'memor
 
 # %% ../../nbs/study/costs.ipynb #06330e43
 import math
+from functools import cache
 
 import torch
 import torch.nn as nn
@@ -75,6 +76,7 @@ CASES = dict(resnet18=dict(cut=2, side=32, images=5000, out=64), resnet50=dict(c
 # %% ../../nbs/study/costs.ipynb #07955c13
 ROUNDS = dict(fedema=100, fedsimclr=800, mfcl=15)
 
+@cache
 def cost_paper(method:str, kind='resnet18')->dict:
     "Costs of a client as Table 3 has them: bits a round, in phase 2 and in all, scalars of representations, bytes."
     c = CASES[kind]
@@ -98,6 +100,7 @@ def end_to_end(method:str, kind:str, x)->tuple: # (what is trained, forward pass
     return nn.ModuleList([body, proj, pred]), lambda: pred(project()).sum(), flops(project), count(body) + count(proj)
 
 # %% ../../nbs/study/costs.ipynb #1070e8c3
+@cache
 def cost_true(method:str, kind='resnet18', K=64)->dict:
     "The same of the training that the text describes: everything that is sent, and memory for 2K rows with each parameter once."
     c, x = CASES[kind], torch.rand(2, 1, 3, CASES[kind]['side'], CASES[kind]['side'])
@@ -118,6 +121,7 @@ def cost_true(method:str, kind='resnet18', K=64)->dict:
 # %% ../../nbs/study/costs.ipynb #18ead635
 RESOURCE = dict(heterofl=(64, 1, 800), splitmix=(8, 8, 400), fedpac=(64, 1, 100)) # width of a network, networks, rounds
 
+@cache
 def cost_resource(method:str)->dict:
     "Costs of a client of HeteroFL, Split-Mix or FedPAC with ResNet-18, at full strength."
     if method not in RESOURCE: raise ValueError(f'costs are known of {", ".join(RESOURCE)}, got {method!r}')

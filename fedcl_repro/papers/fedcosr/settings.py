@@ -37,7 +37,7 @@ def compared()->list: # names
 ABLATIONS = ['fedcosr', 'fedcosr_no_la', 'fedcosr_no_sep', 'fedcosr_no_crl']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #1f0042fe
-SIZES = dict(quick=dict(base=dict(n_rounds=12, eval_every=3), datasets=['digits'], seeds=range(2)),
+SIZES = dict(quick=dict(base=dict(n_rounds=9, eval_every=3), datasets=['digits'], seeds=range(2)),
              lite=dict(base=dict(n_rounds=30, eval_every=3, scarcity='all_clients(share=0.25)'), datasets=['cifar10'], seeds=range(2)),
              paper=dict(base=dict(n_rounds=500, eval_every=5), datasets=['cifar10', 'cifar100', 'emnist'], seeds=range(5)))
 

@@ -63,7 +63,7 @@ narrow = lambda name: f'{name}(k=64, hidden=128)'
 mixture = lambda names: f"mixed(of='{' + '.join(names)}')"
 
 SIZES = dict(quick=dict(data=['digits'], clients=6, part='scenario={}, shots=6, least_shots=3, stride=7, test_shots=4', warmup=1, seeds=range(1), model=mixture(map(narrow, BACKBONES)), one=narrow('shufflenet'),
-                        base=dict(n_rounds=4, eval_every=1, batch_size=30, optimiser=OPT.format(.001))),
+                        base=dict(n_rounds=3, eval_every=1, batch_size=30, optimiser=OPT.format(.001))),
              lite=dict(data=['cifar10', 'fashion_mnist'], clients=10, part='scenario={}, shots=60, least_shots=20', fewer=dict(fashion_mnist='scenario={}, shots=20, least_shots=10'), warmup=20, seeds=range(1), model=mixture(BACKBONES), one='resnet18',
                        base=dict(n_rounds=40, eval_every=4, batch_size=32, optimiser=OPT.format(.0005))),
              paper=dict(data=['cifar10', 'fashion_mnist', 'mnist', 'svhn', 'cinic10'], clients=20, part='scenario={}, shots_seed=40', warmup=100, seeds=range(3), model=mixture(BACKBONES), one='resnet18',

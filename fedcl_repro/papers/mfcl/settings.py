@@ -53,7 +53,7 @@ def ours(profile:str, data:str, xi=.1, seed=0, model={}, run={}, **more)->Run:
 # %% ../../../nbs/papers/mfcl/settings.ipynb #87cc9e21
 RESNET = dict(quick='width=8', lite='width=16', paper='')
 PROJECTION = dict(quick='proj=(32, 32)', lite='proj=(128, 64)', paper='proj=(512, 128)')
-ROUNDS = dict(quick=3, lite=30, paper=100)
+ROUNDS = dict(quick=2, lite=30, paper=100)
 FULL, HALF = dict(quick=64, lite=128, paper=512), dict(quick=32, lite=128, paper=512) # width of the body's representation, and of a projection's hidden layer
 def resnet(profile:str, proj=0, pred=0, rot=False, more='')->str:
     "A ResNet-18 with heads of so many times the body's width (0: without)."
