@@ -1975,6 +1975,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.alike': ( 'study/training.html#alike',
                                                                                   'fedcl_repro/study/training.py'),
+                                            'fedcl_repro.study.training.arithmetic': ( 'study/training.html#arithmetic',
+                                                                                       'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.attempt': ( 'study/training.html#attempt',
                                                                                     'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.begun_by': ( 'study/training.html#begun_by',
