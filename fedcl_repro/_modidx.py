@@ -1569,6 +1569,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fedcl_repro/parts/contrastive.py'),
                                                'fedcl_repro.parts.contrastive.global_and_local': ( 'parts/contrastive.html#global_and_local',
                                                                                                    'fedcl_repro/parts/contrastive.py'),
+                                               'fedcl_repro.parts.contrastive.in_full': ( 'parts/contrastive.html#in_full',
+                                                                                          'fedcl_repro/parts/contrastive.py'),
                                                'fedcl_repro.parts.contrastive.infonce': ( 'parts/contrastive.html#infonce',
                                                                                           'fedcl_repro/parts/contrastive.py'),
                                                'fedcl_repro.parts.contrastive.model_contrast': ( 'parts/contrastive.html#model_contrast',
