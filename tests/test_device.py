@@ -1,17 +1,21 @@
-"""Every registered method on a pretended accelerator (see `pretended`): nothing lies on the wrong device, no recorded step asks or copies, and the bits are the CPU's."""
+"""Every registered method on a pretended accelerator (see `pretended`): nothing lies on the wrong device, no recorded step asks or copies, and the numbers are the CPU's. On a real one, where there is one: all executors agree."""
+import numpy as np
 import pytest
 import torch
 from pretended import Forbidden, Mismatch, accelerator, home
 from test_methods import METHODS, WITHOUT_LABELS, final, has, made
 
 from fedcl_repro.federation.evaluation import evaluate
-from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.federation import Fed, toy
 from fedcl_repro.federation.loop import EXECUTORS
 from fedcl_repro.federation.method import NET, Method, Sweep, ce, stages_of
-from fedcl_repro.federation.optimisers import Adam
+from fedcl_repro.federation.graphs import Graphs
+from fedcl_repro.federation.optimisers import SGD, Adam
 from fedcl_repro.federation.rounds import rounds, run
-from fedcl_repro.study.training import thaw
+from fedcl_repro.parts.models import cnn
+from fedcl_repro.study.training import deterministic, thaw
 
+real = pytest.mark.skipif(not torch.cuda.is_available(), reason='no accelerator here')
 FLAGS = 'featarc fedala fedema flt heterofl pfedsim splitmix'.split() # keep flags or counters on the CPU
 
 
@@ -67,3 +71,30 @@ def test_faults_are_found(fault, monkeypatch):
     method = Method(local=(Sweep(lambda net, c, b: (wrong(c, b, ce(net, c, b)[0]), {}), NET),))
     run(fed := toy(), method, 1, EXECUTORS['graphs'].make(fed)) # on a CPU nothing is wrong
     with accelerator(monkeypatch) as device, pytest.raises(error): run(fed := toy(device=device), method, 1, EXECUTORS['graphs'].make(fed))
+
+
+@real
+@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('executor', ['loop', 'batched', 'graphs'])
+def test_executors_agree_on_cuda(name, executor):
+    "In float64, with SGD: the loop on a CPU is not asked, as augmentations and masks are drawn on the device."
+    if executor == 'loop': fed = toy((20, 33, 16, 0, 11), participation=.8, opt=SGD(.05, .9), **has(name)); other = toy((20, 33, 16, 0, 11), participation=.8, opt=SGD(.05, .9), device='cuda', **has(name))
+    else: fed = other = toy((20, 33, 16, 0, 11), participation=.8, p=.3, opt=SGD(.05, .9), device='cuda', **has(name))
+    if executor == 'loop' and fed.augment: pytest.skip('drawn on the device')
+    a, b = final(name, fed), final(name, other, EXECUTORS[executor].make(other))
+    for c, d in zip(a.clients, b.clients):
+        assert c.keys() == d.keys()
+        for k in c: torch.testing.assert_close(d[k].cpu(), c[k].cpu(), rtol=0, atol=1e-8, equal_nan=True, msg=lambda m: f'{k}: {m}')
+
+
+@real
+@pytest.mark.parametrize('opt', [SGD(.01, .9), Adam()], ids=['sgd', 'adam'])
+def test_places_do_not_matter_on_cuda(opt):
+    "Steps that are replayed at the same time share nothing: one place or eight, the same bits, in float32 with matrix products large enough to be split."
+    deterministic('cuda')
+    x, y, n = torch.randint(256, (4000, 32, 32, 3), dtype=torch.uint8), torch.randint(10, (4000,)), np.arange(4000)
+    states = []
+    for places in (1, 8):
+        fed = Fed((x, y), np.split(n, 16), [[]] * 16, {'cnn': lambda: cnn((3, 32, 32), 10, dropout=0.)}, n_classes=10, opt=opt, local_epochs=3, device='cuda')
+        states.append(run(fed, Method(), 3, Graphs(fed, places=places)))
+    for k, v in states[0].servers['server'].items(): assert torch.equal(v, states[1].servers['server'][k]), k
