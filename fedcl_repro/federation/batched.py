@@ -111,7 +111,8 @@ class Stack:
             total = loss.sum()
         grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True) # each product of the types it had on the way forward
         state = {k: v for k, v in self.fields.items() if k.startswith('opt.')} | {k: v.detach() for k, v in leaves.items()}
-        self.fields |= vmap(lambda c, g: self.opt.step(self.shared | c, g))(state, dict(zip(leaves, grads)))
+        update = lambda c, g: self.opt.step(self.shared | c, g)
+        self.fields |= (update if getattr(self.opt, 'elementwise', False) else vmap(update))(state, dict(zip(leaves, grads)))
         return loss.detach(), {k: v.detach() for k, v in notes.items()}
 
     def note(self, notes:dict):
