@@ -90,7 +90,7 @@ class Stack:
         self.fed, self.sweep, self.members, ready = fed, sweep, members, [m.client for m in members]
         self.net, self.opt = fed.nets[fed.arch[i]], sweep.opt or fed.opt
         keys = [k for k in first if not k.startswith('train.')]
-        alike = lambda k: k == 'round' or k not in self.buffers and k not in self.moving and all(c[k] is first[k] for c in ready)
+        alike = lambda k: k == 'round' or not k.startswith('opt.') and k not in self.buffers and k not in self.moving and all(c[k] is first[k] for c in ready)
         self.shared = {k: first[k] for k in keys if alike(k)}
         self.fields = {k: torch.stack([c[k].to(first[k].device) for c in ready]) for k in keys if k not in self.shared} # a flag is on the CPU, or where a checkpoint was read to
         self.total = torch.zeros(len(ready), dtype=torch.double, device=fed.device)
