@@ -300,6 +300,7 @@ def parser()->argparse.ArgumentParser:
 def main(argv=None)->int:
     "Run the command; a mistake in what was asked for is one line and exit code 2."
     a = parser().parse_args(argv)
+    if getattr(a, 'device', 'cpu') != 'cpu': os.environ.setdefault('CUDA_DEVICE_MAX_CONNECTIONS', '32') # so many streams reach the device without waiting for each other
     try: return a.fn(a)
     except (ValueError, FileNotFoundError) as e: print(f'fedcl: {e}', file=sys.stderr); return 2
     except KeyboardInterrupt: print('\nfedcl: interrupted; what is finished is kept, and the rest goes on next time', file=sys.stderr); return 130

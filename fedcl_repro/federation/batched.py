@@ -90,9 +90,9 @@ class Stack:
         self.fed, self.sweep, self.members, ready = fed, sweep, members, [m.client for m in members]
         self.net, self.opt = fed.nets[fed.arch[i]], sweep.opt or fed.opt
         keys = [k for k in first if not k.startswith('train.')]
-        alike = lambda k: k == 'round' or k not in self.buffers and k not in self.moving and all(c[k] is first[k] for c in ready)
+        alike = lambda k: k == 'round' or not k.startswith('opt.') and k not in self.buffers and k not in self.moving and all(c[k] is first[k] for c in ready)
         self.shared = {k: first[k] for k in keys if alike(k)}
-        self.fields = {k: torch.stack([c[k] for c in ready]) for k in keys if k not in self.shared}
+        self.fields = {k: torch.stack([c[k].to(first[k].device) for c in ready]) for k in keys if k not in self.shared} # a flag is on the CPU, or where a checkpoint was read to
         self.total = torch.zeros(len(ready), dtype=torch.double, device=fed.device)
         self.done = {}
 
@@ -108,9 +108,11 @@ class Stack:
         rest = {k: v for k, v in self.fields.items() if k not in leaves}
         with torch.enable_grad(), self.fed.arithmetic():
             loss, notes = vmap(self.loss, in_dims=(0, 0, 0, 0, 0, None if b.views is None else 0, 0))(leaves, rest, b.x, b.y, b.rows, b.views, b.noise)
-            grads = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
+            total = loss.sum()
+        grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True) # each product of the types it had on the way forward
         state = {k: v for k, v in self.fields.items() if k.startswith('opt.')} | {k: v.detach() for k, v in leaves.items()}
-        self.fields |= vmap(lambda c, g: self.opt.step(self.shared | c, g))(state, dict(zip(leaves, grads)))
+        update = lambda c, g: self.opt.step(self.shared | c, g)
+        self.fields |= (update if getattr(self.opt, 'elementwise', False) else vmap(update))(state, dict(zip(leaves, grads)))
         return loss.detach(), {k: v.detach() for k, v in notes.items()}
 
     def note(self, notes:dict):

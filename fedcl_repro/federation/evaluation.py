@@ -90,8 +90,7 @@ def linear_classifier(z, y, n_classes:int, rng, n_passes=100, batch_size=512, lr
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(opt, n_passes * steps)
     scores = lambda z: z @ w[:-1] + w[-1]
     for _ in range(n_passes):
-        for at in np.array_split(rng.permutation(len(y)), steps):
-            at = torch.from_numpy(at).to(y.device)
+        for at in torch.from_numpy(rng.permutation(len(y))).to(y.device).tensor_split(steps):
             opt.zero_grad(); F.cross_entropy(scores(z[at]), y[at]).backward(); opt.step(); falling.step()
     return lambda z: scores(score(z)).detach()
 

@@ -64,7 +64,8 @@ class Inbox:
     def shares(self)->Tensor: return shares(self.n)
     def mean(self, *prefixes:str)->dict:
         "Sample-weighted means of the fields: all that a server learns which only averages."
-        return {k: mix(self.shares(), v) for k, v in self.stack(*prefixes).items()}
+        shares = self.shares()
+        return {k: mix(shares, v) for k, v in self.stack(*prefixes).items()}
     def draw(self, what:str)->np.random.Generator: return stream(self.seed, 'server', what, self.round)
 
 # %% ../../nbs/federation/messages.ipynb #34368e47

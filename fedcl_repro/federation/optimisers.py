@@ -42,6 +42,7 @@ class SGD:
     momentum: float = 0.
     decay: float = 0.
     fresh: bool = True
+    elementwise = True
 
     def start(self, params): return under('opt.sgd.', {k: torch.zeros_like(v) for k, v in params.items()}) if self.momentum else {}
 
@@ -73,6 +74,7 @@ def clipped_sgd(*, lr=.1, momentum=.9, decay=5e-4, most=1., fresh=True, cosine_o
 class ClippedSGD(SGD):
     "SGD of gradients that are clipped first."
     most: float = 1.
+    elementwise = False
     def step(self, c, grads): return super().step(c, clipped(grads, self.most))
     def step_(self, c, grads): super().step_(c, clipped(grads, self.most))
 
@@ -94,6 +96,7 @@ class Adam:
     betas: tuple = (.9, .999)
     eps: float = 1e-8
     fresh: bool = False
+    elementwise = True
 
     def start(self, params):
         zeros = {k: torch.zeros_like(v) for k, v in params.items()}
@@ -106,7 +109,7 @@ class Adam:
             t = c['opt.t.' + k] + 1
             m = torch.lerp(c['opt.m.' + k], g, 1 - b1)
             v = b2 * c['opt.v.' + k] + (1 - b2) * g * g
-            unbias = lambda b: (1 - b**t.double()).to(g)
+            unbias = lambda b: (1 - b**t.double()).to(g).reshape(t.shape + (1,) * (g.ndim - t.ndim)) # t: of each stacked client, or a scalar
             new |= {'opt.t.' + k: t, 'opt.m.' + k: m, 'opt.v.' + k: v}
             new[k] = c[k] - rate(self.lr, c['round']) * (m / unbias(b1)) / ((v / unbias(b2)).sqrt() + self.eps)
         return new

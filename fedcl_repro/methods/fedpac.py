@@ -45,7 +45,7 @@ def combination(
 )->Tensor:       # (m, m) float64, rows sum to 1
     "Weights of all heads for each client; own heads only when nobody has data."
     if not data.any(): return torch.eye(len(V), dtype=torch.double, device=V.device)
-    weights = simplex_qp(head_costs(H, V)[:, data][:, :, data])
+    weights = simplex_qp(head_costs(H, V)[:, data][:, :, data].cpu()).to(V.device) # thousands of tiny steps, for which an accelerator is no place
     weights = torch.where(weights < 1e-3, 0., weights)
     full = torch.zeros(len(V), len(V), dtype=torch.double, device=V.device)
     full[:, data] = weights / weights.sum(1, keepdim=True)

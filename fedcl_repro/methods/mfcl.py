@@ -76,7 +76,8 @@ def train_rserver(pairs:int, batch_size:int, temp:float, lr, first:int):
         server = holding(server, inbox)
         tables = [m['z'] for i, m in zip(inbox.who, inbox.messages) if server['held'][i] and m['z'].shape[0]]
         if not tables: return server
-        todo = server_batches(tables, (inbox.round - first) % pairs, batch_size, inbox.draw('batches'))
+        room = 2**27 if inbox.compute.fed.device == 'cpu' else 2**32 # an accelerator waits less if it is asked for more at a time
+        todo = server_batches(tables, (inbox.round - first) % pairs, batch_size, inbox.draw('batches'), room)
         return inbox.compute.train(sweep, server, todo, inbox.round)
     return serve
 

@@ -111,6 +111,7 @@ def twin_norm(
     check(x, per_group, variant, paired)
     if not paired: return F.group_norm(x, x.shape[1] // per_group, weight, bias, eps)
     if variant == 'pooled' and not (x.device.type == 'cpu' and x.is_contiguous() and x.numel() >= LARGE): return side_by_side(x, weight, bias, per_group, eps)
+    x = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x # as group norm does under autocast
     return Written.apply(x.contiguous(), weight, bias, per_group, variant, eps)[0]
 
 # %% ../../nbs/parts/twin_norm.ipynb #55aa0818

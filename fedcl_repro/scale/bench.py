@@ -97,6 +97,7 @@ class Reference:
         with torch.no_grad():
             total = sum(self.sizes)
             for p, *ps in zip(self.globally.parameters(), *(c.parameters() for c in self.clients)): p.copy_(sum(n / total * q for n, q in zip(self.sizes, ps)))
+        if self.device != 'cpu': torch.cuda.synchronize()
         marks.append(time.perf_counter())
         for split in ('test', 'train'): self.check(split); marks.append(time.perf_counter())
         return dict(zip(('train', 'test', 'loss'), np.diff(marks)))
@@ -121,10 +122,10 @@ def bench_federations(work:Workload, n:int, device:str)->list: # of Fed
 
 class Engine:
     "An executor on the workload: training and the test of the merged models."
-    def __init__(self, work:Workload, executor:str, threads:int, device='cpu'):
+    def __init__(self, work:Workload, executor:str, threads:int, device='cpu', **settings):
         load_all('fedcl_repro.federation')
         (fed,) = bench_federations(work, 1, device)
-        self.execute, self.stages = EXECUTORS[executor].make(fed, threads), stages_of(Method(), 10**6)
+        self.execute, self.stages = EXECUTORS[executor].make(fed, threads, **settings), stages_of(Method(), 10**6)
         self.state = begin(fed)
 
     def round(self)->dict: # seconds of each part
@@ -156,9 +157,11 @@ class Abreast(Engine):
         for execute, state in zip(self.executes, self.states): evaluate(execute, self.stages, state, 'merged')
 
 def engine(work:Workload, folder:Path, name:str, threads:int, device='cpu'):
-    "The engine of that name: the reference, an executor, or, as `batched x5`, so many seeds side by side."
+    "The engine of that name: the reference, an executor, `graphs, 16 places`, or, as `batched x5`, so many seeds side by side."
     if name == 'reference': return Reference(work, folder, device)
-    return Abreast(work, int(name.split(' x')[1]), device) if ' x' in name else Engine(work, name, threads, device)
+    if ' x' in name: return Abreast(work, int(name.split(' x')[1]), device)
+    executor, _, places = name.partition(', ')
+    return Engine(work, executor, threads, device, **dict(places=int(places.split()[0])) if places else {})
 
 # %% ../../nbs/scale/bench.ipynb #c8f9d5c5
 def step_flops(work:Workload)->int:
@@ -187,19 +190,23 @@ def peak_flops(threads:int, device='cpu', n=2048)->float: # per second
 # %% ../../nbs/scale/bench.ipynb #4d8a1302
 def measure(work:Workload, device='cpu', threads=(1, 2), repeats=3, tell=print)->dict:
     "Time the engines in turn; a plain dict for JSON."
-    before = torch.get_num_threads()
-    names = [('reference', t) for t in threads] + [('loop', t) for t in threads] + ([('batched', 1), ('graphs', 1)] if device != 'cpu' or work.share < .1 else []) + ([('batched x5', 1)] if device != 'cpu' else [])
+    before, threads = torch.get_num_threads(), threads if device == 'cpu' else (1,)
+    if device != 'cpu': torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False # float32 for all, as in training
+    names = [('reference', t) for t in threads] + [('loop', t) for t in threads] + ([('batched', 1), ('graphs', 1)] if device != 'cpu' or work.share < .1 else []) + ([('graphs, 16 places', 1), ('graphs, 32 places', 1), ('batched x5', 1)] if device != 'cpu' else [])
     with tempfile.TemporaryDirectory() as folder:
         write_clients(work, Path(folder))
         engines = {(n, t): engine(work, Path(folder), n, t, device) for n, t in names}
         steps = sum(len(r) // work.batch_size or 1 for r in work.split()[2])
         samples, seconds, peaks = sum(map(len, work.split()[2])), {k: [] for k in engines}, {}
         for turn in range(repeats + 1):
-            for (n, t), this in engines.items():
+            for (n, t), this in [(k, engines[k]) for k in names]:
                 torch.set_num_threads(t if n == 'reference' else 1)
-                took = this.round()
+                try: took = this.round()
+                except RuntimeError as e:
+                    if device == 'cpu' or n == 'reference': raise
+                    tell(f'{n} does not run here: {e}'); names.remove((n, t)); continue
                 if turn: seconds[n, t].append(took)
-                if turn: tell(f"{n}, {t} threads: {', '.join(f'{k} {v:.2f} s' for k, v in took.items())}")
+                if turn or device != 'cpu': tell(f"{'' if turn else 'warming up: '}{n}, {t} threads: {', '.join(f'{k} {v:.3f} s' for k, v in took.items())}")
             for t in threads: peaks.setdefault(t, []).append(peak_flops(t, device))
     torch.set_num_threads(before)
     median = lambda k, *parts: statistics.median(sum(s[p] for p in parts) for s in seconds[k])
@@ -290,8 +297,8 @@ def markdown(found:dict)->str:
 
 def table(found:dict)->str:
     "The engines as lines of text."
-    head = f"{'engine':12} threads  s/round  samples/s  to reference  same work  of peak"
-    return '\n'.join([head] + [f"{e['name']:12} {e['threads']:7} {e['seconds_per_round']:8.2f} {e['samples_per_second']:10.0f} {e['ratio_to_reference']:12.2f}x {e['ratio_same_work']:9.2f}x {100 * e['share_of_peak']:7.0f} %" for e in found['engines']]
+    head = f"{'engine':17} threads  s/round  samples/s  to reference  same work  of peak"
+    return '\n'.join([head] + [f"{e['name']:17} {e['threads']:7} {e['seconds_per_round']:8.3f} {e['samples_per_second']:10.0f} {e['ratio_to_reference']:12.2f}x {e['ratio_same_work']:9.2f}x {100 * e['share_of_peak']:7.0f} %" for e in found['engines']]
                      + [f"{found['bytes_per_client'] / 1e6:.2f} MB a client between rounds (FedAvg, without moments)"])
 
 # %% ../../nbs/scale/bench.ipynb #d3aaaad1

@@ -68,7 +68,7 @@ def load_checkpoint(store:Store, id:str):
     "The last checkpoint of a run, or None."
     path = store.checkpoint(id)
     if not path.exists(): return None
-    try: return torch.load(path, weights_only=True)
+    try: return torch.load(path, weights_only=True, map_location='cpu') # also where the accelerator of its time is missing
     except Exception as e: warnings.warn(f'the checkpoint {path} cannot be read ({type(e).__name__}): the run starts again'); return None
 
 # %% ../../nbs/study/store.ipynb #9aaf2b38

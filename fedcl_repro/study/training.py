@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'SHARED', 'ABREAST', 'measure', 'sampled', 'represented', 'silhouette', 'separations', 'provenance',
-           'deterministic', 'executor_for', 'fastest', 'ready', 'choose_executor', 'OutOfTime', 'Busy', 'one_core',
-           'freeze', 'thaw', 'train', 'Outcome', 'attempt', 'Progress', 'in_processes', 'quiet_worker', 'cores',
-           'train_all', 'described', 'in_short', 'read_rows', 'alike', 'side_by_side', 'begun_by', 'way', 'in_groups']
+           'deterministic', 'arithmetic', 'executor_for', 'fastest', 'ready', 'choose_executor', 'OutOfTime', 'Busy',
+           'one_core', 'freeze', 'thaw', 'train', 'Outcome', 'attempt', 'Progress', 'in_processes', 'quiet_worker',
+           'cores', 'train_all', 'described', 'in_short', 'read_rows', 'alike', 'side_by_side', 'begun_by', 'way',
+           'in_groups']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -83,7 +84,9 @@ def separations(fed, sample:dict, r:int, owner:str)->list: # of tuples in the or
 # %% ../../nbs/study/training.ipynb #46411dd1
 def provenance(run:Run, data_root, device:str, seconds:float)->dict:
     "Where a result comes from."
-    git = lambda *a: subprocess.run(['git', *a], cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip() if '__file__' in globals() else ''
+    def git(*a):
+        try: return subprocess.run(['git', *a], cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip() if '__file__' in globals() else ''
+        except OSError: return '' # a machine without git
     return dict(config=config(run), package=fedcl_repro.__version__, commit=git('rev-parse', 'HEAD') or None, dirty=bool(git('status', '--porcelain', '--', '.')),
                 torch=torch.__version__, python=platform.python_version(), machine=platform.machine(), seconds=round(seconds, 1),
                 device=torch.cuda.get_device_name() if device.startswith('cuda') else 'cpu', data=dataset(run.data, str(find_root(data_root))).fidelity)
@@ -92,8 +95,14 @@ def provenance(run:Run, data_root, device:str, seconds:float)->dict:
 def deterministic(device:str):
     "Ask an accelerator for the same bits every time; what it has no such way for, it says in a warning."
     if device.startswith('cuda'):
-        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
+        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')         # read at the first matrix product of the process
         torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False         # else each new tensor is written twice
+
+def arithmetic(run:Run, device:str):
+    "Set what the whole process calculates with, before anything is calculated."
+    deterministic(device)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.tf32
 
 def executor_for(fed, name:str, workers:int, *seat):
     "The executor of that name. `seat`: for `side_by_side`, the meeting and the place there."
@@ -154,9 +163,8 @@ def train(run:Run, store:Store, *, workers=1, device='cpu', data_root=None, exec
         if store.has(id): progress(run.n_rounds); return id
         if not mine: raise Busy(f'run {id} is being trained by another process')
         if time.monotonic() >= deadline: raise OutOfTime(f'run {id} was not begun')
+        arithmetic(run, device)
         fed, todo, owner = federation(run, data_root, device), seat[0].stages if seat else stages(run), methods()[run.method.name].about['owner']
-        deterministic(device)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.tf32
         found = load_checkpoint(store, id)
         executor = found['executor'] if found and executor == 'auto' else choose_executor(fed, todo, executor) # a run ends with the executor it began with
         execute, clock = executor_for(fed, executor, workers, *seat), seat[0].clock if seat else time.monotonic
@@ -298,6 +306,7 @@ def way(runs:list, options:dict)->str:
     "The executor that is fastest for runs which differ in their seeds; if that cannot be found out, `auto`, and each run will say why."
     device, data_root = options['device'], options['data_root']
     if time.monotonic() >= options['deadline']: return 'auto'
+    arithmetic(runs[0], device)
     try: return fastest([federation(r, data_root, device) for r in runs], stages(runs[0]), ('graphs', 'batched', 'side_by_side'))
     except Exception: return 'auto'
 
