@@ -74,7 +74,8 @@ def section(page:dict, verdicts:list)->str:
     name = f"{page['paper']}/{page['artifact']}"
     failed = f'<p class="failed">This page failed: {html.escape(page["error"][:1500])}</p>' if page['status'] == 'failed' else ''
     path = Path(page['path'])
-    body = body_of(path) if path.exists() else ''
+    try: body = body_of(path) if path.exists() else ''
+    except ValueError: body = '' # cut off, on a full disk
     return (f'<h2 id="{name}">{html.escape(name)}: {html.escape(page["title"])}</h2>\n<p>{chips(verdicts)} <span class="soft">{page["seconds"]:.0f} s</span> '
             f'<a href="notebooks/{path.name}">executed notebook</a></p>\n{failed}{body}')
 
