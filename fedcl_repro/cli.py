@@ -30,7 +30,7 @@ from .study.experiments import PROFILES, committed, committed_verdicts, default_
 from .study.runs import REGISTERS, Run, methods, run_id
 from .study.store import Store, write_text
 from .study.training import cores, read_rows, train_all
-from .study.verdicts import summary, verdict_counts
+from .study.verdicts import OURS, summary, verdict_counts
 
 # %% ../nbs/cli.ipynb #6fd45399
 def chosen(names:list, everything=False)->list: # of experiment names
@@ -235,7 +235,7 @@ def status_table()->str: # Markdown
     silent = {None: 'not run', 'needs no training': 'on its page'}
     for name, e in experiments().items():
         profile, verdicts = committed_verdicts(name)
-        counts = ', '.join(f'{k} {v}' for k, v in verdict_counts(verdicts).items() if v) or silent[profile]
+        counts = ', '.join(f'{k} {v}' for k, v in verdict_counts([v for v in verdicts if v.source != OURS]).items() if v) or silent[profile]
         lines.append(f"| [{name}](nbs/papers/{name}.ipynb) | {e.about['title']} | {profile or '-'} | {counts} |")
     return '\n'.join(lines)
 
