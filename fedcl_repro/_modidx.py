@@ -1902,6 +1902,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                              'fedcl_repro.study.published.wrong_average': ( 'study/published.html#wrong_average',
                                                                                             'fedcl_repro/study/published.py')},
             'fedcl_repro.study.report': { 'fedcl_repro.study.report.body_of': ('study/report.html#body_of', 'fedcl_repro/study/report.py'),
+                                          'fedcl_repro.study.report.chip': ('study/report.html#chip', 'fedcl_repro/study/report.py'),
                                           'fedcl_repro.study.report.chips': ('study/report.html#chips', 'fedcl_repro/study/report.py'),
                                           'fedcl_repro.study.report.headline': ( 'study/report.html#headline',
                                                                                  'fedcl_repro/study/report.py'),
