@@ -4,19 +4,25 @@
 
 # %% auto #0
 __all__ = ['chosen', 'checked_parameters', 'notebook_of', 'execute_page', 'share_cores', 'execute_pages', 'available_runs',
-           'tell_problems', 'reproduce', 'read_verdicts', 'one_run', 'notes_of', 'run', 'print_summary', 'listing',
-           'show_list', 'show_data', 'status_table', 'speed_table', 'put', 'with_tables', 'write_pictures', 'report',
-           'bench', 'common', 'parser', 'main', 'entry']
+           'check_folder', 'check_device', 'tell_problems', 'reproduce', 'read_verdicts', 'one_run', 'notes_of',
+           'check_options', 'wanted_runs', 'run', 'print_summary', 'listing', 'show_list', 'show_data', 'status_table',
+           'speed_table', 'put', 'with_tables', 'write_pictures', 'report', 'bench', 'between', 'common', 'parser',
+           'main', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
 import json
+import math
 import os
 import platform
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+
+import torch
 
 import fedcl_repro
 from .core import parse_value
@@ -25,7 +31,7 @@ from .study.experiments import PROFILES, committed, committed_verdicts, default_
 from .study.runs import REGISTERS, Run, methods, run_id
 from .study.store import Store, write_text
 from .study.training import cores, read_rows, train_all
-from .study.verdicts import summary, verdict_counts
+from .study.verdicts import OURS, summary, verdict_counts
 
 # %% ../nbs/cli.ipynb #6fd45399
 def chosen(names:list, everything=False)->list: # of experiment names
@@ -73,6 +79,7 @@ def execute_page(name:str, notebook:str, out:str, parameters:dict)->dict:
     start, error = time.monotonic(), ''
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     try: papermill.execute_notebook(notebook, out, parameters=parameters, progress_bar=False, log_output=False, cwd=os.getcwd(), extra_arguments=['--IPKernelApp.log_level=50']) # the kernel keeps its notes to itself
+    except papermill.PapermillExecutionError as e: error = f'{e.ename}: {e.evalue}'
     except Exception as e: error = f'{type(e).__name__}: {e}'
     paper, artifact = name.split('/')
     return dict(paper=paper, artifact=artifact, title=experiments()[name].about['title'], path=out, status='failed' if error else 'ok', seconds=time.monotonic() - start, error=error)
@@ -105,6 +112,19 @@ def available_runs(names:list, profile:str, data_root, seeds=0)->list: # of Run
     runs = dict.fromkeys(r for n in names for r in runs_of(n, profile) if not seeds or r.seed < seeds)
     return [r for r in runs if has_data(str(r.data), data_root)]
 
+def check_folder(path, option:str):
+    "Refuse a folder that cannot be made or written to, before any work."
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as e: raise ValueError(f'cannot write to the folder {path} ({os.strerror(e.errno)}): name another one with {option}') from e
+
+def check_device(device:str):
+    "Refuse a device that is not here, before any work."
+    if device != 'cpu' and device.split(':')[0] != 'cuda': raise ValueError(f"the device must be 'cpu' or 'cuda', got {device!r}")
+    try: torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as e: raise ValueError(f"{device!r} is not here ({str(e).splitlines()[0]}): use --device cpu") from e
+
 def tell_problems(outcomes)->int:
     "Print what was not finished; how many failed. Of many that the time did not reach, their number."
     waiting = [o for o in outcomes if o.word == 'out of time']
@@ -120,6 +140,7 @@ def reproduce(a)->int:
     start, names, out = time.monotonic(), chosen(a.names, a.all), Path(a.out)
     for n in names: checked_parameters(notebook_of(n), dict(profile=a.profile))
     store, root = Store(a.store or default_store()), a.data_root or None
+    check_device(a.device); check_folder(store.root, '--store'); check_folder(out, '--out')
     print(f"{len(names)} pages in profile {a.profile}: {', '.join(names)}")
     failed = tell_problems(train_all(available_runs(names, a.profile, root, a.seeds), store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
     parameters = dict(store=str(store.root.resolve()), data_root=str(Path(root).resolve()) if root else '', device=a.device, seeds=a.seeds, train=False)
@@ -151,15 +172,30 @@ def notes_of(given:list)->dict: # name of a data set, or '' for all -> note
     cut = [(whole, *whole.partition('=')[::2]) for whole in given]
     return dict((name, text) if name in DATASETS else ('', whole) for whole, name, text in cut)
 
+def check_options(a):
+    "Refuse options that would do nothing: those of a single run without one, those of experiments with one."
+    idle = (['names of experiments'] if a.names else []) + [f'--{k}' for k in ('all', 'seeds', 'save', 'note') if getattr(a, k)] + (['--profile'] if a.profile != 'quick' else [])
+    if a.method and idle: raise ValueError(f"--method is about a single run, {', '.join(idle)} about experiments: use --data, --partition and --set NAME=VALUE, or leave --method out")
+    idle = [f'--{k}' for k in ('data', 'partition', 'set') if getattr(a, k)]
+    if idle and not a.method: raise ValueError(f"{', '.join(idle)} changes a single run: say which with --method; the runs of an experiment are fixed")
+    if a.note and not a.save: raise ValueError('--note is kept with saved rows: add --save')
+
+def wanted_runs(names:list, a, root)->list: # of Run
+    "The runs of experiments that are to be trained; refuses to do nothing."
+    runs = available_runs(names, a.profile, root, a.seeds)
+    if runs or a.save: return runs
+    if any(runs_of(n, a.profile) for n in names): raise ValueError('nothing to train: the data are not here (`fedcl data` lists what is); the profile quick needs none')
+    raise ValueError(f"{', '.join(names)}: nothing to train in profile {a.profile}; `fedcl reproduce {' '.join(names)}` makes the page")
+
 def run(a)->int:
     "Train experiments, or a single run, without notebooks."
+    check_options(a)
     store, root = Store(a.store or default_store()), a.data_root or None
-    if a.method:
-        single = one_run(a)
-        runs = [single]
-    else: runs = available_runs(chosen(a.names, a.all), a.profile, root, a.seeds)
+    single = one_run(a) if a.method else None
+    runs = [single] if single else wanted_runs(chosen(a.names, a.all), a, root)
+    check_device(a.device); check_folder(store.root, '--store')
     failed = tell_problems(train_all(runs, store, jobs=a.jobs, minutes=a.minutes, device=a.device, data_root=root))
-    if a.method and store.has(run_id(single, root)): print_summary(single, store, root)
+    if single and store.has(run_id(single, root)): print_summary(single, store, root)
     if a.save:
         own = [n for n in chosen(a.names, a.all) if runs_of(n, a.profile) and experiments()[n].about['kind'] != 'claims'] # these have no rows of their own
         for n in own: print(f'saved: {save_results(n, a.profile, store, root, notes_of(a.note))}')
@@ -168,7 +204,7 @@ def run(a)->int:
 def print_summary(single:Run, store:Store, data_root):
     "Accuracy of one run at its last round."
     rows = read_rows([single], store, data_root)
-    print(f'run {run_id(single, data_root)}: {single}')
+    print(f'run {run_id(single, data_root)}: ' + ', '.join(f'{k}={v}' for k, v in vars(single).items()))
     for moment in ('merged', 'trained'):
         for r in summary(rows, moment).itertuples(): print(f'  {moment:8} micro {r.micro:.2f} %  macro {r.macro:.2f} %  sd over clients {r.sd_clients:.2f}')
 
@@ -204,7 +240,7 @@ def status_table()->str: # Markdown
     silent = {None: 'not run', 'needs no training': 'on its page'}
     for name, e in experiments().items():
         profile, verdicts = committed_verdicts(name)
-        counts = ', '.join(f'{k} {v}' for k, v in verdict_counts(verdicts).items() if v) or silent[profile]
+        counts = ', '.join(f'{k} {v}' for k, v in verdict_counts([v for v in verdicts if v.source != OURS]).items() if v) or silent[profile]
         lines.append(f"| [{name}](nbs/papers/{name}.ipynb) | {e.about['title']} | {profile or '-'} | {counts} |")
     return '\n'.join(lines)
 
@@ -247,6 +283,7 @@ def report(a)->int:
 def bench(a)->int:
     "Time the executors against a plain simulator and the machine's peak."
     from fedcl_repro.scale import bench as b
+    check_device(a.device)
     found = b.measure(b.Workload(share=a.share), a.device, tuple(a.threads), a.repeats)
     grown, shares = (b.growth(), b.where_time_goes(b.Workload(share=min(a.share, .05)))) if a.device == 'cpu' else (None, None)
     print(b.table(found))
@@ -259,14 +296,24 @@ def bench(a)->int:
     return 0
 
 # %% ../nbs/cli.ipynb #7b61fe0d
+def between(least, most=math.inf)->Callable: # text -> number, of the type of `least`
+    "A reader for an option's number: refuses what lies outside."
+    kind, range_ = type(least), f'at least {least}' if most == math.inf else f'from {least} to {most}'
+    def read(text):
+        try: v = kind(text)
+        except ValueError: v = math.nan
+        if not least <= v <= most: raise argparse.ArgumentTypeError(f"must be {'a whole number' if kind is int else 'a number'}, {range_}, got {text!r}")
+        return v
+    return read
+
 def common(p):
     "Options of the verbs that train."
     p.add_argument('names', nargs='*', metavar='PAPER[/ARTIFACT]', help='what; without any, the highlights')
     p.add_argument('--all', action='store_true', help='everything')
     p.add_argument('--profile', default='quick', choices=PROFILES, help='quick: digits, minutes; lite: the papers\' data, smaller, hours; paper: as published')
-    p.add_argument('--seeds', type=int, default=0, help='how many seeds of each run (0: all that the profile has)')
-    p.add_argument('--jobs', type=int, default=0, help='runs and notebooks at a time (0: one for each core; on an accelerator, up to five runs that differ in their seeds side by side)')
-    p.add_argument('--minutes', type=float, default=0., help='time budget for training; what is unfinished goes on next time (0: none)')
+    p.add_argument('--seeds', type=between(0), default=0, help='how many seeds of each run (0: all that the profile has)')
+    p.add_argument('--jobs', type=between(0), default=0, help='runs and notebooks at a time (0: one for each core; on an accelerator, up to five runs that differ in their seeds side by side)')
+    p.add_argument('--minutes', type=between(0.), default=0., help='time budget for training; what is unfinished goes on next time (0: none)')
     p.add_argument('--store', default='', help='folder of the runs (else FEDCL_STORE, else runs/ in the clone)')
     p.add_argument('--device', default='cpu', help='cpu or cuda')
     p.add_argument('--data-root', default='', help='folder of the data (else FEDCL_DATA, else ~/.cache/fedcl_repro)')
@@ -292,8 +339,8 @@ def parser()->argparse.ArgumentParser:
     p = verb('list', show_list); p.add_argument('what', choices=('methods', 'experiments', 'datasets')); p.add_argument('--json', action='store_true')
     p = verb('data', show_data); p.add_argument('--data-root', default=''); p.add_argument('--json', action='store_true')
     p = verb('report', report); p.add_argument('--readme', action='store_true', help="rewrite the README's tables and pictures")
-    p = verb('bench', bench); p.add_argument('--device', default='cpu'); p.add_argument('--threads', type=int, nargs='+', default=[1, 2])
-    p.add_argument('--share', type=float, default=1., help='share of the 60,000 images'); p.add_argument('--repeats', type=int, default=3)
+    p = verb('bench', bench); p.add_argument('--device', default='cpu'); p.add_argument('--threads', type=between(1), nargs='+', default=[1, 2])
+    p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the 60,000 images'); p.add_argument('--repeats', type=between(1), default=3)
     p.add_argument('--json', metavar='FILE'); p.add_argument('--figure', metavar='FILE')
     return top
 
@@ -302,7 +349,8 @@ def main(argv=None)->int:
     a = parser().parse_args(argv)
     if getattr(a, 'device', 'cpu') != 'cpu': os.environ.setdefault('CUDA_DEVICE_MAX_CONNECTIONS', '32') # so many streams reach the device without waiting for each other
     try: return a.fn(a)
-    except (ValueError, FileNotFoundError) as e: print(f'fedcl: {e}', file=sys.stderr); return 2
+    except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()); return 0 # whoever read has read enough
+    except (ValueError, OSError) as e: print(f'fedcl: {e}', file=sys.stderr); return 2
     except KeyboardInterrupt: print('\nfedcl: interrupted; what is finished is kept, and the rest goes on next time', file=sys.stderr); return 130
 
 # %% ../nbs/cli.ipynb #d57a58e9

@@ -137,7 +137,7 @@ def explain(error:OSError, path):
 def whole(path:Path):
     "Write a file or folder beside its place, then rename it into it; nothing half-written is ever seen there."
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix='.new-', dir=path.parent)) / path.name
+    new = Path(tempfile.mkdtemp(prefix=f'.new-{path.name}-', dir=path.parent)) / path.name
     try:
         yield new
         if path.is_dir(): shutil.rmtree(path)

@@ -1,15 +1,11 @@
 """Real data sets where they are present; what must hold of any data root."""
-import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedcl_repro.data.datasets import find_root, load
 from fedcl_repro.study.runs import Run, shards
-
-SHARED = Path(__file__).parents[2]/'shared'/'data'
 
 
 def real(name):

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -48,7 +47,7 @@ def test_killed_and_started_again(tmp_path, whole):
     assert rest[0] >= 7, 'a checkpoint a round: at most the round since the last is trained again'
     id = run_id(Run.of('fedcosr', **RUN))
     assert (tmp_path/id/'rows.csv').read_bytes() == whole
-    assert not list(tmp_path.glob('*.ckpt')) and not [p for p in tmp_path.glob('.new-*') if p.is_dir() and any(p.iterdir()) and p.stat().st_mtime > time.time()]
+    assert not list(tmp_path.glob('*.ckpt')) and not list(tmp_path.glob('.new-*')), 'what a killed process was writing is cleaned up'
 
 
 def test_two_processes_on_one_store(tmp_path, whole):

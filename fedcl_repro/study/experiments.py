@@ -24,6 +24,7 @@ from .representations import MAP, maps_of
 from .runs import Run, config, dataset, run_id
 from .store import Store, write_text
 from .training import SHARED, described, read_rows, train_all
+from .verdicts import OURS
 
 # %% ../../nbs/study/experiments.ipynb #a9a2489e
 PROFILES = ('quick', 'lite', 'paper')
@@ -153,9 +154,12 @@ def committed(name:str, profile:str)->pd.DataFrame:
 def maps_path(path:Path)->Path: return path.with_name(path.stem + '-maps.csv')
 
 def committed_maps(name:str, profile:str)->pd.DataFrame: # run, client, label, x, y, nearest
-    "The committed maps of an experiment; empty if there are none."
-    path = maps_path(committed_path(name, profile))
-    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=MAP)
+    "The committed maps of an experiment's runs, with whatever artifact of its paper; empty if there are none."
+    found, maps = committed_runs(name, profile), {}
+    for path in sorted(committed_path(name, profile).parent.glob(f'*-{profile}-maps.csv')):
+        for run, m in pd.read_csv(path).groupby('run', sort=False): maps.setdefault(run, m)
+    own = [m for run, m in maps.items() if run in found]
+    return pd.concat(own, ignore_index=True) if own else pd.DataFrame(columns=MAP)
 
 def committed_note(name:str, profile:str)->str:
     "What was noted when the rows were committed, such as where the data came from."
@@ -170,8 +174,8 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts), of the largest p
     "What the committed rows say, if they answer anything, or, of an experiment without runs, what its judge says."
     if not runs_of(name, 'paper'): return 'needs no training', list(verdicts_alone(name))
     for profile in reversed(PROFILES):
-        rows = committed(name, profile)
-        verdicts = experiments()[name].about['judge'](rows, profile) if len(rows) else []
+        rows, about = committed(name, profile), experiments()[name].about
+        verdicts = [*about['judge'](rows, profile), *(about['judge_maps'](committed_maps(name, profile), rows, profile) if 'judge_maps' in about else [])] if len(rows) else []
         if any(v.word != 'not run' for v in verdicts): return profile, verdicts
     return None, []
 
@@ -188,6 +192,7 @@ def claims_page(paper:str, title:str, more=lambda rows, profile: []):
     others = lambda: [n for n, e in experiments().items() if e.about['paper'] == paper and n != f'{paper}/claims']
     def judge(rows, profile):
         said = lambda n: EXPERIMENTS[n].about['judge'](belonging(rows, n, profile), profile) if runs_of(n, 'paper') else verdicts_alone(n)
-        found = [v for n in others() for v in said(n) if v.kind == 'claim']
+        found = [v for n in others() for v in said(n) if v.kind == 'claim' and v.source != OURS]
         return list(dict.fromkeys(found + more(rows, profile)))
-    EXPERIMENTS.add(f'{paper}/claims', paper=paper, artifact='claims', kind='claims', title=title, judge=judge)(lambda profile: [r for n in others() for r in EXPERIMENTS[n].make(profile)])
+    def judge_maps(maps, rows, profile): return [v for n in others() if 'judge_maps' in EXPERIMENTS[n].about for v in EXPERIMENTS[n].about['judge_maps'](maps, belonging(rows, n, profile), profile)]
+    EXPERIMENTS.add(f'{paper}/claims', paper=paper, artifact='claims', kind='claims', title=title, judge=judge, judge_maps=judge_maps)(lambda profile: [r for n in others() for r in EXPERIMENTS[n].make(profile)])

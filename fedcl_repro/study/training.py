@@ -244,7 +244,10 @@ def cores()->int:
 def train_all(runs, store:Store, *, jobs=0, minutes=0., device='cpu', data_root=None, executor='auto', quiet=False, wait=True)->list: # of Outcome
     "Train what the store lacks. `jobs`: runs at a time, 0 for one a core, or `ABREAST` on an accelerator; `minutes`: a time budget, 0 for none. `wait`: for runs that another process trains."
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
-    todo = [r for r in dict.fromkeys(runs) if not store.has(run_id(r, data_root))]
+    todo = []
+    for r in dict.fromkeys(runs):
+        if store.has(id := run_id(r, data_root)): store.check(id) # a damaged run is found before any work
+        else: todo.append(r)
     if not todo: return []
     in_turn = device != 'cpu' or executor == 'side_by_side'
     processes = 1 if in_turn else min(jobs or cores(), len(todo))

@@ -10,7 +10,7 @@ __all__ = ['ABOUT', 'printed_tables', 'place_of', 'printed_claims', 'pairs', 'mi
 import pandas as pd
 
 from .robustness import printed3, with_column3
-from .settings import N_CLASSES, PATHOLOGICAL, PRACTICAL, TITLES, everyone, lacking, printed, with_column
+from .settings import N_CLASSES, PATHOLOGICAL, PRACTICAL, TITLES, everyone, lacking, printed, their_rows, with_column
 from ...study.experiments import belonging, claims_page
 from ...study.verdicts import Verdict, claim, per_round, verdict_counts
 
@@ -71,7 +71,7 @@ def missing_in(two, wanted)->str: # empty if nothing is
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #e3fcb8ea
 def judge_changes(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Claims that compare a column of Table III with Table II."
-    out, every, fits = [], everyone(), profile != 'quick'
+    out, every, fits, rows = [], everyone(), profile != 'quick', their_rows(rows)
     def say(what, place, two, wanted, ask, tell):
         lacks = missing_in(two, wanted)
         out.append(claim(what, [] if lacks else ask(*two[:2]), lacks or f'{tell(*two[:2])}, after {two[2]} rounds', f'FedCoSR {place}', fits))

@@ -6,9 +6,10 @@
 __all__ = ['CLASSES', 'TITLES', 'ABLATIONS', 'SIZES', 'MOON_ON_100', 'MORE_COLUMNS', 'SMALLER', 'PRACTICAL', 'PATHOLOGICAL',
            'MOMENTS', 'READINGS', 'N_CLASSES', 'WELL_PERFORMING', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'IMAGES',
            'ABLATED', 'LESS_FAIR', 'LEAST', 'columns', 'compared', 'runs', 'fitted', 'plain', 'with_column', 'printed',
-           'readings', 'side_by_side', 'table2_cells', 'by_seed', 'rank', 'where', 'everyone', 'lacking',
-           'claim_of_all', 'margins', 'judge_margins', 'judge_table2', 'draw_curves', 'table2', 'two_ways', 'nearest',
-           'judge_compat', 'compat', 'judge_fig4', 'fig4', 'late_and_early', 'judge_fig5', 'fig5', 'judge_fig8', 'fig8']
+           'readings', 'side_by_side', 'table2_cells', 'by_seed', 'rank', 'where', 'of_the_paper', 'their_rows',
+           'everyone', 'lacking', 'claim_of_all', 'margins', 'judge_margins', 'judge_table2', 'draw_curves', 'table2',
+           'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'late_and_early', 'judge_fig5',
+           'fig5', 'judge_fig8', 'fig8']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -96,7 +97,8 @@ def side_by_side(printed, cells:pd.DataFrame, ours:pd.DataFrame, column:list)->d
     table = pd.concat([pd.DataFrame(papers), ours, pd.DataFrame({('pooled, merged', n): value(cells, k) for n, k in (('diff.', 'difference'), ('verdict', 'verdict'))})], axis=1)
     of = lambda k: table.xs(k, level=column if len(column) > 1 else column[0])
     done = table[('ours, merged', 'pooled')].notna().groupby(level=column).any()
-    return {k: of(k).reindex([l for l in printed('fedcosr', 'accuracy').label.unique() if l in of(k).index]).rename_axis(None) for k in dict.fromkeys(ours.index.droplevel('label')) if done[k]}
+    order = {l: i for i, l in enumerate(printed('fedcosr', 'accuracy').label.unique())} # what the paper lacks comes last
+    return {k: of(k).loc[sorted(of(k).index, key=lambda l: order.get(l, len(order)))].rename_axis(None) for k in dict.fromkeys(ours.index.droplevel('label')) if done[k]}
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8429e01a
 def table2_cells(rows:pd.DataFrame, profile:str, paper='fedcosr', metric='accuracy', moment='merged', at='last')->pd.DataFrame:
@@ -118,9 +120,18 @@ def rank(table:pd.DataFrame, label='FedCoSR', ascending=False)->pd.Series:
 def where(split, data, profile)->str: return f"{split} {TITLES[data]}" + (' (digits stand in)' if profile == 'quick' else '')
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #e2fae1f1
+def of_the_paper()->list: # names
+    "The compared methods that Table II prints, and not those that were added to it later."
+    known = set(printed('fedcosr', 'table2').label)
+    return [m for m in compared() if methods()[m].about['title'] in known]
+
+def their_rows(rows:pd.DataFrame)->pd.DataFrame:
+    "Rows of the methods that the paper compares: a claim is about these."
+    return rows[rows.method.isin(of_the_paper())] if len(rows) else rows
+
 def everyone()->list: # of labels
-    "What a table calls the compared methods; every profile trains them all in each of its columns."
-    return [methods()[m].about['title'] for m in compared()]
+    "What a table calls the methods that the paper compares; every profile trains them all in each of its columns."
+    return [methods()[m].about['title'] for m in of_the_paper()]
 
 def lacking(have, wanted, own='FedCoSR')->str: # empty if nothing is missing
     "Which part of the methods is there, if not all that are `wanted`."
@@ -156,7 +167,7 @@ def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #57ef4062
 def judge_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Cells of both papers' Table II and the claims about it."
-    out, fits = [], profile != 'quick'
+    out, fits, rows = [], profile != 'quick', their_rows(rows)
     for (split, data), t in (by_seed(rows) if len(rows) else {}).items():
         ask = lambda what, place, table, answer, tell, wanted=everyone(): out.append(claim_of_all(f'{what}: {where(split, data, profile)}', table, wanted, answer, tell, f'FedCoSR {place}', fits))
         lowest = lambda t: rank(t, ascending=True)

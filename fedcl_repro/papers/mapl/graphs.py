@@ -142,7 +142,7 @@ def nearness(m:pd.DataFrame, same:np.ndarray, what:str)->dict:
 def maps_about(maps:pd.DataFrame, rows:pd.DataFrame): # yields (the run's row with scenario, data and rounds; its map)
     "Each map with what its run was."
     about = with_scenario(rows.drop_duplicates('run').assign(rounds=lambda t: t.run.map(rows.groupby('run')['round'].max()))).set_index('run')
-    for run, m in maps.groupby('run', sort=False): yield about.loc[run], m
+    for run, m in maps[maps.run.isin(about.index)].groupby('run', sort=False): yield about.loc[run], m
 
 def draw_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->pd.DataFrame: # one line a run
     "Draw the maps of the first seed; of all, whether nearness goes by cluster or by architecture."
@@ -173,10 +173,10 @@ def graph_runs(profile, scenario)->list:
     ends = {} if profile != 'paper' else dict(n_clients=10)
     return [r for n in ((50, 200) if profile == 'paper' else (SIZES[profile]['base']['n_rounds'],)) for r in runs(['MAPL'], profile, (scenario,), data=data, **ends, n_rounds=n)]
 
-@EXPERIMENTS.add('mapl/fig4', paper='mapl', artifact='fig4', picture=draw_graph, kind='figure', highlight=True, title='The learned graph, Scenario 1', judge=judge_graph, tables=True, maps=True)
+@EXPERIMENTS.add('mapl/fig4', paper='mapl', artifact='fig4', picture=draw_graph, kind='figure', highlight=True, title='The learned graph, Scenario 1', judge=judge_graph, judge_maps=lambda *given: judge_maps(*given), tables=True, maps=True) # defined below
 def fig4(profile): return graph_runs(profile, 1)
 
-@EXPERIMENTS.add('mapl/fig6', paper='mapl', artifact='fig6', kind='figure', title='The learned graph, Scenario 2', judge=judge_graph, tables=True, maps=True)
+@EXPERIMENTS.add('mapl/fig6', paper='mapl', artifact='fig6', kind='figure', title='The learned graph, Scenario 2', judge=judge_graph, judge_maps=lambda *given: judge_maps(*given), tables=True, maps=True)
 def fig6(profile): return graph_runs(profile, 2)
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #d50662e3
