@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ from fedcl_repro.study.training import train
 RUN = dict(n_rounds=12, seed=7)
 CODE = '''
 import sys
+import time
 from fedcl_repro.study.runs import Run
 from fedcl_repro.study.store import Store
 from fedcl_repro.study.training import train
@@ -68,3 +70,30 @@ def test_a_time_budget_stops_cleanly(tmp_path, capsys):
 def test_a_failed_run_is_told_by_the_exit_code_and_keeps_the_rest(tmp_path, capsys):
     assert main(['run', '--method', 'fedavg', '--set', 'optimiser=sgd(lr=1e30)', '--store', str(tmp_path)]) == 1
     assert 'FedAvg: the loss of client' in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists('/proc/self/task'), reason='needs /proc to see children')
+def test_no_worker_outlives_a_killed_command(tmp_path):
+    p = subprocess.Popen([sys.executable, '-m', 'fedcl_repro.cli', 'run', 'fedcosr/table2', '--seeds', '1', '--jobs', '2', '--store', str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: len(workers(p.pid)) >= 4, 'two workers beside their helpers')
+    children = workers(p.pid)
+    p.kill(); p.wait()
+    until(lambda: not any(alive(c) for c in children), 'the end of the workers')
+
+
+def workers(pid):
+    with open(f'/proc/{pid}/task/{pid}/children') as f: return f.read().split()
+
+
+def alive(pid):
+    "Whether a process runs; one that only waits to be buried does not."
+    try:
+        with open(f'/proc/{pid}/stat') as f: return f.read().rpartition(')')[2].split()[0] != 'Z'
+    except OSError: return False
+
+
+def until(holds, what, seconds=120):
+    for _ in range(10 * seconds):
+        if holds(): return
+        time.sleep(.1)
+    raise AssertionError(f'waited {seconds} s for {what}')

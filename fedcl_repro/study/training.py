@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['COLUMNS', 'SHARED', 'ABREAST', 'measure', 'sampled', 'represented', 'silhouette', 'separations', 'provenance',
            'deterministic', 'arithmetic', 'executor_for', 'fastest', 'ready', 'choose_executor', 'OutOfTime', 'Busy',
-           'one_core', 'freeze', 'thaw', 'train', 'Outcome', 'attempt', 'Progress', 'in_processes', 'quiet_worker',
-           'cores', 'train_all', 'described', 'in_short', 'read_rows', 'alike', 'side_by_side', 'begun_by', 'way',
-           'in_groups']
+           'one_core', 'freeze', 'thaw', 'train', 'Outcome', 'attempt', 'Progress', 'in_processes', 'with_parent',
+           'quiet_worker', 'cores', 'train_all', 'described', 'in_short', 'read_rows', 'alike', 'side_by_side',
+           'begun_by', 'way', 'in_groups']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -16,10 +16,13 @@ import multiprocessing
 import os
 import platform
 import subprocess
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import wait as wait_for
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 
 import numpy as np
@@ -222,7 +225,9 @@ class Progress:
 def in_processes(runs:list, root, jobs:int, options:dict, progress)->list:
     "Outcomes of runs trained in processes of their own."
     context = multiprocessing.get_context('spawn')
-    with context.Manager() as manager, ProcessPoolExecutor(jobs, context, initializer=quiet_worker) as pool:
+    manager = SyncManager(ctx=context)
+    manager.start(with_parent)
+    with manager, ProcessPoolExecutor(jobs, context, initializer=quiet_worker) as pool:
         tell = manager.Queue()
         waiting = [pool.submit(attempt, r, root, options, tell) for r in runs]
         while not all(f.done() for f in waiting) or not tell.empty():
@@ -231,10 +236,17 @@ def in_processes(runs:list, root, jobs:int, options:dict, progress)->list:
                 if type(e).__name__ != 'Empty': raise
         return [f.result() if f.exception() is None else Outcome(r, 'failed', f'its process ended: {f.exception()}') for f, r in zip(waiting, runs)]
 
+def with_parent():
+    "End this process when the one that started it is gone, even if that was killed."
+    parent = multiprocessing.parent_process()
+    def watch(): wait_for([parent.sentinel]); os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
+
 def quiet_worker():
     "An interrupt ends a worker at once and without a word; its run waits at the last checkpoint."
     import signal
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with_parent()
 
 # %% ../../nbs/study/training.ipynb #34a44266
 def cores()->int:
