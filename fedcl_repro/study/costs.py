@@ -7,8 +7,6 @@ __all__ = ['RATE', 'CASES', 'ROUNDS', 'RESOURCE', 'bits', 'feature_maps', 'memor
            'memory', 'flops', 'autoencoder', 'check_case', 'cost_paper', 'end_to_end', 'cost_true', 'cost_resource']
 
 # %% ../../nbs/study/costs.ipynb #06330e43
-import math
-
 import torch
 import torch.nn as nn
 from torch.utils.flop_counter import FlopCounterMode
