@@ -277,7 +277,7 @@ def dealt(
 # %% ../../nbs/data/partition.ipynb #db49663c
 @PARTITIONS.add('dirichlet', title='practical', paper='fedcosr')
 def dirichlet(dataset, n_clients, rng, *, concentration=.1, minimum=40, protocol='personal', test_share=.25)->Shards:
-    "Practical skew: a Dirichlet draw for each class, clients at their fair share sit out (FedCoSR V-A2)."
+    "Practical skew: a Dirichlet draw for each class, clients at their fair share sit out (FedCoSR V-A2); `minimum` images at least, or half the fair share if that is less."
     def table(n):
         counts, attempts = practical_counts(n, n_clients, concentration, min(minimum, n.sum() / (2 * n_clients)), rng)
         return counts, dict(attempts=attempts)

@@ -58,6 +58,7 @@ def secure_aggregation(
     secret:int=None, # what clients share; drawn anew in each round
 )->Callable:         # (Inbox) -> Sealed
     "A wire under which the server learns the weighted mean and nothing else (MFCL Sec. 5.6)."
+    if not bound > 0: raise ValueError(f'the largest absolute value must be above 0, got {bound}')
     def wire(inbox):
         shared = secrets.randbits(62) if secret is None else secret
         room = 2**31 / (bound * max(1., float(inbox.n.sum())))

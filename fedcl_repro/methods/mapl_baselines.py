@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from ..core import stream, torch_stream
 from ..federation.messages import Rows
-from ..federation.method import METHODS, NET, Method, Stage, Sweep, average, average_of, ce, send, take
+from ..federation.method import METHODS, NET, Method, Stage, Sweep, average, ce, send, take
 from ..federation.optimisers import SGD
 from ..federation.peers import mix_peers, peers
 from .mapl import EDGES

@@ -14,7 +14,7 @@ from ..core import stream
 from ..parts.fields import outputs, sub
 from ..parts.self_supervised import cluster_loss, global_centroids, local_centroids, push, quarter_turns
 from ..federation.messages import Rows
-from ..federation.method import METHODS, Method, Sweep, average_of, send, take
+from ..federation.method import METHODS, Method, Sweep, average_of, take
 from .byol import follow, own_target
 
 # %% ../../nbs/methods/orchestra.ipynb #cdba0cad

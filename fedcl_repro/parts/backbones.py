@@ -8,7 +8,6 @@ __all__ = ['BACKBONES', 'ReluHead', 'with_heads', 'tamed', 'resnet18', 'shufflen
 # %% ../../nbs/parts/backbones.ipynb #767a1a3f
 import torch
 import torch.nn as nn
-from torch import Tensor
 
 from .models import MODELS, Dropout, Head
 

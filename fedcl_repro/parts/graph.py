@@ -45,12 +45,15 @@ class GraphRule:
     sign: bool = True        # step by the sign of the slope (a new Adam's first step), or along the slope
     similarity: bool = True  # without: every s is -1
     confidence: bool = True  # without: every gamma is 1
-    norm: int = 2
-    rate: float = .1
-    mu1: float = .5
-    mu2: float = .1
-    beta: float = .5
-    repeats: int = 1         # E_g
+    norm: int = 2            # of the weights: 2, or 1
+    rate: float = .1         # of a step
+    mu1: float = .5          # weight of the similarities
+    mu2: float = .1          # weight of norm and logarithm
+    beta: float = .5         # weight of the norm within these
+    repeats: int = 1         # E_g, steps a round
+
+    def __post_init__(self):
+        if self.norm not in (1, 2): raise ValueError(f'the norm of the weights is 1 or 2, got {self.norm}')
 
 # %% ../../nbs/parts/graph.ipynb #0f43d922
 EPS = 1e-6

@@ -16,7 +16,7 @@ def to_simplex(
     "The nearest point of the probability simplex (Euclidean projection, by sorting)."
     u = v.sort(-1, descending=True).values
     level = (u.cumsum(-1) - 1) / torch.arange(1, v.shape[-1] + 1, dtype=v.dtype, device=v.device)
-    last = (u > level).sum(-1, keepdim=True) - 1
+    last = ((u > level).sum(-1, keepdim=True) - 1).clamp(min=0) # of what is not a number, nothing is above
     return (v - level.gather(-1, last)).clamp(min=0)
 
 # %% ../../nbs/parts/simplex.ipynb #1d713138

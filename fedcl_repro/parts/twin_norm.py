@@ -19,6 +19,7 @@ def check(x:Tensor, per_group:int, variant:str, paired:bool):
     "Refuse what cannot be normalised."
     if variant not in ('pooled', 'code'): raise ValueError(f"the variant must be 'pooled' or 'code', got {variant!r}")
     if x.ndim < 3: raise ValueError(f'Twin Normalization wants rows of channels of pixels, (2K, C, ...), got the shape {tuple(x.shape)}')
+    if per_group < 1: raise ValueError(f'a group has at least one channel, got {per_group}')
     if x.shape[1] % per_group: raise ValueError(f'{per_group} channels a group do not divide {x.shape[1]} channels')
     if paired and len(x) % 2: raise ValueError(f'{len(x)} rows are not pairs of views: give first views, then second views, or say paired=False')
 
@@ -109,6 +110,7 @@ def twin_norm(
 )->Tensor:               # shape and memory order of x
     "Normalise the two views of each image together (MFCL Eq. 2, 3)."
     check(x, per_group, variant, paired)
+    if x.shape[1] != len(weight): raise ValueError(f'maps of {x.shape[1]} channels for weights of {len(weight)}')
     if not paired: return F.group_norm(x, x.shape[1] // per_group, weight, bias, eps)
     if variant == 'pooled' and not (x.device.type == 'cpu' and x.is_contiguous() and x.numel() >= LARGE): return side_by_side(x, weight, bias, per_group, eps)
     x = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x # as group norm does under autocast
@@ -116,7 +118,7 @@ def twin_norm(
 
 # %% ../../nbs/parts/twin_norm.ipynb #55aa0818
 class TwinNorm(nn.Module):
-    "A layer of Twin Normalization; groups of at most `per_group` channels. No running statistics: training and evaluation do the same."
+    "A layer of Twin Normalization; groups of at most `per_group` channels. Views are pairs if `paired`, which `Twins` sets; else this is group norm. No running statistics: training and evaluation do the same."
     def __init__(self, channels:int, per_group=16, variant='pooled', eps=1e-5, paired=False):
         super().__init__()
         self.per_group, self.variant, self.eps, self.paired = min(per_group, channels), variant, eps, paired

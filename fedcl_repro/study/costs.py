@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['RATE', 'CASES', 'ROUNDS', 'RESOURCE', 'bits', 'feature_maps', 'memory_printed', 'count', 'kept_for_backward',
-           'memory', 'flops', 'autoencoder', 'cost_paper', 'end_to_end', 'cost_true', 'cost_resource']
+           'memory', 'flops', 'autoencoder', 'check_case', 'cost_paper', 'end_to_end', 'cost_true', 'cost_resource']
 
 # %% ../../nbs/study/costs.ipynb #06330e43
-import math
 from functools import cache
 
 import torch
@@ -76,9 +75,15 @@ CASES = dict(resnet18=dict(cut=2, side=32, images=5000, out=64), resnet50=dict(c
 # %% ../../nbs/study/costs.ipynb #07955c13
 ROUNDS = dict(fedema=100, fedsimclr=800, mfcl=15)
 
+def check_case(method:str, kind:str):
+    "Refuse a method or a network whose costs are not known."
+    for what, known, got in (('methods', ROUNDS, method), ('networks', CASES, kind)):
+        if got not in known: raise ValueError(f"costs are known of the {what} {', '.join(known)}, got {got!r}")
+
 @cache
 def cost_paper(method:str, kind='resnet18')->dict:
     "Costs of a client as Table 3 has them: bits a round, in phase 2 and in all, scalars of representations, bytes."
+    check_case(method, kind)
     c = CASES[kind]
     if method == 'mfcl':
         enc, dec = (count(make(layers(kind, c['cut'], 64), norm_layer('tn'))) for make in (client_module, decoder))
@@ -103,6 +108,7 @@ def end_to_end(method:str, kind:str, x)->tuple: # (what is trained, forward pass
 @cache
 def cost_true(method:str, kind='resnet18', K=64)->dict:
     "The same of the training that the text describes: everything that is sent, and memory for 2K rows with each parameter once."
+    check_case(method, kind)
     c, x = CASES[kind], torch.rand(2, 1, 3, CASES[kind]['side'], CASES[kind]['side'])
     if method == 'mfcl':
         net = autoencoder(kind, c['cut'])

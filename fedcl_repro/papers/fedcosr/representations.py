@@ -8,7 +8,7 @@ __all__ = ['DRAWN', 'READ', 'silhouettes', 'judge_fig9', 'fig9']
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #12f0d97e
 import pandas as pd
 
-from .settings import PRACTICAL, columns, runs, SIZES
+from .settings import columns, runs, SIZES
 from ...study.experiments import EXPERIMENTS
 from ...study.runs import methods
 from ...study.verdicts import claim
