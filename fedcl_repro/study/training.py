@@ -17,6 +17,8 @@ import os
 import platform
 import subprocess
 import time
+import traceback
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -123,7 +125,9 @@ def fastest(feds:list, stages:tuple, names)->str:
         return took / len(some)
     def or_never(name):
         try: return seconds(name)
-        except RuntimeError: return math.inf # a method whose steps this executor cannot take
+        except Exception as e: # a method whose steps this executor cannot take, or not in this memory
+            warnings.warn(f'the executor {name!r} is left out: {type(e).__name__}: {str(e)[:300]}')
+            return math.inf
     return min(names, key=or_never)
 
 def ready(device:str):
@@ -204,7 +208,9 @@ def attempt(run, root, options, tell=None, seat=())->Outcome:
         return Outcome(run, 'done')
     except OutOfTime as e: return Outcome(run, 'out of time', str(e))
     except Busy as e: return Outcome(run, 'busy', str(e))
-    except Exception as e: return Outcome(run, 'failed', f'{type(e).__name__}: {e}')
+    except Exception as e:
+        if options.get('device', 'cpu') != 'cpu': traceback.print_exc() # an accelerator's time is dear: say at once where it was
+        return Outcome(run, 'failed', f'{type(e).__name__}: {e}')
 
 # %% ../../nbs/study/training.ipynb #fe6fc555
 class Progress:
