@@ -18,6 +18,8 @@ import platform
 import subprocess
 import threading
 import time
+import traceback
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -126,7 +128,9 @@ def fastest(feds:list, stages:tuple, names)->str:
         return took / len(some)
     def or_never(name):
         try: return seconds(name)
-        except RuntimeError: return math.inf # a method whose steps this executor cannot take
+        except Exception as e: # a method whose steps this executor cannot take, or not in this memory
+            warnings.warn(f'the executor {name!r} is left out: {type(e).__name__}: {str(e)[:300]}')
+            return math.inf
     return min(names, key=or_never)
 
 def ready(device:str):
@@ -207,7 +211,9 @@ def attempt(run, root, options, tell=None, seat=())->Outcome:
         return Outcome(run, 'done')
     except OutOfTime as e: return Outcome(run, 'out of time', str(e))
     except Busy as e: return Outcome(run, 'busy', str(e))
-    except Exception as e: return Outcome(run, 'failed', f'{type(e).__name__}: {e}')
+    except Exception as e:
+        if options.get('device', 'cpu') != 'cpu': traceback.print_exc() # an accelerator's time is dear: say at once where it was
+        return Outcome(run, 'failed', f'{type(e).__name__}: {e}')
 
 # %% ../../nbs/study/training.ipynb #fe6fc555
 class Progress:
