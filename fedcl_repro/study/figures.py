@@ -75,6 +75,7 @@ def curves(
 # %% ../../nbs/study/figures.ipynb #f058291f
 def bars(table:pd.DataFrame, y:str, ax=None, ylabel=None):
     "One bar a label, the whisker one standard deviation over seeds; the axis starts where differences can be seen, and says so."
+    table = table.sort_values('label', kind='stable') # the same order and hatches in each panel
     members = dict(table[['label', 'family']].drop_duplicates().values)
     colour, dashes = style_of(members)
     hatches = dict(zip(DASHES, ('', '//', 'xx', '..', '--')))
