@@ -1,0 +1,139 @@
+"""Nothing moves: the rows of every method, and the names of all committed runs, are what they were.
+
+A change of what a method computes raises that method's `revision` and writes its lines anew, by `python tests/test_golden.py`.
+Rows are held by a checksum, a random projection of their values, since the last bits differ between processors."""
+import json
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn as nn
+
+from fedcl_repro.core import stream
+from fedcl_repro.data.partition import PARTITIONS, Shards
+from fedcl_repro.parts.models import MODELS, Head
+from fedcl_repro.parts.twin_norm import TwinNorm, Twins
+from fedcl_repro.study.runs import Run, config, dataset, find_root, methods, run_id
+from fedcl_repro.study.store import Store
+from fedcl_repro.study.training import train
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT/'tests'/'golden.json'
+OPTIMISERS = 'sgd(lr=0.05, momentum=0.9)', 'adam'
+SEEDS = 0, 1
+QUICK = dict(orchestra='orchestra(server_steps=20)', flt='flt(plane=False)') # what would otherwise spend long on a server
+
+
+@PARTITIONS.add('golden', title='five clients, one of them empty')
+def uneven(dataset, n_clients, rng):
+    "Unequal clients with classes of their own, tested on what each has most of."
+    rows = rng.permutation(np.flatnonzero(np.isin(dataset.y, range(4))))
+    sizes = (40, 66, 32, 0, 22)[:n_clients]
+    train = np.split(rows[:sum(sizes)], np.cumsum(sizes)[:-1])
+    return Shards(train, [rows[200 + 20*i:220 + 20*i] for i in range(n_clients)], notes={})
+
+
+@MODELS.add('golden', parts='body head proj pred rot enc dec aux chi')
+def small_network(shape, n_classes, *, norm=True):
+    "A network that has whatever part some method asks for."
+    channels, width = shape[-1] if shape[-1] in (1, 3) else shape[0], 8
+    conv = lambda i, o: nn.Conv2d(i, o, 3, padding=1)
+    mlp = lambda: nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, width))
+    flat = lambda: nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64, width), nn.ReLU())
+    return nn.ModuleDict(dict(
+        body=nn.Sequential(conv(channels, 4), *([nn.BatchNorm2d(4)] if norm else []), flat()),
+        head=Head(width, n_classes, .3),
+        proj=mlp(), pred=mlp(), rot=nn.Linear(width, 4),
+        enc=Twins(conv(channels, 4), TwinNorm(4, 2), nn.ReLU()), dec=Twins(conv(4, channels)),
+        aux=nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, n_classes)), chi=flat()))
+
+
+def golden_run(name, opt, seed):
+    model = 'golden(norm=False)' if name == 'perfedavg' else 'golden' # it looks ahead with weights alone
+    views = 'crop_flip(pad=1)' if 'views' in str(methods()[name].about.get('needs', '')) else 'none'
+    return Run.of(QUICK.get(name, name), data='digits', partition='golden', model=model, augmentation=views, optimiser=opt, seed=seed,
+                  n_clients=5, n_rounds=2, batch_size=8, participation=.8, dtype='float64')
+
+
+def checksum(rows):
+    "How many rows, and a projection of their values; one weight a row, drawn from what the row is about."
+    rows = rows[rows.value.notna()]
+    weights = [stream(0, *key).random() for key in rows.drop(columns=['value']).itertuples(index=False)]
+    return len(rows), float(np.dot(weights, rows.value))
+
+
+def lines_of(name):
+    "run id -> [settings, number of rows, checksum]"
+    lines = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for opt in OPTIMISERS:
+            for seed in SEEDS:
+                id = train(run := golden_run(name, opt, seed), Store(folder))
+                lines[id] = [f'{name}, {opt}, seed {seed}', *checksum(Store(folder).read(id)[0])]
+    return lines
+
+
+def committed_ids():
+    "run id -> configuration, of all committed results"
+    found = {}
+    for path in sorted((ROOT/'nbs'/'papers').glob('*/results/*.json')):
+        for about in json.loads(path.read_text()): found[about['run']] = about['config']
+    return found
+
+
+def run_of(config):
+    "The run that a committed configuration describes."
+    from fedcl_repro.core import Spec
+    def spec(v): return Spec.of(v['name'], **{k: tuple(x) if isinstance(x, list) else x for k, x in v.items() if k != 'name'})
+    return Run.of(spec(config['method']), **{k: spec(v) if isinstance(v, dict) else v for k, v in config.items() if k != 'method'})
+
+
+def golden(): return json.loads(GOLDEN.read_text())
+
+
+@pytest.mark.parametrize('name', sorted(methods()))
+def test_rows_of_a_method(name):
+    told = {id: line for id, line in golden()['methods'].items() if line[0].startswith(f'{name},')}
+    assert told, f'{name} has no lines: write them with `python tests/test_golden.py {name}`'
+    found = lines_of(name)
+    assert found.keys() == told.keys(), 'a run has another name'
+    for id, (what, n, total) in found.items():
+        assert n == told[id][1], what
+        assert total == pytest.approx(told[id][2], rel=1e-6, abs=1e-6), what
+
+
+def id_of(run, fingerprint, monkeypatch):
+    "The run's name where its data have this fingerprint."
+    monkeypatch.setattr('fedcl_repro.study.runs.dataset', lambda spec, root: SimpleNamespace(fingerprint=fingerprint))
+    return run_id(run)
+
+
+def test_committed_runs_keep_their_names(monkeypatch):
+    "Each committed configuration is still a run, says the same of itself, and has the same name, unless its method was revised."
+    told = golden()['committed']
+    for id, said in committed_ids().items():
+        assert id in told, f'{id} is new: add its name with `python tests/test_golden.py --committed`'
+        run = run_of(said)
+        assert json.loads(json.dumps(config(run))) == said, id
+        if methods()[run.method.name].about['revision'] == told[id]['revision']: assert id_of(run, told[id]['fingerprint'], monkeypatch) == id
+
+
+def written(id, said):
+    "What has to be known of a committed run to find its name without its data."
+    run = run_of(said)
+    told = dict(fingerprint=dataset(run.data, str(find_root(None))).fingerprint, revision=methods()[run.method.name].about['revision'])
+    if run_id(run) != id: print(f'{id} has another name today: {run_id(run)} ({run.method.name})')
+    return told
+
+
+if __name__ == '__main__':
+    import sys
+    told = golden() if GOLDEN.exists() else dict(methods={}, committed={})
+    names = [a for a in sys.argv[1:] if not a.startswith('-')] or ([] if '--committed' in sys.argv else sorted(methods()))
+    for name in names:
+        told['methods'] = {id: line for id, line in told['methods'].items() if not line[0].startswith(f'{name},')} | lines_of(name)
+    told['committed'] = {id: told['committed'].get(id) or written(id, said) for id, said in committed_ids().items()}
+    GOLDEN.write_text(json.dumps(told, indent=0, sort_keys=True) + '\n')
