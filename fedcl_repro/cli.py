@@ -267,7 +267,7 @@ def write_pictures():
     from matplotlib import rc_context
     for name, e in experiments().items():
         profile, _ = committed_verdicts(name)
-        if 'picture' not in e.about or profile not in PROFILES: continue
+        if not e.about['picture'] or profile not in PROFILES: continue
         path = papers_folder().parent / 'media' / f"{name.replace('/', '-')}.svg"
         path.parent.mkdir(exist_ok=True)
         with rc_context({'svg.hashsalt': name}): e.about['picture'](committed(name, profile), profile).savefig(path, bbox_inches='tight', metadata={'Date': None})

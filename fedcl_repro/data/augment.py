@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import Register
+from ..core import Attribute, Register
 
 # %% ../../nbs/data/augment.ipynb #02ba2131
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Blur:
         return x.view(n, C, H, W).clamp(-1, 1)
 
 # %% ../../nbs/data/augment.ipynb #38330406
-AUGMENTATIONS = Register('augmentation')
+AUGMENTATIONS = Register('augmentation', title=Attribute('what a reader calls it'))
 
 @AUGMENTATIONS.add('none', title='none')
 def none():

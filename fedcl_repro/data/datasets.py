@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Register, whole
+from ..core import Attribute, Register, atomic_write
 
 # %% ../../nbs/data/datasets.ipynb #f54f8ee5
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,13 @@ class Dataset:
         return f'{self.name}: {self.n_train:,} + {self.n_test:,} images {size}, {self.n_classes} classes, {self.fidelity} [{self.fingerprint}]'
 
 # %% ../../nbs/data/datasets.ipynb #82ea3760
-DATASETS = Register('dataset')
+DATASETS = Register('dataset',
+    title=Attribute('what a reader calls it'),
+    n_classes=Attribute('classes'),
+    fidelity=Attribute('where the images come from'),
+    shape=Attribute('(channels, height, width)', None),
+    page=Attribute('where it is described', ''),
+    embedded=Attribute('whether it ships with the library', False))
 ARRAYS = 'x_train', 'y_train', 'x_test', 'y_test'
 Arrays = dict[str, np.ndarray] # the four by name: x (n, C, H, W) uint8, y (n,) integers
 
@@ -119,7 +125,7 @@ def npy_member(array:np.ndarray)->tuple[int, int]:
 # %% ../../nbs/data/datasets.ipynb #1f1f003e
 def write_npz(path:Path, arrays:Arrays, n_classes:int, fidelity:str):
     "Write the four arrays and where they came from, whole or not at all."
-    with whole(path) as new, open(new, 'wb') as f: np.savez(f, **compact(arrays, n_classes), fidelity=np.array(fidelity))
+    with atomic_write(path) as new, open(new, 'wb') as f: np.savez(f, **compact(arrays, n_classes), fidelity=np.array(fidelity))
 
 # %% ../../nbs/data/datasets.ipynb #c6759e8e
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Callable
 
 import numpy as np
 
-from ..core import Register, stream
+from ..core import Attribute, Register, stream
 from .datasets import Dataset
 
 # %% ../../nbs/data/partition.ipynb #e90e9f02
@@ -237,7 +237,9 @@ class Shards:
     @property
     def n_clients(self): return len(self.train)
 
-PARTITIONS = Register('partition')
+PARTITIONS = Register('partition',
+    title=Attribute('what a reader calls it'),
+    paper=Attribute('the paper that uses it', ''))
 
 # %% ../../nbs/data/partition.ipynb #f33c0bff
 PROTOCOLS = 'personal', 'personal-train', 'global'
@@ -331,7 +333,9 @@ def mapl_clusters(dataset, n_clients, rng, *, scenario=1, n_clusters=2, overlap=
     return Shards(train, [r + k for r in test], notes=dict(disjoint=disjoint or stride >= shots, unused=int(k - len(np.unique(np.concatenate(train)))), lost_classes=[], test='own'))
 
 # %% ../../nbs/data/partition.ipynb #f138c408
-SCARCITIES = Register('scarcity')
+SCARCITIES = Register('scarcity',
+    title=Attribute('what a reader calls it'),
+    paper=Attribute('the paper that uses it', ''))
 
 def thin(
     rows:np.ndarray,

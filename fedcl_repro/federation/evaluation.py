@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from ..core import stream
 from .federation import pixels
-from .rounds import State, download, follow, stage_of
+from .rounds import State, download, run_steps, stage_of
 
 # %% ../../nbs/federation/evaluation.ipynb #4906a66e
 class Score(NamedTuple):
@@ -59,7 +59,7 @@ def clients_at(execute, stages:tuple, state:State, moment:str, who=None)->tuple:
         if m.survey: server = m.survey(server, execute)
         clients, _ = download(execute, m, server, clients, state.round)
     clients = {i: m.deploy(server, c) for i, c in clients.items()}
-    return m, follow(execute, m.adapt, clients, state.round)
+    return m, run_steps(execute, m.adapt, clients, state.round)
 
 def evaluate(execute, stages:tuple, state:State, moment:str, split='test', who=None)->list: # of Score
     "Each client's own model on its own data, at a moment, for all clients or those in `who`; changes nothing."

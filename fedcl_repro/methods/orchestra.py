@@ -15,7 +15,7 @@ from ..parts.fields import outputs, sub
 from ..parts.self_supervised import cluster_loss, global_centroids, local_centroids, push, quarter_turns
 from ..federation.messages import Rows
 from ..federation.method import METHODS, Method, Sweep, average_of, take
-from .byol import follow, own_target
+from .byol import ema_target, own_target
 
 # %% ../../nbs/methods/orchestra.ipynb #cdba0cad
 def target_features(net, x):
@@ -64,7 +64,7 @@ def orchestra(*, memory=128, n_local=16, n_global=128, temp=.1, decay=.996, serv
         return own_target(client) | dict(memory=rows(memory), local=rows(n_local), centres=rows(n_global), filled=torch.tensor(False, device=fed.device))
     remember = lambda client, notes: client | dict(memory=push(client['memory'], notes['z']))
     fill = Sweep(note_target, order=exactly(memory), after=remember, when=lambda client: not client['filled'], stream='fill')
-    train = Sweep(lambda *a: cluster_and_rotate(*a, temp), SHARED[:3], views=3, after=lambda c, notes: remember(follow(decay)(c, notes), notes),
+    train = Sweep(lambda *a: cluster_and_rotate(*a, temp), SHARED[:3], views=3, after=lambda c, notes: remember(ema_target(decay)(c, notes), notes),
                   when=lambda client: bool(client['centres'].any()))
     return Method(keep=keep, merge=take(*SHARED, 'centres'), local=(fill, train, summarise), represent=lambda net, client, x: net.body(x),
                   upload=lambda c: sub(c, *SHARED) | dict(local=Rows(c['local'], c['filled'].expand(n_local))),

@@ -13,10 +13,10 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from ..core import Register, Spec
+from ..core import Attribute, Register, Spec
 
 # %% ../../nbs/parts/models.ipynb #e88359a2
-MODELS = Register('model')
+MODELS = Register('model', parts=Attribute('names of its parts', 'body head'))
 
 # %% ../../nbs/parts/models.ipynb #832921d6
 class Dropout(nn.Module):

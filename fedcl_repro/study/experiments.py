@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 import fedcl_repro
-from ..core import Register, load_all, parse_spec
+from ..core import Attribute, Register, load_all, parse_spec
 from ..data.datasets import MissingData, find_root
 from .representations import MAP, maps_of
 from .runs import Run, config, dataset, run_id
@@ -28,7 +28,17 @@ from .verdicts import OURS
 
 # %% ../../nbs/study/experiments.ipynb #a9a2489e
 PROFILES = ('quick', 'lite', 'paper')
-EXPERIMENTS = Register('experiment')
+EXPERIMENTS = Register('experiment',
+    paper=Attribute('the paper'),
+    artifact=Attribute('its table or figure'),
+    kind=Attribute('table, figure, claims, ...'),
+    title=Attribute('what it shows'),
+    judge=Attribute('(rows, profile) -> verdicts'),
+    judge_maps=Attribute('(maps, rows, profile) -> verdicts', None),
+    picture=Attribute('(rows, profile) -> figure for the README', None),
+    highlight=Attribute('whether the first command makes it', False),
+    tables=Attribute('whether its committed rows keep tables that a method reports', False),
+    maps=Attribute('whether maps of its representations are committed', False))
 
 def experiments()->Register:
     "All experiments of all papers."
@@ -175,7 +185,7 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts), of the largest p
     if not runs_of(name, 'paper'): return 'needs no training', list(verdicts_alone(name))
     for profile in reversed(PROFILES):
         rows, about = committed(name, profile), experiments()[name].about
-        verdicts = [*about['judge'](rows, profile), *(about['judge_maps'](committed_maps(name, profile), rows, profile) if 'judge_maps' in about else [])] if len(rows) else []
+        verdicts = [*about['judge'](rows, profile), *(about['judge_maps'](committed_maps(name, profile), rows, profile) if about['judge_maps'] else [])] if len(rows) else []
         if any(v.word != 'not run' for v in verdicts): return profile, verdicts
     return None, []
 
@@ -194,5 +204,5 @@ def claims_page(paper:str, title:str, more=lambda rows, profile: []):
         said = lambda n: EXPERIMENTS[n].about['judge'](belonging(rows, n, profile), profile) if runs_of(n, 'paper') else verdicts_alone(n)
         found = [v for n in others() for v in said(n) if v.kind == 'claim' and v.source != OURS]
         return list(dict.fromkeys(found + more(rows, profile)))
-    def judge_maps(maps, rows, profile): return [v for n in others() if 'judge_maps' in EXPERIMENTS[n].about for v in EXPERIMENTS[n].about['judge_maps'](maps, belonging(rows, n, profile), profile)]
+    def judge_maps(maps, rows, profile): return [v for n in others() if EXPERIMENTS[n].about['judge_maps'] for v in EXPERIMENTS[n].about['judge_maps'](maps, belonging(rows, n, profile), profile)]
     EXPERIMENTS.add(f'{paper}/claims', paper=paper, artifact='claims', kind='claims', title=title, judge=judge, judge_maps=judge_maps)(lambda profile: [r for n in others() for r in EXPERIMENTS[n].make(profile)])

@@ -129,7 +129,7 @@ def label(run:Run)->str:
     "What a reader calls the run's method."
     entry = methods()[run.method.name]
     other = [f'{k}={v}' for k, v in run.method.settings if v != entry.settings[k]]
-    if 'variant' in entry.about: return entry.about['variant'](run)
+    if entry.about['variant']: return entry.about['variant'](run)
     return entry.about['title'] + (f" ({', '.join(other)})" if other else '')
 
 # %% ../../nbs/study/runs.ipynb #1d236536

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..core import whole, write_text
+from ..core import atomic_write, write_text
 
 # %% ../../nbs/study/store.ipynb #be2df4de
 class DamagedRun(ValueError):
@@ -59,7 +59,7 @@ class Store:
 
     def write(self, id:str, rows:pd.DataFrame, about:dict, **arrays):
         "Add a finished run and forget its checkpoint. `arrays`: name -> (name -> array), kept as `name.npz`."
-        with whole(self.folder(id)) as new:
+        with atomic_write(self.folder(id)) as new:
             new.mkdir()
             rows.to_csv(new/'rows.csv', index=False, float_format='%.6g', lineterminator='\n')
             about = about | dict(sha256=hashlib.sha256((new/'rows.csv').read_bytes()).hexdigest())
@@ -73,7 +73,7 @@ class Store:
 def save_checkpoint(store:Store, id:str, content:dict):
     "Write a checkpoint, whole; if that fails, warn and go on."
     try:
-        with whole(store.checkpoint(id)) as new: torch.save(content, new)
+        with atomic_write(store.checkpoint(id)) as new: torch.save(content, new)
     except (OSError, RuntimeError) as e: warnings.warn(f'no checkpoint of run {id}: {e}')
 
 def load_checkpoint(store:Store, id:str):

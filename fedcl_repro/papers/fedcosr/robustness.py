@@ -33,7 +33,7 @@ MARKS = {True: '✓', False: '✗', 'fairness': '▲', 'yes': '✓', 'no': '✗'
 def taxonomy()->pd.DataFrame:
     "Table I, from the attributes of the methods."
     about = [methods()[n].about for n in compared()]
-    return pd.DataFrame([{'method': a['title'], 'type': a['type'], 'main technique': a['technique'].capitalize(), 'RQ1': MARKS[a['skew']], 'RQ2': MARKS[a['scarcity']], 'shares': a['owner'] + ' model', 'family': a['family']} for a in about if 'type' in a])
+    return pd.DataFrame([{'method': a['title'], 'type': a['type'], 'main technique': a['technique'].capitalize(), 'RQ1': MARKS[a['skew']], 'RQ2': MARKS[a['scarcity']], 'shares': a['owner'] + ' model', 'family': a['family']} for a in about if a['type']])
 
 def printed_taxonomy()->pd.DataFrame:
     "Table I as FedCoSR prints it."
