@@ -53,6 +53,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'fedcl_repro.core.atomic_write': ('core.html#atomic_write', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.check_type': ('core.html#check_type', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.checked_about': ('core.html#checked_about', 'fedcl_repro/core.py'),
+                                  'fedcl_repro.core.explain': ('core.html#explain', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.load_all': ('core.html#load_all', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.parse_spec': ('core.html#parse_spec', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.parse_value': ('core.html#parse_value', 'fedcl_repro/core.py'),
