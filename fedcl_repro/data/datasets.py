@@ -120,6 +120,7 @@ def npy_member(array:np.ndarray)->tuple[int, int]:
     np.save(out, array, allow_pickle=False)
     return out.getbuffer().nbytes, zlib.crc32(out.getbuffer())
 
+# %% ../../nbs/data/datasets.ipynb #037f5597
 def digest(
     members:dict, # name -> (bytes, CRC-32) of each array in npy form
 )->str:           # 12 hex digits
@@ -149,6 +150,7 @@ def from_arrays(name:str, arrays:Arrays, n_classes:int, fidelity:str)->Dataset:
         fingerprint=fingerprint_of(arrays, n_classes),
     )
 
+# %% ../../nbs/data/datasets.ipynb #cddb10c8
 def load(
     spec,           # 'cifar10', 'digits(side=32)', or a `Spec`
     data_root=None, # folder of the files; see `find_root`
@@ -191,6 +193,7 @@ def mismatch(
     n_train = heads['y_train'][0][0]
     return '' if n_train else 'holds no training images'
 
+# %% ../../nbs/data/datasets.ipynb #555e1136
 def heads_of(arrays:Arrays)->dict:
     "Shape and type of each array."
     return {k: (a.shape, a.dtype) for k, a in arrays.items()}
@@ -212,6 +215,7 @@ def open_archive(path:Path):
     except unreadable as e:
         raise DamagedData(f'{path} cannot be read ({e}): delete it, and it will be made anew') from e
 
+# %% ../../nbs/data/datasets.ipynb #4fde35f4
 def read_head(f)->tuple: # shape, whether columns come first, dtype
     "The head of an array in npy form, from an open file."
     version = np.lib.format.read_magic(f)
@@ -268,6 +272,7 @@ def check_labels(where, y:np.ndarray, n_classes:int)->np.ndarray:
                           'delete it, and it will be made anew')
     return y
 
+# %% ../../nbs/data/datasets.ipynb #78e194fb
 def read_npz(path:Path, name:str, shape:tuple, n_classes:int)->Dataset:
     "A data set from its file."
     with open_archive(path) as z:
@@ -309,6 +314,7 @@ def labels_of(torchvision_set)->np.ndarray: # (n,)
     if hasattr(torchvision_set, 'targets'): return np.asarray(torchvision_set.targets)
     return np.asarray(torchvision_set.labels)
 
+# %% ../../nbs/data/datasets.ipynb #03abfacd
 def from_torchvision(
     root:Path, # data folder; originals go below it, into `torchvision`
     name:str,  # of torchvision's class
@@ -318,8 +324,9 @@ def from_torchvision(
     "The four arrays of a data set that torchvision knows, downloaded if need be and allowed."
     from torchvision import datasets
     make = getattr(datasets, name)
+    place = Path(root)/'torchvision'
     with connection_timeout(20):
-        train, test = [make(Path(root)/'torchvision', download=not offline(), **part, **more) for part in parts]
+        train, test = [make(place, download=not offline(), **part, **more) for part in parts]
     return dict(
         x_train=channels_first(train.data),
         y_train=labels_of(train),
@@ -416,6 +423,7 @@ def find_folder(root:Path, *names)->Path:
         if (Path(root)/name).is_dir(): return Path(root)/name
     raise FileNotFoundError(f"no folder {' or '.join(names)} below {root}")
 
+# %% ../../nbs/data/datasets.ipynb #5026d771
 def pictures(
     files:list[Path],
     shape:tuple,      # (C, H, W) that each must have
@@ -428,7 +436,8 @@ def pictures(
         picture = channels_first(colours)[0]
         if picture.shape != shape:
             _, high, wide = picture.shape
-            raise DamagedData(f'{f} is {high}×{wide} pixels, expected {shape[1]}×{shape[2]}: unpack the original again')
+            raise DamagedData(f'{f} is {high}×{wide} pixels, expected {shape[1]}×{shape[2]}: '
+                              'unpack the original again')
         x[i] = picture
     return x
 
@@ -450,6 +459,7 @@ def labelled_files(
         labels += [label] * len(of_class)
     return files, labels
 
+# %% ../../nbs/data/datasets.ipynb #a5f338dd
 def arrays_of(
     shape:tuple, # (C, H, W) of the images
     train:tuple, # files, labels
@@ -502,15 +512,17 @@ def tiny_imagenet(root)->Arrays:
 
 # %% ../../nbs/data/datasets.ipynb #45996292
 def missing_message(name:str, path:Path, why)->str:
-    "What to say when a data set is not there: what was looked for, why it could not be made, and three ways on."
+    "What was looked for, why it could not be made, and three ways on."
     about = DATASETS[name].about
     get = f'unpack the original below {path.parent}'
     if about['fidelity'] == TORCHVISION:
         command = f'python -c "from fedcl_repro.data.datasets import load; load({name!r})"'
         get = f'run `{command}` where there is internet and copy the file'
     return (f"{about['title']} is not there: looked for {path} and could not make it ({why}). "
-            f"Ways on: {get}; the original's page is {about['page']}; or use 'digits', which needs no download")
+            f"Ways on: {get}; the original's page is {about['page']}; "
+            "or use 'digits', which needs no download")
 
+# %% ../../nbs/data/datasets.ipynb #0c271f0e
 def convert(name:str, root:Path):
     "Make the file of a data set from its original."
     path = root/f'{name}.npz'
@@ -521,7 +533,8 @@ def convert(name:str, root:Path):
         why = f'offline by FEDCL_OFFLINE, {e}' if offline() else e
         raise MissingData(missing_message(name, path, why)) from e
     wrong = mismatch(heads_of(arrays), entry.about['shape'])
-    if wrong: raise DamagedData(f"the original of {entry.about['title']} below {root} {wrong}: unpack it again")
+    original = f"the original of {entry.about['title']} below {root}"
+    if wrong: raise DamagedData(f'{original} {wrong}: unpack it again')
     write_npz(path, arrays, entry.about['n_classes'], entry.about['fidelity'])
 
 # %% ../../nbs/data/datasets.ipynb #4d31cf2c
@@ -546,7 +559,7 @@ def presence(name:str, root:Path)->dict: # some of file, bytes, fingerprint, n_t
     except DamagedData as e: return size | dict(state=f'damaged: {e}')
 
 # %% ../../nbs/data/datasets.ipynb #3176e43b
-def present(data_root=None)->list[dict]: # name, title, file, bytes, fingerprint, n_train, n_test, fidelity, state
+def present(data_root=None)->list[dict]: # keys as below
     "A row for each known data set: what its file holds, or why it cannot be used."
     load_all(*DATASETS.packages)
     root = find_root(data_root)
