@@ -79,10 +79,10 @@ def fedpac(*, lam=1.):
     def reply(server, i): return sub(server, 'body.', 'mean', 'have') | personal(server, i)
     def loss(net, client, batch):
         z, have = net.body(batch.x), client['have']
-        ce = F.cross_entropy(net.head(z), batch.y)
+        cross_entropy = F.cross_entropy(net.head(z), batch.y)
         target = torch.where(have[:, None], client['mean'], client['own_mean'])
         pulled = (have | client['own']) & have.any()
-        return ce + lam * to_centroids(z, batch.y, target, pulled), {}
+        return cross_entropy + lam * to_centroids(z, batch.y, target, pulled), {}
     def upload(client): return sub(client, *NET, 'H', 'V') | means_message(client)
     train_head = Sweep(ce, ('head.',), order=epochs(1), stream='head')
     train_body = Sweep(loss, ('body.',))
