@@ -35,7 +35,8 @@ def sampled_means(
     "Equal-weight average of k class means, drawn among those that were sent (FedSSC Sec. III)."
     rank = torch.where(have, order, len(have)).argsort(0).argsort(0)  # senders come first, in random order
     w = (have & (rank < k)).to(mean)
-    return torch.einsum('mc,mck->ck', w / w.sum(0).clamp(min=1), torch.where(have[..., None], mean, 0.)), have.any(0)
+    w = w / w.sum(0).clamp(min=1)
+    return torch.einsum('mc,mck->ck', w, torch.where(have[..., None], mean, 0.)), have.any(0)
 
 # %% ../../nbs/methods/fedssc.ipynb #040cc4fe
 SCHEDULES = 'linear', 'cosine', 'constant'
@@ -55,20 +56,21 @@ def weight_at(
 
 def check_schedule(schedule:str, warm:float):
     "Refuse an unknown schedule, or one over no rounds."
-    if schedule not in SCHEDULES: raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
     if warm <= 0: raise ValueError(f'warm, a share of the rounds, must be > 0, got {warm}')
 
 # %% ../../nbs/methods/fedssc.ipynb #80283605
 def ssc_loss(mu_moon:float, temp:float, local_pairs:bool):
-    "Cross-entropy, MOON's contrast, and the contrast with global class means, of weight `mu` (FedSSC Eq. 5)."
+    "Cross-entropy, MOON's contrast, and the contrast with global class means (FedSSC Eq. 5)."
     global_contrast = global_and_local if local_pairs else infonce
     def loss(net, client, batch):
         z = net.body(batch.x)
         cross_entropy = F.cross_entropy(net.head(z), batch.y)
         rows = global_contrast(z, batch.y, client['mean'], client['have'], temp)      # Eq. 3
         total = cross_entropy + client['mu'] * rows.mean()                            # Eq. 5
-        if mu_moon: total = total + mu_moon * like_received(net, client, batch.x, z, temp) # Eq. 2
-        return total, {}
+        if mu_moon == 0: return total, {}
+        return total + mu_moon * like_received(net, client, batch.x, z, temp), {}     # Eq. 2
     return loss
 
 # %% ../../nbs/methods/fedssc.ipynb #4216ab9c
@@ -139,8 +141,9 @@ def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1
     family='contrastive', owner='shared',
     papers='', ablation=True, revision=1,
     trial=dict(settings=dict(head_share=.5), lr=.03)) # trains its classifier in the last rounds only
-def fedssc_supcon(*, head_share=.1, mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1, at_least=10, temp=.5):
-    "FedSSC's two-stage variant: SupCon and the global contrast train the body, then cross-entropy the head (Figure 2)."
+def fedssc_supcon(*, head_share=.1, mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1,
+                  at_least=10, temp=.5):
+    "FedSSC in two stages: SupCon and the global contrast train the body, then cross-entropy the head (Figure 2)."
     check_schedule(schedule, warm)
     check_head_share(head_share)
     def contrast(net, client, batch):
@@ -162,4 +165,5 @@ def fedssc_supcon(*, head_share=.1, mu_glob=1., mu_end=.1, warm=1., schedule='li
 def check_head_share(head_share:float):
     "Refuse a share of the rounds that leaves none for the body, or none for the classifier."
     if 0 < head_share < 1: return
-    raise ValueError(f'head_share, the share of the rounds for the classifier, must lie in (0, 1), got {head_share}')
+    raise ValueError('head_share, the share of the rounds for the classifier, '
+                     f'must lie in (0, 1), got {head_share}')
