@@ -143,7 +143,7 @@ def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1
     trial=dict(settings=dict(head_share=.5), lr=.03)) # trains its classifier in the last rounds only
 def fedssc_supcon(*, head_share=.1, mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1,
                   at_least=10, temp=.5):
-    "FedSSC in two stages: SupCon and the global contrast train the body, then cross-entropy the head (Figure 2)."
+    "FedSSC in two stages: SupCon and the global contrast for the body, cross-entropy for the head (Figure 2)."
     check_schedule(schedule, warm)
     check_head_share(head_share)
     def contrast(net, client, batch):
