@@ -54,6 +54,8 @@ def weight_at(
     if schedule == 'constant': t = 0 * t
     return start + (end - start) * t
 
+
+# %% ../../nbs/methods/fedssc.ipynb #43d250c9
 def check_schedule(schedule:str, warm:float):
     "Refuse an unknown schedule, or one over no rounds."
     if schedule not in SCHEDULES:
@@ -79,6 +81,8 @@ def abundant_means(client, at_least:int)->dict:
     z, n = client['sum.z'], client['sum.n']
     return dict(mean=Rows(class_means(z, n), n >= max(1, at_least)))
 
+
+# %% ../../nbs/methods/fedssc.ipynb #155256fc
 def serve_sampled(k:int)->Callable:
     "A serve: sample-weighted networks, and class means of k clients each."
     def serve(server, inbox):
@@ -143,7 +147,7 @@ def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1
     trial=dict(settings=dict(head_share=.5), lr=.03)) # trains its classifier in the last rounds only
 def fedssc_supcon(*, head_share=.1, mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1,
                   at_least=10, temp=.5):
-    "FedSSC in two stages: SupCon and the global contrast for the body, cross-entropy for the head (Figure 2)."
+    "FedSSC in two stages: SupCon and global contrast for the body, cross-entropy for the head (Figure 2)."
     check_schedule(schedule, warm)
     check_head_share(head_share)
     def contrast(net, client, batch):

@@ -33,6 +33,7 @@ def held_rows(block)->tuple[Tensor,Tensor]: # (rows, ...); (rows, 1, ...), 1 for
     else: value, have = block, torch.ones(len(block), dtype=torch.bool, device=block.device)
     return value, have.reshape((-1,) + (1,) * (value.ndim - 1)).to(value)
 
+# %% ../../nbs/methods/heterofl.ipynb #b90f1b26
 def mean_of_holders(old:Tensor, blocks:list)->Tensor: # the shape of `old`
     "Each scalar's mean over the blocks that hold it; a scalar that none holds keeps its old value."
     total, count = torch.zeros_like(old), torch.zeros_like(old)
@@ -52,8 +53,9 @@ def is_block(small:Tensor, large)->bool: # large: Tensor or None
     if large is None or small.ndim != large.ndim: return False
     return all(s <= n for s, n in zip(small.shape, large.shape))
 
+# %% ../../nbs/methods/heterofl.ipynb #131b3643
 def full_and_shapes(fed)->dict:
-    "What the server starts with: the full network, the shapes of each architecture's blocks, and who has which."
+    "The server's start: the full network, the shapes of each architecture's blocks, and who has which."
     names, shapes = list(fed.init), {}
     full = trained_fields(sub(fed.init[widest(fed)], *NET))
     for a, name in enumerate(names):
@@ -64,6 +66,7 @@ def full_and_shapes(fed)->dict:
             shapes[f'shape.{a}.{k}'] = torch.tensor(v.shape)
     return under('full.', full) | shapes | dict(arch=torch.tensor([names.index(a) for a in fed.arch]))
 
+# %% ../../nbs/methods/heterofl.ipynb #a3755b47
 def block_of(server, i:int)->dict:
     "A reply: the block that client i has room for; in a test, also the statistics of its batch norms."
     a = int(server['arch'][i])
@@ -75,8 +78,9 @@ def block_of(server, i:int)->dict:
 def owned_and_rate(client, fed)->dict:
     "Which classes a client has, and its width as a share of the full one."
     y = fed.y[fed.rows['train'][int(client['id'])]]
-    width, full_width = (head.shape[1] for head in (client['head.weight'], fed.init[widest(fed)]['head.weight']))
-    return dict(owned=torch.bincount(y, minlength=fed.n_classes) > 0, rate=fed.tensor(width / full_width))
+    owned = torch.bincount(y, minlength=fed.n_classes) > 0
+    width, full_width = (net['head.weight'].shape[1] for net in (client, fed.init[widest(fed)]))
+    return dict(owned=owned, rate=fed.tensor(width / full_width))
 
 def scaled_network(net, client):
     "The network with 1/rate of the output of each layer of its body (HeteroFL's Scaler)."
@@ -118,8 +122,7 @@ def survey_blocks(server, execute)->dict:
     family='averaging', owner='shared',
     papers='mfcl', revision=2)
 def heterofl(*, rates=''):
-    """Leading blocks of one network (Diao et al. 2021), as wide as each client's architecture;
-    or, with `rates` such as '1 0.5 0.25', drawn from these for each client and round."""
+    "Leading blocks of one network, as wide as a client's architecture or as drawn from `rates` (Diao et al.)."
     def predict(net, client, x): return logits(scaled_network(net, client), client, x)
     fixed = Method(
         keep=owned_and_rate,
@@ -139,11 +142,12 @@ def shapes_at(full:dict, rate:float)->dict: # name -> shape
     first, shapes = next(k for k, v in full.items() if v.ndim > 1), {}
     for k, v in full.items():
         shape = list(v.shape)
-        if v.ndim > 0 and k.startswith('body.'): shape[0] = narrowed(shape[0], rate) # outputs, but all classes
-        if v.ndim > 1 and k != first: shape[1] = narrowed(shape[1], rate)            # inputs, but all colours
+        if v.ndim > 0 and k.startswith('body.'): shape[0] = narrowed(shape[0], rate) # all classes stay
+        if v.ndim > 1 and k != first: shape[1] = narrowed(shape[1], rate)            # all colours stay
         shapes[k] = tuple(shape)
     return shapes
 
+# %% ../../nbs/methods/heterofl.ipynb #1d9d7148
 def rate_list(rates:str, full:dict)->list:
     "Rates as numbers, each of which leaves a whole number of channels everywhere."
     listed = [float(r) for r in rates.split()]
@@ -165,6 +169,7 @@ def padded(block:Tensor, like:Tensor)->Tensor:
     leading(out, block.shape).copy_(block)
     return out
 
+# %% ../../nbs/methods/heterofl.ipynb #c96d0beb
 def block_at(server, i:int)->dict:
     "A reply: the block of the client's rate of this round, and the rate."
     rate = server['rates'][i]
@@ -189,6 +194,7 @@ def survey_full(server, execute)->dict:
     if not execute.fed.normed[name]: return server
     return server | under('static.0.', static_statistics(execute, name, without('full.', server)))
 
+# %% ../../nbs/methods/heterofl.ipynb #86c5ffec
 def with_changing_rates(fixed:Method, rates:str)->Method:
     "HeteroFL whose clients draw one of these rates in each round."
     def start(fed):
