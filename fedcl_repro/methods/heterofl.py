@@ -122,7 +122,7 @@ def survey_blocks(server, execute)->dict:
     family='averaging', owner='shared',
     papers='mfcl', revision=2)
 def heterofl(*, rates=''):
-    "Leading blocks of one network, as wide as a client's architecture or as drawn from `rates` (Diao et al.)."
+    "Leading blocks of one network, as wide as each client has room for, or as `rates` say (Diao et al.)."
     def predict(net, client, x): return logits(scaled_network(net, client), client, x)
     fixed = Method(
         keep=owned_and_rate,
