@@ -48,7 +48,7 @@ ORCHESTRA_TRAINED = ('body.', 'proj.', 'rot.')
 ORCHESTRA_NETS = (*ORCHESTRA_TRAINED, 'target.')
 
 def cluster_and_rotate(net, client, batch, temp):
-    "Predict the cluster of another view, and how a third was turned; notes the target's features of the first."
+    "Predict the cluster of another view, and how a third was turned; notes the target's features."
     first, second, third = batch.views
     goal = target_features(net, first)                                    # t(x_1)
     guess = F.normalize(net.proj(net.body(second)), dim=1)                # o(x_2)
@@ -75,7 +75,7 @@ def serve_centres(server, inbox, n, steps, temp)->dict:
     start = server.get('centres', drawn.to(z))
     return server | dict(centres=global_centroids(z, start, steps, temp=temp))
 
-# %% ../../nbs/methods/orchestra.ipynb #969b6060
+# %% ../../nbs/methods/orchestra.ipynb #aa6a77ad
 def not_filled(client)->bool:
     "Whether the client has yet to fill its memory."
     return not client['filled']

@@ -39,12 +39,12 @@ def fresh_base(fed, k:int)->dict:
     return {name: v.to(fed.device) for name, v in sub(fields, *NET).items()}
 
 def calmed(fields:dict, rate:float)->dict:
-    "Weights as if the other bases' channels came in too: times the root of the rate, but for the first layer."
+    "Weights as if the other bases' channels came in too: behind the first layer, times the root of the rate."
     matrices = [name for name, v in fields.items() if name.endswith('weight') and v.ndim > 1]
     layers = tuple(name.removesuffix('weight') for name in matrices[1:])
     return fields | {name: rate**.5 * v for name, v in fields.items() if name.startswith(layers)}
 
-# %% ../../nbs/methods/splitmix.ipynb #85047d01
+# %% ../../nbs/methods/splitmix.ipynb #cbac0f74
 def put_base(k:int, fields:dict)->dict:
     "The fields of base k as a server has them."
     return under(f'base.{k}.', fields)
@@ -59,7 +59,7 @@ def first_bases(fed, which, rate:float)->dict:
     for k in which: bases |= put_base(k, calmed(fresh_base(fed, k), rate))
     return bases
 
-# %% ../../nbs/methods/splitmix.ipynb #23130e30
+# %% ../../nbs/methods/splitmix.ipynb #f8af536a
 def in_slots(server, which:Tensor)->dict:
     "These bases of a server, in slots, and which they are."
     message = {}
@@ -130,7 +130,7 @@ def survey_bases(server, execute, rate)->dict:
         new |= put_base(k, static_statistics(execute, arch, base | scaler(sub(base, 'body.'), rate)))
     return server | new
 
-# %% ../../nbs/methods/splitmix.ipynb #1738aedd
+# %% ../../nbs/methods/splitmix.ipynb #21485040
 @METHODS.add('splitmix',
     title='Split-Mix', family='averaging',
     owner='shared', papers='mfcl',
