@@ -132,7 +132,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes=None)
     table = pd.concat([curve_means(rows[~last])[SHORT], rows.loc[last, SHORT], tables[SHORT]]).assign(value=lambda d: d.value.round(5))
     write_text(path, table.sort_values(['run', 'round', 'client', 'moment', 'split', 'metric'], kind='stable').to_csv(index=False))
     if experiments()[name].about.get('maps'): write_text(maps_path(path), maps_of(runs, store, data_root).round(5).to_csv(index=False))
-    shared = rows.drop(columns=SHORT[1:]).drop_duplicates('run').to_dict('records')
+    shared = rows.drop(columns=[*SHORT[1:], 'settings']).drop_duplicates('run').to_dict('records')
     about = [s | {k: v for k, v in store.read(s['run'])[1].items() if k != 'sha256'} | dict(note=(notes or {}).get(s['dataset'], (notes or {}).get('', ''))) for s in shared]
     write_text(path.with_suffix('.json'), json.dumps(about, indent=1))
     return path

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REGISTERS', 'ABOVE_ZERO', 'methods', 'Run', 'check', 'check_numbers', 'check_needs', 'config', 'dataset', 'on_device',
-           'run_id', 'label', 'shards', 'federation', 'stages']
+           'run_id', 'setting', 'label', 'shards', 'federation', 'stages']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
@@ -125,6 +125,12 @@ def run_id(run:Run, data_root=None)->str: # 10 hex digits
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]
 
 # %% ../../nbs/study/runs.ipynb #1280cfeb
+def setting(run:Run, place:str, default=None):
+    "The value at a place such as 'optimiser.lr' of a run; the default where its method, model, ... has no such setting."
+    name, _, inner = place.partition('.')
+    value = getattr(run, name)
+    return dict(value.settings).get(inner, default) if inner else value
+
 def label(run:Run)->str:
     "What a reader calls the run's method."
     entry = methods()[run.method.name]

@@ -303,12 +303,12 @@ def train_all(runs, store:Store, *, jobs=0, minutes=0., device='cpu', data_root=
     return outcomes
 
 # %% ../../nbs/study/training.ipynb #b6abb3ea
-SHARED = ['run', 'method', 'label', 'family', 'dataset', 'partition', 'scarcity', 'augmentation', 'network', 'n_clients', 'seed', 'batch_size']
+SHARED = ['run', 'method', 'label', 'family', 'dataset', 'partition', 'scarcity', 'augmentation', 'network', 'n_clients', 'seed', 'batch_size', 'settings']
 
 def described(run:Run)->dict: # SHARED but for the run's id
     "What all rows of a run say about it."
     return dict(method=run.method.name, label=label(run), family=methods()[run.method.name].about['family'], dataset=run.data.name, partition=str(run.partition),
-                scarcity=str(run.scarcity), augmentation=in_short(run.augmentation, AUGMENTATIONS), network=in_short(run.model, MODELS), n_clients=run.n_clients, seed=run.seed, batch_size=run.batch_size)
+                scarcity=str(run.scarcity), augmentation=in_short(run.augmentation, AUGMENTATIONS), network=in_short(run.model, MODELS), n_clients=run.n_clients, seed=run.seed, batch_size=run.batch_size, settings=run)
 
 def in_short(spec, register)->str:
     "A spec with those of its settings that are not the default's."
