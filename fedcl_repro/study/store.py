@@ -31,7 +31,7 @@ class Store:
     def has(self, id:str)->bool: return (self.folder(id) / 'run.json').exists()
 
     def write(self, id:str, rows:pd.DataFrame, about:dict, **arrays):
-        "Add a finished run, delete its checkpoint. `arrays`: name -> (name -> array), each kept as `name.npz`."
+        "Add a finished run. `arrays`: name -> (name -> array), each kept as `name.npz`."
         with atomic_write(self.folder(id)) as new:
             new.mkdir()
             rows.to_csv(new/'rows.csv', index=False, float_format='%.6g', lineterminator='\n')
@@ -41,7 +41,7 @@ class Store:
         self.checkpoint(id).unlink(missing_ok=True)
 
     def check(self, id:str)->dict: # provenance
-        "The provenance of a finished run whose rows are as they were written; a damaged run is refused by name."
+        "The provenance of a finished run; one whose rows were changed is refused."
         folder = self.folder(id)
         with refuse_damaged(folder):
             about = json.loads((folder/'run.json').read_text())
@@ -97,7 +97,7 @@ def load_checkpoint(store:Store, id:str): # dict, or None
 # %% ../../nbs/study/store.ipynb #9aaf2b38
 @contextlib.contextmanager
 def locked(store:Store, id:str):
-    "Yields whether this process now holds the run; if so, what a killed process left half-written is deleted."
+    "Whether this process now holds the run; if so, what a killed process half wrote is deleted."
     store.root.mkdir(parents=True, exist_ok=True)
     with open(store.root / f'{id}.lock', 'w') as f:
         try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
