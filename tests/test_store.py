@@ -81,7 +81,7 @@ def test_two_processes_on_one_store(tmp_path, uninterrupted):
 
 
 def test_a_time_budget_stops_cleanly(tmp_path, capsys):
-    asked = ['--method', 'fedavg', '--set', 'n_rounds=5000', '--store', str(tmp_path), '--minutes', '0.03']
+    asked = ['--method', 'fedavg', '--set', 'n_rounds=5000', '--store', str(tmp_path), '--minutes', '0.15']
     assert main(['run', *asked]) == 0
     assert 'out of time' in capsys.readouterr().err
     assert len(list(tmp_path.glob('*.ckpt'))) == 1
