@@ -2358,6 +2358,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.plan.kind_of': ('study/plan.html#kind_of', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.known_timings': ( 'study/plan.html#known_timings',
                                                                                   'fedcl_repro/study/plan.py'),
+                                        'fedcl_repro.study.plan.loose_kind': ('study/plan.html#loose_kind', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.measure_rounds': ( 'study/plan.html#measure_rounds',
                                                                                    'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.measured_path': ( 'study/plan.html#measured_path',

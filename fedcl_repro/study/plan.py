@@ -6,7 +6,7 @@
 __all__ = ['TO_TRAIN', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'Part', 'part_of', 'Here', 'Standing', 'standing',
            'checkpoint_progress', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations', 'passes',
            'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'known_timings', 'Estimate',
-           'kind_of', 'alike', 'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'send_rounds',
+           'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'send_rounds',
            'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'stacked',
            'claims_in', 'is_open', 'is_decided', 'Decisions', 'decisions', 'Plan', 'estimates_of', 'plans_of',
            'most_first', 'hours_text', 'amount', 'run_line', 'seed_lines', 'hours_line', 'plan_text', 'plan_record']
@@ -27,6 +27,7 @@ import torch
 from ..core import Spec, stream, write_text
 from ..data.datasets import find_root
 from ..data.partition import PARTITIONS, SCARCITIES, partition
+from ..parts.models import MODELS
 from .experiments import committed, committed_runs, experiments, has_data, papers_folder, runs_of
 from .measures import MEASURE_COLUMNS
 from .runs import Run, config, dataset, label, methods, run_id
@@ -199,9 +200,15 @@ def alike(a:Run, b:Run)->int:
     "How many settings two runs have in common."
     return sum(getattr(a, f.name) == getattr(b, f.name) for f in fields(Run))
 
+def loose_kind(run:Run)->tuple:
+    "The same, whatever the settings of the method."
+    method, *others = kind_of(run)
+    return method.name, *others
+
 def nearest_timings(run:Run, timings:list)->list: # of Timing, all of one origin
     "The timings that tell most about a run."
     fitting = [t for t in timings if kind_of(t.run) == kind_of(run)]
+    fitting = fitting or [t for t in timings if loose_kind(t.run) == loose_kind(run)]
     origin = next((o for o in ORIGINS if any(t.origin == o for t in fitting)), None)
     here = [t for t in fitting if t.origin == origin]
     most = max((alike(t.run, run) for t in here), default=0)
@@ -221,13 +228,15 @@ def estimate(s:Standing, timings:list, data_root=None)->Estimate:
     return Estimate(statistics.median(rates) * left, source_of(run, found, data_root))
 
 def why_unknown(run:Run)->str:
-    what = f'{label(run)} on {run.data} with {run.model.name}, batches of {run.batch_size}, '
-    return f'no earlier run of {what}{run.local_epochs} local epochs'
+    "What would have told how long a run takes."
+    what = f'{run.method.name} on {run.data} with {run.model.name}'
+    return f'no earlier run of {what}, batch size {run.batch_size}, local epochs {run.local_epochs}'
 
 def source_of(run:Run, found:list, data_root)->str:
     "Where an estimate comes from, and what it was scaled from."
     kinds = 'run' if found[0].origin != 'measured' else 'round'
     words = f"{len(found)} {kinds}{'s' if len(found) > 1 else ''} {ORIGINS[found[0].origin]}"
+    if found[0].run.method != run.method: words += f' of {found[0].run.method}'
     own, other = (images_of_run(r, data_root)[0] for r in (run, found[0].run))
     return words if own == other else f'{words}, scaled from {other:,} to {own:,} training images'
 
@@ -399,13 +408,17 @@ def most_first(plans:list)->list: # of Plan
     return sorted(plans, key=rank)
 
 # %% ../../nbs/study/plan.ipynb #bdd0acb1
-def hours_text(hours:float)->str: return f'{hours:.2f} h' if hours >= .005 or not hours else f'{3600*hours:.0f} s'
+def hours_text(hours:float)->str:
+    "Hours with two digits; a time that has none there in seconds."
+    if math.isnan(hours): return 'unknown'
+    return f'{hours:.2f} h' if hours >= .01 else f'{3600*hours:.1f} s'
 
 def amount(n:int, what:str)->str: return f'{n} {what}' + ('' if n == 1 else 's')
 
 def run_line(run:Run)->str:
     "A run in a few words, without its seed."
-    words = [f'{label(run)} on {run.data}', in_short(run.partition, PARTITIONS)]
+    words = [f'{label(run)} on {run.data}', in_short(run.model, MODELS), in_short(run.partition, PARTITIONS)]
+    if run.model.name == 'mixed': words[1] = 'mixed'
     if run.scarcity.name != 'none': words.append(in_short(run.scarcity, SCARCITIES))
     return ', '.join([*words, amount(run.n_clients, 'client'), amount(run.n_rounds, 'round')])
 
@@ -415,25 +428,26 @@ def seed_lines(plan:Plan)->list: # of texts
     for run, e in plan.estimates.items():
         s = by_run[run]
         at = f' (after round {s.rounds})' if s.rounds else ''
-        groups.setdefault((run_line(run), e.why), []).append((f'{run.seed}{at}', e.seconds))
+        groups.setdefault((replace(run, seed=0), e.why), []).append((f'{run.seed}{at}', e.seconds))
     lines = []
-    for (words, why), members in groups.items():
+    for (run, why), members in groups.items():
         seeds = ', '.join(seed for seed, _ in members)
         hours = sum(seconds for _, seconds in members) / 3600
-        lines.append(f"{words}, seed {seeds}: {'unknown' if math.isnan(hours) else hours_text(hours)} ({why})")
+        lines.append(f'{run_line(run)}, seed {seeds}: {hours_text(hours)} ({why})')
     return lines
 
 # %% ../../nbs/study/plan.ipynb #68fd9a97
 def hours_line(plan:Plan)->str:
     "What is still to be trained, and what for."
     if not plan.estimates: return 'nothing to train'
-    unknown = f', {amount(plan.n_unknown, "run")} unknown (`--measure` times a round)' if plan.n_unknown else ''
-    words = f'{amount(len(plan.estimates), "run")} to train: {hours_text(plan.hours)}{unknown}'
+    times = [hours_text(plan.hours)] if plan.known else []
+    if plan.n_unknown: times.append(f'{amount(plan.n_unknown, "run")} unknown (`--measure` times a round)')
     worth = '' if math.isnan(plan.per_hour) else f' ({plan.per_hour:.2g} an hour)'
     d = plan.decisions
-    words += f'; decides {amount(len(d.decided), "claim")}{worth}'
-    if d.checked: words += f', gives {d.checked} more rows to rest on'
-    return words + (f'; {len(d.left)} stay open' if d.left else '')
+    words = f"{amount(len(plan.estimates), 'run')} to train: {', '.join(times)}"
+    words += f"; {amount(len(d.decided), 'claim')} decided{worth}"
+    if d.checked: words += f', {d.checked} answered ones get more rows'
+    return words + (f', {len(d.left)} still open then' if d.left else '')
 
 def plan_text(plan:Plan, most=12)->str: # `most`: lines of runs
     "A plan for a reader."
