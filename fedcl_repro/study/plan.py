@@ -7,7 +7,7 @@ __all__ = ['TO_TRAIN', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', '
            'checkpoint_progress', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations', 'passes',
            'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'known_timings', 'Estimate',
            'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'send_rounds',
-           'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'stacked',
+           'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'one_table',
            'claims_in', 'is_open', 'is_decided', 'Decisions', 'decisions', 'Plan', 'estimates_of', 'plans_of',
            'most_first', 'hours_text', 'amount', 'run_line', 'seed_lines', 'hours_line', 'plan_text', 'plan_record']
 
@@ -28,11 +28,13 @@ from ..core import Spec, stream, write_text
 from ..data.datasets import find_root
 from ..data.partition import PARTITIONS, SCARCITIES, partition
 from ..parts.models import MODELS
-from .experiments import committed, committed_runs, experiments, has_data, papers_folder, runs_of
+from .experiments import (
+    committed, committed_runs, experiments, has_data, papers_folder, runs_of)
 from .measures import MEASURE_COLUMNS
 from .runs import Run, config, dataset, label, methods, run_id
 from .store import Store
-from .training import RUN_COLUMNS, Session, described, in_short, one_core, quiet_worker, read_rows
+from .training import (
+    RUN_COLUMNS, Session, described, in_short, one_core, quiet_worker, read_rows)
 
 # %% ../../nbs/study/plan.ipynb #cade3268
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ def standing(run:Run, here:Here, known:set)->Standing:
     return Standing(run, 'waiting' if rounds else 'not begun', rounds, seconds)
 
 # %% ../../nbs/study/plan.ipynb #3d526ff5
-def checkpoint_progress(store:Store, id:str)->tuple: # (rounds, seconds); (0, 0.) without a readable checkpoint
-    "How far a checkpoint is; its tensors are not read."
+def checkpoint_progress(store:Store, id:str)->tuple: # (rounds, seconds)
+    "How far a checkpoint is, (0, 0.) without a readable one; its tensors are not read."
     path = store.checkpoint(id)
     if not path.exists(): return 0, 0.
     try: found = torch.load(path, weights_only=True, map_location='cpu', mmap=True)
@@ -145,7 +147,11 @@ class Timing:
     seconds: float
     origin: str # one of ORIGINS
 
-ORIGINS = dict(measured='measured here', store='finished in the store', committed='committed, on whatever machine')
+ORIGINS = dict(
+    measured='measured here',
+    store='finished in the store',
+    committed='committed, on whatever machine',
+)
 
 def run_from(config:dict)->Run:
     "The run that `config` describes; it is not checked."
@@ -286,8 +292,8 @@ def measure_rounds(runs:list, minutes:float, here:Here)->list: # of Timing
         share = (deadline - time.monotonic()) / (len(runs) - k)
         seconds = measured_round(tested, share, here)
         if not math.isnan(seconds): found.append(Timing(tested, 1, seconds, 'measured'))
-    notes = [dict(config=config(t.run), rounds=1, seconds=t.seconds, device=device_name(here.device)) for t in found]
-    path = measured_path(here.store)
+    path, shared = measured_path(here.store), dict(rounds=1, device=device_name(here.device))
+    notes = [dict(config=config(t.run), seconds=t.seconds, **shared) for t in found]
     write_text(path, json.dumps(records(path) + notes, indent=1))
     return found
 
@@ -303,12 +309,14 @@ def pretended(run:Run)->pd.DataFrame:
     measured = [(m, 'test', metric) for m in ('merged', 'trained') for metric in ('accuracy', 'loss')]
     measured.append(('trained', 'train', 'loss'))
     rows = [(r, i, 'personal', *about, 100) for r, i in where for about in measured]
-    rows += [(r, -1, 'shared', 'merged', 'all', f'bytes_{way}', 100) for r, _ in where for way in ('up', 'down')]
-    rows += [(last, -1, 'shared', 'merged', 'test', metric, 100) for metric in ('silhouette', 'silhouette_pixels')]
+    traffic, shapes = ('bytes_up', 'bytes_down'), ('silhouette', 'silhouette_pixels')
+    rows += [(r, -1, 'shared', 'merged', 'all', metric, 100) for r, _ in where for metric in traffic]
+    rows += [(last, -1, 'shared', 'merged', 'test', metric, 100) for metric in shapes]
     columns = [c for c in MEASURE_COLUMNS if c != 'value']
     table = pd.DataFrame(rows, columns=columns).drop_duplicates(columns)
     id = f'pretended {config(run)}'
-    return table.assign(value=rng.uniform(.3, .7, len(table)), run=id, **described(run))[[*RUN_COLUMNS, *MEASURE_COLUMNS]]
+    table = table.assign(value=rng.uniform(.3, .7, len(table)), run=id, **described(run))
+    return table[[*RUN_COLUMNS, *MEASURE_COLUMNS]]
 
 # %% ../../nbs/study/plan.ipynb #a52a54db
 def rows_there(name:str, profile:str, here:Here)->pd.DataFrame:
@@ -317,9 +325,9 @@ def rows_there(name:str, profile:str, here:Here)->pd.DataFrame:
     own = read_rows(runs, here.store, here.data_root)
     try: others = committed(name, profile)
     except FileNotFoundError: return own # the notebooks are not here
-    return stacked([own, others[~others.settings.isin(set(own.settings))]])
+    return one_table([own, others[~others.settings.isin(set(own.settings))]])
 
-def stacked(tables:list)->pd.DataFrame:
+def one_table(tables:list)->pd.DataFrame:
     "Rows of several tables."
     some = [t for t in tables if len(t)]
     return pd.concat(some, ignore_index=True) if some else tables[0]
@@ -350,7 +358,7 @@ class Decisions:
 def decisions(name:str, profile:str, rows:pd.DataFrame, more:pd.DataFrame)->Decisions:
     "What `more` rows would do to the claims, beside the rows that are there."
     if not len(more): return Decisions()
-    before, after = (claims_in(name, r, profile) for r in (rows, stacked([rows, more])))
+    before, after = (claims_in(name, r, profile) for r in (rows, one_table([rows, more])))
     decided = [key for key, v in after.items() if is_decided(v, before.get(key))]
     changed = [key for key, v in after.items() if key in before and v != before[key]]
     left = [key for key, v in after.items() if is_open(v.word) and key not in decided]
@@ -395,13 +403,13 @@ def plans_of(parts:list, here:Here, timings:list)->list: # of Plan
         found = standings(part, here)
         there = set(rows[key].settings)
         new = [s.run for s in found if s.word in TO_TRAIN and s.run not in there]
-        more = stacked([rows[key][:0], *map(pretended, new)])
+        more = one_table([rows[key][:0], *map(pretended, new)])
         plans.append(Plan(part, found, estimates_of(found, timings, here), decisions(*key, rows[key], more)))
-        rows[key] = stacked([rows[key], more])
+        rows[key] = one_table([rows[key], more])
     return plans
 
 def most_first(plans:list)->list: # of Plan
-    "Most decisions an hour first; then the parts whose hours are unknown, and at last those with nothing to train."
+    "Most decisions an hour first; then parts whose hours are unknown, then those with nothing to train."
     def rank(p):
         unknown = math.isnan(p.per_hour)
         return not p.estimates, unknown, 0. if unknown else -p.per_hour
