@@ -6,10 +6,10 @@
 __all__ = ['TO_TRAIN', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'Part', 'part_of', 'Here', 'Standing', 'standing',
            'checkpoint_progress', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations', 'passes',
            'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'known_timings', 'Estimate',
-           'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'send_rounds',
-           'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'one_table',
-           'claims_in', 'is_open', 'is_decided', 'Decisions', 'decisions', 'Plan', 'estimates_of', 'plans_of',
-           'most_first', 'hours_text', 'amount', 'run_line', 'seed_lines', 'hours_line', 'plan_text', 'plan_record']
+           'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'amount', 'why_unknown', 'source_of',
+           'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there',
+           'one_table', 'claims_in', 'is_open', 'is_decided', 'Decisions', 'decisions', 'Plan', 'estimates_of',
+           'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line', 'plan_text', 'plan_record']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
 import json
@@ -233,6 +233,8 @@ def estimate(s:Standing, timings:list, data_root=None)->Estimate:
     rates = [t.seconds / passes(t.run, t.rounds, data_root) for t in found]
     return Estimate(statistics.median(rates) * left, source_of(run, found, data_root))
 
+def amount(n:int, what:str)->str: return f'{n} {what}' + ('' if n == 1 else 's')
+
 def why_unknown(run:Run)->str:
     "What would have told how long a run takes."
     what = f'{run.method.name} on {run.data} with {run.model.name}'
@@ -240,10 +242,11 @@ def why_unknown(run:Run)->str:
 
 def source_of(run:Run, found:list, data_root)->str:
     "Where an estimate comes from, and what it was scaled from."
-    kinds = 'run' if found[0].origin != 'measured' else 'round'
-    words = f"{len(found)} {kinds}{'s' if len(found) > 1 else ''} {ORIGINS[found[0].origin]}"
-    if found[0].run.method != run.method: words += f' of {found[0].run.method}'
-    own, other = (images_of_run(r, data_root)[0] for r in (run, found[0].run))
+    first = found[0]
+    words = amount(len(found), 'round' if first.origin == 'measured' else 'run')
+    if first.run.method != run.method: words += f' of {label(first.run)}'
+    words += f' {ORIGINS[first.origin]}'
+    own, other = (images_of_run(r, data_root)[0] for r in (run, first.run))
     return words if own == other else f'{words}, scaled from {other:,} to {own:,} training images'
 
 # %% ../../nbs/study/plan.ipynb #bebf696e
@@ -420,8 +423,6 @@ def hours_text(hours:float)->str:
     "Hours with two digits; a time that has none there in seconds."
     if math.isnan(hours): return 'unknown'
     return f'{hours:.2f} h' if hours >= .01 else f'{3600*hours:.1f} s'
-
-def amount(n:int, what:str)->str: return f'{n} {what}' + ('' if n == 1 else 's')
 
 def run_line(run:Run)->str:
     "A run in a few words, without its seed."
