@@ -52,7 +52,7 @@ def over_seeds(table:pd.DataFrame)->pd.DataFrame:
 # %% ../../nbs/study/verdicts.ipynb #5dd90c65
 OURS = 'ours' # the source of a sentence that no paper has
 CELL_WORDS = ('within', 'above', 'below', 'stand-in', 'not run', 'contradicts itself')
-ANSWERS = 'holds', 'mixed', 'fails'
+ANSWERS = 'holds', 'undecided', 'mixed', 'fails'
 CLAIM_WORDS = *ANSWERS, *(f'stand-in {word}' for word in ANSWERS), 'not run', 'contradicts itself'
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Verdict:
     evidence: str = ''
     source: str = '' # where the paper says it
     kind: str = 'cell'
+    interval: tuple = () # (low, high) of the margin that answers a claim; none for a fact
     def __post_init__(self):
         words = CELL_WORDS if self.kind == 'cell' else CLAIM_WORDS
         if self.word in words: return
@@ -90,7 +91,7 @@ def claim(what:str, per_seed, evidence='', source='', data_fits=True)->Verdict:
 def verdict_counts(verdicts)->dict:
     "How often each word was said, in the order of the words."
     said = [v.word if isinstance(v, Verdict) else v['word'] for v in verdicts]
-    return {w: said.count(w) for w in dict.fromkeys(CLAIM_WORDS[:6] + CELL_WORDS) if w in said}
+    return {w: said.count(w) for w in dict.fromkeys(CLAIM_WORDS[:8] + CELL_WORDS) if w in said}
 
 def verdict_table(verdicts)->pd.DataFrame:
     "Verdicts as a table."
