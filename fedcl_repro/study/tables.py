@@ -87,11 +87,12 @@ class Paper:
     place: Callable # a row a run -> the same with the columns `keys` and the paper's labels
     say: Callable   # (values of the keys, profile) -> words: 'β = 0.5, CIFAR-10'
     measures: dict = field(default_factory=dict) # name -> (rows) -> a row a run, with `value`
+    tested: Callable = None # rows -> those of the moment at which a method is tested, as 'merged'; all rows
 
     def runs(self, rows:pd.DataFrame, moment='merged', at='last')->pd.DataFrame:
         "A row a run, with the paper's columns; empty without rows."
         if not len(rows): return pd.DataFrame(columns=[*self.keys, 'label', 'seed', 'micro'])
-        return self.place(summary(rows, moment, at))
+        return self.place(summary(self.tested(rows) if self.tested else rows, moment, at))
 
     def measured(self, rows:pd.DataFrame, of)->pd.DataFrame:
         "A row a run with `value`. `of`: one of `MEASURES`, one of the paper's own, or a measure."
