@@ -140,7 +140,7 @@ def answer(
     where='',       # words for the end of the sentence
     data_fits=True,
     drawn=None,     # (draw, seed) x label: the table with other clients
-    n_clients=2,
+    n_clients=1,
     printed=None,   # the published cells as such a table of one row
 )->Verdict:
     "A verdict with the interval of the margin; without `drawn`, only the seeds are left to chance."
@@ -170,7 +170,7 @@ def redraw(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> (measu
 
 def drawn_for(c:Claim, table, drawn:dict, n_clients:int)->tuple: # (table with other clients or None, their number)
     "Of the redrawn tables, the one of the claim's measure, with the seeds that were asked."
-    if c.of not in drawn: return None, 2
+    if c.of not in drawn: return None, 1
     anew = drawn[c.of]
     return anew[anew.index.get_level_values('seed').isin(table.index)], n_clients
 
@@ -188,7 +188,7 @@ def ask(
         fitting = {key: complete(t, c.needs) for key, t in about.items()}
         asked = {key: t for key, t in fitting.items() if len(t)}
         for key, t in asked.items():
-            drawn, n_clients = drawn_for(c, t, *anew[key]) if key in anew else (None, 2)
+            drawn, n_clients = drawn_for(c, t, *anew[key]) if key in anew else (None, 1)
             there = printed.get(key) if c.of == 'accuracy' else None
             out.append(answer(c, t, paper.say(*key, profile), fits, drawn, n_clients, there))
         if not asked: out.append(claim(c.sentence, [], why_not(about, c.needs), c.place))
