@@ -1,4 +1,4 @@
-"""What several tests share: one store of quick runs, trained once while the other tests run, and the folder of the project."""
+"""What several tests share: a store of quick runs, trained once while the other tests run."""
 import os
 import shutil
 import subprocess
@@ -16,11 +16,13 @@ torch.set_num_threads(1)
 
 def pytest_collection_finish(session):
     "Begin with everything in quick, one seed, on all cores, if some test will ask for it."
-    if session.config.option.collectonly or not any('report' in getattr(i, 'fixturenames', ()) for i in session.items): return
+    asked = any('report' in getattr(item, 'fixturenames', ()) for item in session.items)
+    if session.config.option.collectonly or not asked: return
     session.made = Path(tempfile.mkdtemp(prefix='reproduce'))
+    command = [sys.executable, '-m', 'fedcl_repro.cli', 'reproduce', '--all', '--seeds', '1']
+    folders = ['--store', session.made/'runs', '--out', session.made/'report']
     with open(session.made/'said.txt', 'w') as said:
-        session.making = subprocess.Popen([sys.executable, '-m', 'fedcl_repro.cli', 'reproduce', '--all', '--seeds', '1', '--store', session.made/'runs', '--out', session.made/'report'],
-                                          cwd=ROOT, stdout=said, stderr=said)
+        session.making = subprocess.Popen([*command, *folders], cwd=ROOT, stdout=said, stderr=said)
 
 
 def pytest_sessionfinish(session):

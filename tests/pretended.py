@@ -79,7 +79,7 @@ class Stream:
     def wait_stream(self, other): pass
 
 
-def recorded(step, stream):
+def captured(step, stream):
     "A step that is watched, after three that are not."
     def watched():
         global recording
@@ -96,7 +96,7 @@ def accelerator(patch):
     from fedcl_repro.federation import graphs, loop, side_by_side
     def thread(): Pretend().__enter__(); torch._C._set_only_lift_cpu_tensors(True)
     for module in (loop, side_by_side): patch.setattr(module, 'one_thread', thread)
-    patch.setattr(graphs, 'recorded', recorded)
+    patch.setattr(graphs, 'captured', captured)
     patch.setattr(torch, 'Generator', Generator)
     patch.setattr(torch, 'autocast', lambda *a, **k: contextlib.nullcontext())
     for name, fake in dict(Stream=Stream, current_stream=Stream, stream=lambda s: contextlib.nullcontext(), synchronize=lambda: None).items(): patch.setattr(torch.cuda, name, fake)

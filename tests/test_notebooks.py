@@ -1,4 +1,5 @@
-"""Every notebook runs: concept pages as nbdev-test runs them, pages of papers through papermill on quick runs. Both on all cores, then asked one by one."""
+"""Every notebook runs: concept pages as nbdev-test runs them, pages of papers as the command runs them.
+Both run on all cores, and are then asked one by one."""
 import io
 import json
 import os
@@ -13,12 +14,18 @@ ROOT = Path(__file__).parents[1]
 FLAGS = {'notest', 'slow', 'cuda'}
 
 
-def is_page(path): return any('parameters' in c['metadata'].get('tags', []) for c in json.loads(path.read_text(encoding='utf-8'))['cells'])
+def is_page(path):
+    "Whether a notebook is the page of an artifact, which has parameters."
+    cells = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return any('parameters' in c['metadata'].get('tags', []) for c in cells)
 
 
 NOTEBOOKS = sorted(p for p in (ROOT/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
-CONCEPTS, PAGES = [p for p in NOTEBOOKS if not is_page(p)], [p for p in NOTEBOOKS if is_page(p)]
-def name(p): return str(p.relative_to(ROOT/'nbs').with_suffix(''))
+CONCEPTS = [p for p in NOTEBOOKS if not is_page(p)]
+PAGES = [p for p in NOTEBOOKS if is_page(p)]
+
+
+def name(path): return str(path.relative_to(ROOT/'nbs').with_suffix(''))
 
 
 def attempt(path):
@@ -34,9 +41,11 @@ def attempt(path):
 
 @pytest.fixture(scope='module')
 def attempts():
-    from fedcl_repro.cli import share_cores
+    from fedcl_repro.study.pages import share_cores
     from fedcl_repro.study.training import cores
-    with ProcessPoolExecutor(cores(), get_context('spawn'), share_cores, (cores(),)) as pool: return dict(zip(CONCEPTS, pool.map(attempt, CONCEPTS)))
+    n = cores()
+    with ProcessPoolExecutor(n, get_context('spawn'), share_cores, (n,)) as pool:
+        return dict(zip(CONCEPTS, pool.map(attempt, CONCEPTS)))
 
 
 @pytest.mark.parametrize('path', CONCEPTS, ids=name)
@@ -49,11 +58,13 @@ def test_concept_page(path, attempts):
 def test_page_of_a_paper(path, report):
     "It is in the command, and nothing stopped it."
     from fedcl_repro.study.experiments import experiments
+    from fedcl_repro.study.pages import executed_path
     which = f'{path.parent.name}/{path.stem}'
     assert which in experiments(), 'a page without an experiment is in no command'
-    done = json.loads((report[1]/'report'/'notebooks'/f"{which.replace('/', '-')}.ipynb").read_text(encoding='utf-8'))
-    errors = [f"{o['ename']}: {o['evalue']}" for c in done['cells'] for o in c.get('outputs', []) if o['output_type'] == 'error']
-    assert not errors and not done['metadata']['papermill']['exception'], errors
+    done = json.loads(executed_path(report[1]/'report', which).read_text(encoding='utf-8'))
+    errors = [o for c in done['cells'] for o in c.get('outputs', []) if o['output_type'] == 'error']
+    assert not errors, [f"{e['ename']}: {e['evalue']}" for e in errors]
+    assert not done['metadata']['papermill']['exception']
 
 
 def test_first_command_makes_a_report(report):

@@ -1,18 +1,45 @@
-"""The project is what it says: one version, library and notebooks in step, light imports, a true README."""
+"""The project is what it says: one version, library and notebooks in step, light imports, a true README.
+And its code is short enough to be read."""
+import ast
 import json
 import re
+import statistics
 import subprocess
 import sys
+from collections import defaultdict
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+LIBRARY = ROOT/'fedcl_repro'
 NOTEBOOKS = sorted(p for p in (ROOT/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
+MODULES = sorted(p for p in LIBRARY.rglob('*.py') if p.name != '_modidx.py')
 
 
-def cells(path): return [(c['cell_type'], ''.join(c['source'])) for c in json.loads(path.read_text(encoding='utf-8'))['cells']]
+def in_nbs(path): return str(path.relative_to(ROOT/'nbs'))
+
+
+def cells(path):
+    "Kind and source of each cell."
+    found = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return [(c['cell_type'], ''.join(c['source'])) for c in found]
+
+
+def code_cells(path): return [source for kind, source in cells(path) if kind == 'code']
+
+
+def exported_cells(path):
+    "Sources of the cells that the library is made of, without their directive."
+    return [s.partition('\n')[2] for s in code_cells(path) if re.match(r'#\|\s*export\b', s)]
+
+
+def module_of(path):
+    "The module that a notebook exports, such as `study.runs`; none if it exports nothing."
+    for source in code_cells(path):
+        found = re.search(r'^#\|\s*default_exp (\S+)', source, re.M)
+        if found: return found[1]
 
 
 def test_one_version():
@@ -23,8 +50,8 @@ def test_one_version():
 
 
 def test_every_module_has_a_notebook_of_its_name():
-    named = {m[1].replace('.', '/') + '.py' for p in NOTEBOOKS for _, s in cells(p) for m in [re.search(r'^#\|\s*default_exp (\S+)', s, re.M)] if m}
-    there = {str(p.relative_to(ROOT/'fedcl_repro')) for p in (ROOT/'fedcl_repro').rglob('*.py') if p.name not in ('_modidx.py',)}
+    named = {module_of(p).replace('.', '/') + '.py' for p in NOTEBOOKS if module_of(p)}
+    there = {str(p.relative_to(LIBRARY)) for p in MODULES}
     folders = {n for n in there if n.endswith('__init__.py') and n != '__init__.py'}
     assert there - folders == named
 
@@ -32,54 +59,103 @@ def test_every_module_has_a_notebook_of_its_name():
 def test_library_is_what_the_notebooks_export(tmp_path):
     "Every line of every exported cell stands in its module."
     for p in NOTEBOOKS:
-        code = [s for kind, s in cells(p) if kind == 'code']
-        name = next((m[1] for s in code for m in [re.search(r'^#\|\s*default_exp (\S+)', s, re.M)] if m), None)
+        name = module_of(p)
         if not name: continue
-        module = (ROOT/'fedcl_repro'/f"{name.replace('.', '/')}.py").read_text(encoding='utf-8')
-        for s in code:
-            if re.match(r'#\|\s*export\b', s):
-                for line in s.splitlines()[1:]:
-                    if line.strip() and not line.startswith(('from fedcl_repro', 'import')): assert line in module, f'{p.name}: {line!r} is not in {name}: run nbdev-export'
+        module = (LIBRARY/f"{name.replace('.', '/')}.py").read_text(encoding='utf-8')
+        for source in exported_cells(p):
+            for line in source.splitlines():
+                if not line.strip() or line.startswith(('from fedcl_repro', 'import')): continue
+                assert line in module, f'{p.name}: {line!r} is not in {name}: run nbdev-export'
 
 
-def test_library_imports_without_notebook_tools():
-    block = '''
+TOOLS_ABSENT = '''
 import sys, importlib.abc
+tools = {'nbdev', 'fastcore', 'execnb', 'papermill', 'jupyter', 'jupyterlab', 'ipykernel', 'IPython',
+         'nbclient', 'nbconvert', 'ipywidgets', 'matplotlib_inline'}
 class Block(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] in {'nbdev', 'fastcore', 'execnb', 'papermill', 'jupyter', 'jupyterlab', 'ipykernel', 'IPython', 'nbclient', 'nbconvert', 'ipywidgets', 'matplotlib_inline'}: raise ImportError(name + ' is absent here')
+        if name.split('.')[0] in tools: raise ImportError(name + ' is absent here')
 sys.meta_path.insert(0, Block())
 from fedcl_repro.core import load_all
 load_all('fedcl_repro')
 from fedcl_repro.cli import main
 sys.exit(main(['list', 'methods', '--json']))
 '''
-    done = subprocess.run([sys.executable, '-c', block], capture_output=True, text=True)
+
+
+def test_library_imports_without_notebook_tools():
+    done = subprocess.run([sys.executable, '-c', TOOLS_ABSENT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert {'name', 'title', 'family'} <= set(json.loads(done.stdout)[0])
 
 
+PROMISED = {
+    'methods': {'name', 'title', 'family', 'settings', 'about'},
+    'experiments': {'name', 'paper', 'artifact', 'kind', 'profiles'},
+    'datasets': {'name', 'title', 'n_classes', 'settings'},
+    'partitions': {'name', 'settings', 'about'},
+    'scarcities': {'name', 'settings', 'about'},
+    'augmentations': {'name', 'settings', 'about'},
+    'models': {'name', 'settings', 'about'},
+    'optimisers': {'name', 'settings', 'about'},
+    'executors': {'name', 'settings', 'about', 'experimental'},
+}
+
+
 def test_listings_have_the_promised_keys(capsys):
-    from fedcl_repro.cli import main
-    for what, keys in (('methods', {'name'}), ('experiments', {'name', 'paper', 'artifact', 'kind', 'profiles'}), ('datasets', {'name'})):
+    from fedcl_repro.cli import LISTS, main
+    assert set(LISTS) == set(PROMISED)
+    for what, keys in PROMISED.items():
         assert main(['list', what, '--json']) == 0
         rows = json.loads(capsys.readouterr().out)
-        assert rows and all(keys <= set(r) for r in rows)
+        assert rows and all(keys <= set(r) for r in rows), what
+
+
+def test_every_executor_is_listed_and_can_be_asked_for(capsys):
+    from fedcl_repro.cli import executors, main, parser
+    main(['list', 'executors'])
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == list(executors()) and {'loop', 'batched', 'graphs', 'side_by_side'} <= set(listed)
+    for verb in ('run', 'reproduce'):
+        for name in ('auto', *listed):
+            assert parser().parse_args([verb, '--executor', name]).executor == name
+        with pytest.raises(SystemExit) as refused: main([verb, '--executor', 'lop'])
+        assert refused.value.code == 2
+        assert "invalid choice: 'lop' (choose from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('executor', ['batched', 'graphs', 'side_by_side'])
+def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, capsys):
+    "A run of the command under each of them ends as under the loop, up to rounding."
+    from fedcl_repro.cli import main
+    from fedcl_repro.study.runs import Run, run_id
+    from fedcl_repro.study.store import Store
+    id, losses = run_id(Run.of('fedcosr', n_rounds=2, n_clients=4)), {}
+    for name in ('loop', executor):
+        store = Store(tmp_path/name)
+        settings = ['--set', 'n_rounds=2', '--set', 'n_clients=4', '--executor', name]
+        assert main(['run', '--method', 'fedcosr', *settings, '--store', str(store.root)]) == 0
+        rows, about = store.read(id)
+        assert about['executor'] == name
+        merged = rows.query("metric == 'loss' and moment == 'merged'")
+        losses[name] = merged.sort_values(['round', 'client']).value
+    assert list(losses[executor]) == pytest.approx(list(losses['loop']), rel=1e-2)
 
 
 def test_readme_tables_are_what_the_committed_rows_say():
-    from fedcl_repro.cli import with_tables
+    from fedcl_repro.status import with_tables
     text = (ROOT/'README.md').read_text(encoding='utf-8')
     assert with_tables(text) == text, 'run `fedcl report --readme`'
 
 
 def test_every_experiment_has_a_page_with_a_profile():
-    from fedcl_repro.cli import checked_parameters, notebook_of
     from fedcl_repro.study.experiments import experiments
-    for name in experiments(): assert checked_parameters(notebook_of(name), dict(profile='lite')) == dict(profile='lite')
+    from fedcl_repro.study.pages import checked_parameters, notebook_of
+    for name in experiments():
+        assert checked_parameters(notebook_of(name), dict(profile='lite')) == dict(profile='lite')
 
 
-@pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: str(p.relative_to(ROOT/'nbs')))
+@pytest.mark.parametrize('path', NOTEBOOKS, ids=in_nbs)
 def test_notebooks_are_clean(path):
     "No execution counts, no stray metadata, no error left in an output."
     nb = json.loads(path.read_text(encoding='utf-8'))
@@ -89,7 +165,85 @@ def test_notebooks_are_clean(path):
         assert not any(o['output_type'] == 'error' for o in c.get('outputs', []))
 
 
-def test_no_exported_cell_is_long():
+WIDEST = 110 # columns
+
+
+def wide_lines(text):
+    "Lines that do not fit; those with an address and rows of Markdown tables cannot be broken."
+    for line in text.splitlines():
+        free = re.search(r'https?://', line) or line.lstrip().startswith('|')
+        if len(line) > WIDEST and not free: yield line
+
+
+@pytest.mark.parametrize('path', NOTEBOOKS, ids=in_nbs)
+def test_no_code_cell_is_wide(path):
+    wide = [line for source in code_cells(path) for line in wide_lines(source)]
+    assert not wide, f'{len(wide)} lines over {WIDEST} columns, the first: {wide[0]!r}'
+
+
+@pytest.mark.parametrize('path', sorted((ROOT/'tests').rglob('*.py')), ids=lambda p: p.name)
+def test_no_test_is_wide(path):
+    wide = list(wide_lines(path.read_text(encoding='utf-8')))
+    assert not wide, f'{len(wide)} lines over {WIDEST} columns, the first: {wide[0]!r}'
+
+
+def test_width_is_measured_as_said():
+    long = 'x'*111
+    assert list(wide_lines(f'short\n{long}')) == [long]
+    for text in ('x'*110, f'see https://a.b/{long}', f'  | {long} |'): assert not list(wide_lines(text))
+
+
+def test_exported_cells_are_short():
+    "Non-blank lines of cells that define something: half at most 12, nine in ten at most 25, none over 60."
+    sizes = defaultdict(list)
     for p in NOTEBOOKS:
-        for kind, s in cells(p):
-            if kind == 'code' and re.match(r'#\|\s*export\b', s): assert len(s.splitlines()) <= 60, f'{p.name}: {s.splitlines()[1]}'
+        for source in exported_cells(p):
+            if re.match(r'\s*(import|from)\b', source): continue
+            sizes[in_nbs(p)].append(sum(1 for line in source.splitlines() if line.strip()))
+    everything = sorted(size for found in sizes.values() for size in found)
+    large = sorted(((max(found), name) for name, found in sizes.items()), reverse=True)[:8]
+    assert statistics.median(everything) <= 12, f'notebooks with the largest cells: {large}'
+    assert everything[int(.9*len(everything))] <= 25, f'notebooks with the largest cells: {large}'
+    assert everything[-1] <= 60, f'notebooks with the largest cells: {large}'
+
+
+def lambdas_and_lines(path):
+    "Lambdas of a module, and its non-blank lines without its `__all__` and the notes of the exporter."
+    text = path.read_text(encoding='utf-8')
+    n = sum(isinstance(node, ast.Lambda) for node in ast.walk(ast.parse(text)))
+    code = re.sub(r'__all__ = \[.*?\]\n', '', text, flags=re.S)
+    return n, sum(1 for line in code.splitlines() if line.strip() and not line.startswith('# %%'))
+
+
+def test_methods_name_their_functions():
+    "At most two lambdas in 100 lines of the methods."
+    found = {p.stem: lambdas_and_lines(p) for p in MODULES if p.parent.name == 'methods'}
+    n, lines = (sum(column) for column in zip(*found.values()))
+    most = sorted(found, key=lambda name: -found[name][0])[:6]
+    assert 100*n <= 2*lines, f'{n} lambdas in {lines} lines, most of them in {", ".join(most)}'
+
+
+# What the papers themselves call alike: their tables and figures, and the functions that judge them.
+ARTIFACT = re.compile(r'(judge_)?(table|fig)\d+$')
+SHARED_NAMES = set() # other names that two modules may export, each with the reason beside it
+
+
+def exported_names(path):
+    "The names in a module's `__all__`."
+    for node in ast.parse(path.read_text(encoding='utf-8')).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == '__all__':
+            return ast.literal_eval(node.value)
+    return []
+
+
+def test_one_name_one_meaning():
+    "No two modules of the library export one name, but for the artifacts of the papers."
+    homes = defaultdict(list)
+    for p in MODULES:
+        for name in exported_names(p): homes[name].append(str(p.relative_to(LIBRARY).with_suffix('')))
+    twice = {n: where for n, where in homes.items() if len(where) > 1}
+    of_papers = {n for n, where in twice.items()
+                 if ARTIFACT.match(n) and all(w.startswith('papers/') for w in where)}
+    clashes = {n: where for n, where in twice.items() if n not in of_papers | SHARED_NAMES}
+    assert not clashes, '; '.join(f"{n}: {', '.join(where)}" for n, where in sorted(clashes.items()))
+    assert SHARED_NAMES <= set(twice), 'names that are no longer shared need no exception'

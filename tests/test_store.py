@@ -24,23 +24,34 @@ train(Run.of('fedcosr', n_rounds=12, seed=7), Store(sys.argv[1]), every=0., prog
 '''
 
 
-def start(store): return subprocess.Popen([sys.executable, '-c', CODE, str(store)], stdout=subprocess.PIPE, text=True, env=os.environ | {'OMP_NUM_THREADS': '1'})
+def start(store):
+    "A process that trains the run and prints each round."
+    return subprocess.Popen(
+        [sys.executable, '-c', CODE, str(store)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {'OMP_NUM_THREADS': '1'},
+    )
 
 
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory):
-    run, store = Run.of('fedcosr', **RUN), Store(tmp_path_factory.mktemp('whole'))
-    return (store.folder(train(run, store))/'rows.csv').read_bytes()
+def uninterrupted(tmp_path_factory):
+    "The bytes of `rows.csv` after training without interruption."
+    store = Store(tmp_path_factory.mktemp('uninterrupted'))
+    id = train(Run.of('fedcosr', **RUN), store)
+    return (store.folder(id)/'rows.csv').read_bytes()
 
 
-def test_killed_and_started_again(tmp_path, whole):
-    "kill -9 in the middle, twice; the third start ends with the rows of an uninterrupted run, none of them twice."
+def test_killed_and_started_again(tmp_path, uninterrupted):
+    "After two times kill -9, the third start ends with the rows of an uninterrupted run, none twice."
     seen = []
     for stop in (4, 8):
         p = start(tmp_path)
         for line in p.stdout:
             seen.append(int(line))
-            if seen[-1] >= stop: p.send_signal(signal.SIGKILL); break
+            if seen[-1] >= stop:
+                p.send_signal(signal.SIGKILL)
+                break
         p.wait()
         p.stdout.close()
     last = start(tmp_path)
@@ -48,36 +59,49 @@ def test_killed_and_started_again(tmp_path, whole):
     assert last.wait() == 0 and rest[-1] == 12
     assert rest[0] >= 7, 'a checkpoint a round: at most the round since the last is trained again'
     id = run_id(Run.of('fedcosr', **RUN))
-    assert (tmp_path/id/'rows.csv').read_bytes() == whole
-    assert not list(tmp_path.glob('*.ckpt')) and not list(tmp_path.glob('.new-*')), 'what a killed process was writing is cleaned up'
+    assert (tmp_path/id/'rows.csv').read_bytes() == uninterrupted
+    assert not list(tmp_path.glob('*.ckpt'))
+    assert not list(tmp_path.glob('.new-*')), 'what a killed process was writing is cleaned up'
 
 
-def test_two_processes_on_one_store(tmp_path, whole):
+def test_two_processes_on_one_store(tmp_path, uninterrupted):
     "Both are asked for the same runs; each run is trained once, and both end well."
-    ask = [sys.executable, '-m', 'fedcl_repro.cli', 'run', '--method', 'fedcosr', '--set', 'n_rounds=12', '--set', 'seed=7', '--store', str(tmp_path), '--jobs', '1']
-    both = [subprocess.Popen(ask, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for _ in range(2)]
+    settings = ['--set', 'n_rounds=12', '--set', 'seed=7']
+    asked = ['--method', 'fedcosr', *settings, '--store', str(tmp_path), '--jobs', '1']
+    command = [sys.executable, '-m', 'fedcl_repro.cli', 'run', *asked]
+    both = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for _ in range(2)
+    ]
     out = [p.communicate()[0] for p in both]
-    assert [p.returncode for p in both] == [0, 0] and all('micro' in o for o in out)
-    assert (tmp_path/run_id(Run.of('fedcosr', **RUN))/'rows.csv').read_bytes() == whole
+    assert [p.returncode for p in both] == [0, 0]
+    assert all('micro' in o for o in out)
+    id = run_id(Run.of('fedcosr', **RUN))
+    assert (tmp_path/id/'rows.csv').read_bytes() == uninterrupted
 
 
 def test_a_time_budget_stops_cleanly(tmp_path, capsys):
-    assert main(['run', '--method', 'fedavg', '--set', 'n_rounds=5000', '--store', str(tmp_path), '--minutes', '0.03']) == 0
+    asked = ['--method', 'fedavg', '--set', 'n_rounds=5000', '--store', str(tmp_path), '--minutes', '0.15']
+    assert main(['run', *asked]) == 0
     assert 'out of time' in capsys.readouterr().err
     assert len(list(tmp_path.glob('*.ckpt'))) == 1
 
 
 def test_a_failed_run_is_told_by_the_exit_code_and_keeps_the_rest(tmp_path, capsys):
-    assert main(['run', '--method', 'fedavg', '--set', 'optimiser=sgd(lr=1e30)', '--store', str(tmp_path)]) == 1
+    asked = ['--method', 'fedavg', '--set', 'optimiser=sgd(lr=1e30)', '--store', str(tmp_path)]
+    assert main(['run', *asked]) == 1
     assert 'FedAvg: the loss of client' in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not os.path.exists('/proc/self/task'), reason='needs /proc to see children')
 def test_no_worker_outlives_a_killed_command(tmp_path):
-    p = subprocess.Popen([sys.executable, '-m', 'fedcl_repro.cli', 'run', 'fedcosr/table2', '--seeds', '1', '--jobs', '2', '--store', str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    asked = ['fedcosr/table2', '--seeds', '1', '--jobs', '2', '--store', str(tmp_path)]
+    command = [sys.executable, '-m', 'fedcl_repro.cli', 'run', *asked]
+    p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until(lambda: len(workers(p.pid)) >= 4, 'two workers beside their helpers')
     children = workers(p.pid)
-    p.kill(); p.wait()
+    p.kill()
+    p.wait()
     until(lambda: not any(alive(c) for c in children), 'the end of the workers')
 
 
@@ -86,7 +110,7 @@ def workers(pid):
 
 
 def alive(pid):
-    "Whether a process runs; one that only waits to be buried does not."
+    "Whether a process runs; a zombie does not."
     try:
         with open(f'/proc/{pid}/stat') as f: return f.read().rpartition(')')[2].split()[0] != 'Z'
     except OSError: return False

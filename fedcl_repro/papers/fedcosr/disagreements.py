@@ -8,12 +8,12 @@ __all__ = ['KINDS', 'register']
 # %% ../../../nbs/papers/fedcosr/disagreements.ipynb #5022e7ee
 import pandas as pd
 
-from ...study.published import choose, read_published
+from ...study.published import read_published, with_values
 
 # %% ../../../nbs/papers/fedcosr/disagreements.ipynb #af26c74d
 KINDS = ('unstated', 'ambiguous', 'cannot hold', 'not reproduced')
 
 def register(paper='fedcosr')->pd.DataFrame:
     "Where, kind, what the paper says or leaves out, what we do, and the setting for the other choice."
-    entries = choose(read_published('disagreements'), paper=paper)
+    entries = with_values(read_published('disagreements'), paper=paper)
     return entries.drop(columns='paper').fillna('').reset_index(drop=True)
