@@ -35,7 +35,7 @@ def trained_fields(fields:dict)->dict:
 
 # %% ../../nbs/federation/statistics.ipynb #c9be036f
 def sums_at_norms(fed, worker, arch:str, fields:dict, i:int, size=256)->dict:
-    "Count, sum and sum of squares of client i's images at each batch norm of a network's body: (3, channels)."
+    "Count, sum and sum of squares of client i's images at each batch norm of the body: (3, channels)."
     blank = {k: fed.init[arch][k].clone() for k in fed.buffer_names[arch]} # written into
     net = Net(worker, arch, fields | blank, True, fed.n_classes)
     sums = {}

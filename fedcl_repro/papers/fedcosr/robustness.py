@@ -180,6 +180,7 @@ def fig7_claims()->list: # of Claim; their margins are functions of the tables o
     always = Claim('FedCoSR is best at every share kept', labels, least_lead, least_told, equal=True)
     return claims('FedCoSR V-B4', always, Claim('FedCoSR declines least', labels, less, less_told))
 
+# %% ../../../nbs/papers/fedcosr/robustness.ipynb #31380195
 def judge_fig7(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Claims about small local data, for each split that was trained."
     out, tables = [], by_seed(SHARES.measured(rows, 'accuracy'), SHARES.keys)

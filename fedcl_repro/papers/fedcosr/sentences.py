@@ -58,6 +58,7 @@ def most_have_less(of:str, what:str)->Claim:
     def tell(tables, margin): return f'{less(tables).sum(axis=1).mean():.0f} of {len(everyone())} methods'
     return Claim(f'with β = 1 most methods {what}', everyone(), margin, tell, of=of)
 
+# %% ../../../nbs/papers/fedcosr/sentences.ipynb #5b71d13f
 def changes(exactly=False)->list: # of (claim, column before, column after, words for the end of the sentence)
     "What the text says of a change of the setting."
     many, said = 'practical, N = 100', claims('FedCoSR V-C1', loses(6, exactly), most_lose(), best_after())

@@ -42,7 +42,7 @@ TABLE3 = {
     '10 classes a client': ('cifar100', 'pathological', 10, 20),
     '50 classes a client': ('cifar100', 'pathological', 50, 20),
 }
-PRACTICAL, PATHOLOGICAL = list(TABLE2)[0], list(TABLE2)[3] # CIFAR-10, which most claims are about
+PRACTICAL, PATHOLOGICAL = 'practical CIFAR-10', 'pathological CIFAR-10' # most claims are about these
 TITLES = dict(cifar10='CIFAR-10', emnist='EMNIST', cifar100='CIFAR-100', digits='digits')
 SKEW = dict(dirichlet='concentration', pathological='classes') # what a split calls its number
 COLUMN_OF = {where: name for name, where in (TABLE2 | TABLE3).items()}
@@ -99,7 +99,8 @@ def place(table:pd.DataFrame)->pd.DataFrame:
         labels.append('MOON' if is_moon(run, 'moon(mu=1.0)') else label)
     return table.assign(column=columns, label=labels).dropna(subset='column')
 
-def say(column:str, profile:str)->str: return column + ' (digits stand in)' * (profile == 'quick')
+def say(column:str, profile:str)->str:
+    return f'{column} (digits stand in)' if profile == 'quick' else column
 
 @cache
 def printed(artifact:str, paper='fedcosr', metric='accuracy')->pd.DataFrame:
