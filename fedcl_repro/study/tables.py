@@ -147,13 +147,14 @@ def answer(
     margin = c.margin(table)
     others = np.zeros(1) if drawn is None else c.margin(drawn).groupby('draw').mean()
     found = interval(margin, others, n_clients, c.comparisons)
-    told = [c.tell(table, margin), f'interval {found.low:+.2f} to {found.high:+.2f}']
+    answered = 'holds' if c.equal and found.low >= -1e-9 else found.word
+    told = [c.tell(table, margin), f'interval {found.bounds}']
     told.append('one seed' if found.seeds == 1 else f'{found.seeds} seeds')
-    if found.word == 'undecided' and found.more: told.append(found.more)
+    if answered == 'undecided' and found.more: told.append(found.more)
     if printed is not None and len(complete(printed, c.needs)):
         value = float(c.margin(printed).iloc[0])
         told.append(f"printed {value:+.2f}, {'inside' if found.low <= value <= found.high else 'outside'}")
-    word = found.word if data_fits else f'stand-in {found.word}'
+    word = answered if data_fits else f'stand-in {answered}'
     what = f'{c.sentence}: {where}' if where else c.sentence
     return Verdict(what, word, '; '.join(told), c.place, 'claim', (found.low, found.high))
 
