@@ -1,6 +1,7 @@
-"""An accelerator that is only pretended. Its tensors say that they lie on another device, and their numbers are
-computed on the CPU. It refuses what a real one refuses: operations between devices, and, while a step is recorded,
-copies from the CPU and questions about values. So it needs no hardware, and what it computes has the CPU's bits."""
+"""An accelerator that is only pretended. Its tensors say that they lie on another device, and their
+numbers are computed on the CPU. It refuses what a real one refuses: operations between devices,
+and, while a step is recorded, copies from the CPU and questions about values. So it needs no
+hardware, and what it computes has the CPU's bits."""
 import contextlib
 
 import torch
@@ -12,12 +13,14 @@ def operations(names): return {f'aten::{name}' for name in names.split()}
 
 
 # the computer waits for a value
-ASKS = operations('_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive equal bincount '
-                  '_linalg_eigh')
+ASKS = operations("""
+    _local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive equal bincount
+    _linalg_eigh""")
 # may have a CPU's scalar
-SCALARS = operations('add add_ sub sub_ rsub mul mul_ div div_ true_divide pow pow_ eq ne lt le gt ge maximum minimum '
-                     'where lerp logical_and logical_or bitwise_and bitwise_or atan2 remainder clamp addcmul copy_ '
-                     '_to_copy')
+SCALARS = operations("""
+    add add_ sub sub_ rsub mul mul_ div div_ true_divide pow pow_ eq ne lt le gt ge maximum minimum
+    where lerp logical_and logical_or bitwise_and bitwise_or atan2 remainder clamp addcmul copy_
+    _to_copy""")
 # may have a CPU's indices
 INDEXING = operations('index index_put index_put_ _unsafe_index')
 recording = False

@@ -1,5 +1,6 @@
-"""Every registered method on a pretended accelerator (see `pretended`): nothing lies on the wrong device, no recorded
-step asks or copies, and the numbers are the CPU's. On a real one, where there is one: all executors agree."""
+"""Every registered method on a pretended accelerator (see `pretended`): nothing lies on the wrong
+device, no recorded step asks or copies, and the numbers are the CPU's. On a real one, where there
+is one: all executors agree."""
 import numpy as np
 import pytest
 import torch
@@ -42,7 +43,8 @@ def home_fields(state):
 
 
 def assert_near(found, expected, tolerance, what):
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance, equal_nan=True, msg=lambda m: f'{what}: {m}')
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance, equal_nan=True, 
+                               msg=lambda m: f'{what}: {m}')
 
 
 def assert_close(a, b):
@@ -96,7 +98,7 @@ def test_faults_are_found(fault, monkeypatch):
 @pytest.mark.parametrize('name', METHODS)
 @pytest.mark.parametrize('executor', ['loop', 'batched', 'graphs'])
 def test_executors_agree_on_cuda(name, executor):
-    "In float64, with SGD: the loop on a CPU is not asked, as augmentations and masks are drawn on the device."
+    "In float64, with SGD. The loop on a CPU is not asked: augmentations and masks are drawn on the device."
     opt = SGD(.05, .9)
     if executor == 'loop': fed, other = federation(name, opt=opt), federation(name, 'cuda', opt=opt)
     else: fed = other = federation(name, 'cuda', p=.3, opt=opt)
@@ -110,8 +112,8 @@ def test_executors_agree_on_cuda(name, executor):
 @real
 @pytest.mark.parametrize('opt', [SGD(.01, .9), Adam()], ids=['sgd', 'adam'])
 def test_streams_do_not_matter_on_cuda(opt):
-    """Steps that are replayed at the same time share nothing: on one stream or eight, the same bits, in float32 with
-    matrix products large enough to be split."""
+    """Steps that are replayed at the same time share nothing: on one stream or eight, the same bits,
+    in float32 with matrix products large enough to be split."""
     deterministic('cuda')
     store = torch.randint(256, (4000, 32, 32, 3), dtype=torch.uint8), torch.randint(10, (4000,))
     rows = np.split(np.arange(4000), 16)

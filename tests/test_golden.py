@@ -2,7 +2,7 @@
 
 A change of what a method computes raises that method's `revision` and writes its lines anew, by
 `python tests/test_golden.py`.
-Rows are held by a checksum, a random projection of their values, since the last bits differ between processors."""
+Rows are held by a checksum, a random projection of their values: the last bits differ between processors."""
 import json
 import tempfile
 from pathlib import Path
@@ -42,7 +42,8 @@ def small_network(shape, n_classes, *, norm=True):
     channels, width = shape[-1] if shape[-1] in (1, 3) else shape[0], 8
     conv = lambda i, o: nn.Conv2d(i, o, 3, padding=1)
     mlp = lambda: nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, width))
-    flat = lambda: nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64, width), nn.ReLU())
+    pool = nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()
+    flat = lambda: nn.Sequential(*pool, nn.Linear(64, width), nn.ReLU())
     return nn.ModuleDict(dict(
         body=nn.Sequential(conv(channels, 4), *([nn.BatchNorm2d(4)] if norm else []), flat()),
         head=Head(width, n_classes, .3),
@@ -55,8 +56,8 @@ def golden_run(name, opt, seed):
     model = 'golden(norm=False)' if name == 'perfedavg' else 'golden' # it looks ahead with weights alone
     views = 'crop_flip(pad=1)' if 'views' in methods()[name].about['needs'].split() else 'none'
     method = Spec.of(name, **methods()[name].about['trial'].get('cheap', {})) # for slow servers
-    return Run.of(method, data='digits', partition='golden', model=model, augmentation=views, optimiser=opt, seed=seed,
-                  n_clients=5, n_rounds=2, batch_size=8, participation=.8, dtype='float64')
+    return Run.of(method, data='digits', partition='golden', model=model, augmentation=views, optimiser=opt,
+                  seed=seed, n_clients=5, n_rounds=2, batch_size=8, participation=.8, dtype='float64')
 
 
 def checksum(rows):
@@ -109,12 +110,13 @@ def test_rows_of_a_method(name):
 
 def id_of(run, fingerprint, monkeypatch):
     "The run's name where its data have this fingerprint."
-    monkeypatch.setattr('fedcl_repro.study.runs.dataset', lambda spec, root: SimpleNamespace(fingerprint=fingerprint))
+    def known(spec, root): return SimpleNamespace(fingerprint=fingerprint)
+    monkeypatch.setattr('fedcl_repro.study.runs.dataset', known)
     return run_id(run)
 
 
 def test_committed_runs_keep_their_names(monkeypatch):
-    "Each committed configuration is still a run, says the same of itself, and keeps its name unless it was revised."
+    "Each committed configuration is still a run, says the same of itself, and keeps its name unless revised."
     told = golden()['committed']
     for id, said in committed_ids().items():
         assert id in told, f'{id} is new: add its name with `python tests/test_golden.py --committed`'
@@ -141,5 +143,6 @@ if __name__ == '__main__':
     for name in names:
         others = {id: line for id, line in told['methods'].items() if not line[0].startswith(f'{name},')}
         told['methods'] = others | lines_of(name)
-    told['committed'] = {id: told['committed'].get(id) or written(id, said) for id, said in committed_ids().items()}
+    old = told['committed']
+    told['committed'] = {id: old.get(id) or written(id, said) for id, said in committed_ids().items()}
     GOLDEN.write_text(json.dumps(told, indent=0, sort_keys=True) + '\n')

@@ -1,4 +1,4 @@
-"""Every registered method, on a federation with unequal clients, one of them empty, and partial participation."""
+"""Every registered method, on a federation with unequal clients, one of them empty, not all taking part."""
 import functools
 
 import pytest
@@ -120,9 +120,10 @@ def first_loss(name, lr):
 
 @pytest.mark.parametrize('name', WITHOUT_LABELS)
 def test_training_without_labels_trains(name):
-    """The loss falls below that of an untrained network on the same batches, within a round (the goal of the next
-    may be another one), and what the method makes of images can be classified by a line. Not better than what a
-    random network makes of them: on so small images a line classifies these too."""
+    """The loss falls below that of an untrained network on the same batches, within a round (the goal
+    of the next may be another one), and what the method makes of images can be classified by a
+    line. Not better than what a random network makes of them: on so small images a line classifies
+    these too."""
     assert first_loss(name, .01) < .98 * first_loss(name, 0.)
     fed = toy(width=16, opt=Adam(.003), **has(name))
     assert fed.y.bincount().max() < .35 * len(fed.y)
@@ -140,7 +141,9 @@ def single_executors():
 def looped(name, opt, seed): return final(name, uneven(name, opt=opt, seed=seed), n_rounds=2)
 
 
-def bound(opt): return 1e-10 if isinstance(opt, SGD) else 1e-6 # Adam amplifies the rounding of gradients that are zero
+def bound(opt):
+    "Adam amplifies the rounding of gradients that are zero."
+    return 1e-10 if isinstance(opt, SGD) else 1e-6
 
 
 @pytest.mark.parametrize('name', METHODS)

@@ -37,7 +37,7 @@ from ..federation.side_by_side import Meeting
 from ..parts.models import MODELS
 from .executor_choice import choose_executor, executor_for, fastest
 from .measures import MEASURE_COLUMNS, measure, predictions, provenance
-from .measures import represented, separations, silhouette, tested
+from .measures import represented, separations, silhouette, scores_by_moment
 from .runs import Run, federation, label, methods, run_id, stages
 from .store import Store, load_checkpoint, locked, save_checkpoint
 
@@ -122,7 +122,7 @@ class Session:
         try: self.state = one_round(self.execute, self.stages, self.state)
         except NonFinite as e: raise FloatingPointError(f'{label(self.run)}: {e}') from e
         if self.state.round % self.run.eval_every == 0 or self.finished:
-            self.tests = tested(self.execute, self.stages, self.state, self.owner)
+            self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner)
             self.rows += measure(self.execute, self.stages, self.state, self.owner, self.tests)
 
     def to_checkpoint(self)->dict: return to_checkpoint(self.state, self.rows, self.seconds(), self.executor)

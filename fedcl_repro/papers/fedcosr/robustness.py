@@ -22,8 +22,9 @@ from ...core import Spec, parse_value
 from ...federation.federation import Fed
 from ...federation.messages import nbytes
 from ...federation.rounds import run
-from .settings import (
-    FEDCOSR, PATHOLOGICAL, PRACTICAL, TABLE3, cell_name, cells, compared, everyone, place, runs, titles)
+from fedcl_repro.papers.fedcosr.settings import (
+    FEDCOSR, PATHOLOGICAL, PRACTICAL, TABLE3, cell_name, cells, compared, compared_labels, place,
+    runs, titles)
 from ...parts.models import cnn
 from ...study.experiments import EXPERIMENTS
 from ...study.published import hyperparameters
@@ -89,8 +90,8 @@ def changed(column)->bool: return column in TABLE3
 def table3_claims()->list: # of Claim
     "What the text says of Table III."
     sentence = 'FedCoSR is among the top three in'
-    first = top('FedCoSR', 3, everyone(), f'{sentence} accuracy')
-    fair = top('FedCoSR', 3, everyone(), f'{sentence} spread over clients', ascending=True)
+    first = top('FedCoSR', 3, compared_labels(), f'{sentence} accuracy')
+    fair = top('FedCoSR', 3, compared_labels(), f'{sentence} spread over clients', ascending=True)
     return claims('FedCoSR V-B2', first, where=changed) + claims('FedCoSR V-B3', fair, of='spread')
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #f66c89bb
@@ -101,7 +102,7 @@ def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
     table = FEDCOSR.runs(rows)
     failed = []
     for _, part in table[table.column == 'β = 0.01'].groupby('seed'):
-        missing = set(everyone()) - set(part.label)
+        missing = set(compared_labels()) - set(part.label)
         if 'FedPAC' not in missing: failed.append(False)
         elif missing == {'FedPAC'}: failed.append(True)
     ended = f'{failed.count(False)} of {len(failed)} runs of FedPAC went to their end'
@@ -218,7 +219,7 @@ def scalars_sent(owned=(10, 3))->pd.DataFrame: # a row a method and client
     fed = federation_of(owned, wire=count)
     for name in compared():
         method, about = methods().build(name), methods()[name].about
-        if about['title'] not in everyone(): continue
+        if about['title'] not in compared_labels(): continue
         server = run(fed, method, 1).servers['server']
         for i, classes in enumerate(owned):
             up, down = sent[i] / 4, nbytes(method.reply(server, i)) / 4

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TEMP', 'WEIGHT', 'SAID', 'channel', 'information', 'log_c_bound', 'loss_of', 'gap', 'long_vector', 'ClientLoss',
-           'steepest', 'local_terms', 'measured_terms', 'settled', 'kink', 'kinks_of', 'bias', 'constants', 'bound',
-           'rates', 'least_epsilon', 'under_root', 'largest_weight', 'answer', 'judge_theorem1', 'judge_assumptions',
-           'judge_bound', 'judge_theorem3', 'judge_convergence', 'convergence']
+           'steepest', 'local_terms', 'measured_terms', 'settled_terms', 'kink', 'kinks_of', 'upload_bias', 'constants',
+           'bound', 'rates', 'least_epsilon', 'under_root', 'largest_weight', 'theorem_verdict', 'judge_theorem1',
+           'judge_assumptions', 'judge_bound', 'judge_theorem3', 'judge_convergence', 'convergence']
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #fa0dbe7c
 import math
@@ -145,7 +145,7 @@ def measured_terms(n_rounds=40, lr=.05, seed=0)->pd.DataFrame: # a row a client 
     return table.assign(later=table.groupby('client').loss.shift(-1)).dropna()
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #589956e8
-def settled(terms:pd.DataFrame)->pd.DataFrame:
+def settled_terms(terms:pd.DataFrame)->pd.DataFrame:
     "The rounds after the twelfth."
     return terms[terms['round'] > 12]
 
@@ -171,7 +171,7 @@ def kinks_of(fed, merged:dict, r:int)->list: # a list of ratios a client
     return ratios
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #608ee7f0
-def bias(fed, i:int, client:dict, draws=300)->float: # in standard errors
+def upload_bias(fed, i:int, client:dict, draws=300)->float: # in standard errors
     "Distance of the mean first-batch gradient from the full gradient, in units of what chance allows."
     loss = ClientLoss(fed, i, client)
     found = []
@@ -238,7 +238,7 @@ SAID = dict(
     real=('Eq. 26', 'Theorem 3: Eq. 26 keeps the root of Eq. 25 real'),
 )
 
-def answer(key:str, cases, evidence:str)->Verdict:
+def theorem_verdict(key:str, cases, evidence:str)->Verdict:
     "Verdict of a sentence, from whether it holds in each case."
     place, sentence = SAID[key]
     return claim(sentence, cases, evidence, f'FedCoSR {place}')
@@ -255,10 +255,10 @@ def judge_theorem1(terms:pd.DataFrame)->list: # of Verdict
     tighter = [gap(100, e) < gap(10, e) for e in (0., .05, .1, .2)]
     spans = f'loss {have.min():.3f} to {have.max():.3f}, bound {least.min():.2f} to {least.max():.2f} nats'
     return [
-        answer('even', even, f'{sum(even)} of {len(even)} channels'),
-        answer('own', [loss >= asked], f'loss {loss:.2f}, bound {asked:.2f} nats'),
-        answer('toy', have >= least, spans),
-        answer('many', tighter, f'{sum(tighter)} of {len(tighter)} error rates')]
+        theorem_verdict('even', even, f'{sum(even)} of {len(even)} channels'),
+        theorem_verdict('own', [loss >= asked], f'loss {loss:.2f}, bound {asked:.2f} nats'),
+        theorem_verdict('toy', have >= least, spans),
+        theorem_verdict('many', tighter, f'{sum(tighter)} of {len(tighter)} error rates')]
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #7f4bcbb8
 def judge_assumptions(terms:pd.DataFrame, lr:float)->list: # of Verdict
@@ -269,15 +269,15 @@ def judge_assumptions(terms:pd.DataFrame, lr:float)->list: # of Verdict
     merged = clients_at(execute, stages, state, 'merged')[1]
     ratios = kinks_of(fed, merged, state.round)
     steep = max(r[-1] for r in ratios)
-    off = [bias(fed, i, merged[i], 150) for i in (0, 1, 3)]
+    off = [upload_bias(fed, i, merged[i], 150) for i in (0, 1, 3)]
     drift = terms.groupby('round').drift.mean()
     late = drift.index > .75*drift.index.max()
     before, after = drift[~late].max(), drift[late].max()
     jump = f'gradient change over distance grows to {steep:.0e} as the distance shrinks'
     return [
-        answer('smooth', [r[-1] < 100 * r[4] for r in ratios], jump),
-        answer('unbiased', [b < 2 for b in off], f'at most {max(off):.2f} standard errors'),
-        answer('drift', [after <= 1.1 * before], f'{before:.2f}, then {after:.2f}')]
+        theorem_verdict('smooth', [r[-1] < 100 * r[4] for r in ratios], jump),
+        theorem_verdict('unbiased', [b < 2 for b in off], f'at most {max(off):.2f} standard errors'),
+        theorem_verdict('drift', [after <= 1.1 * before], f'{before:.2f}, then {after:.2f}')]
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #5935cb16
 def judge_bound(terms:pd.DataFrame, lr:float)->list: # of Verdict
@@ -287,10 +287,10 @@ def judge_bound(terms:pd.DataFrame, lr:float)->list: # of Verdict
     said = f'allowed {b.allowed.mean():+.1f} nats, happened {b.change.mean():+.3f}'
     alone = f'2α/τ alone allows {2*WEIGHT/TEMP:.0f} nats, the largest loss met is {met:.2f}'
     return [
-        answer('holds', holds, f'{holds.sum()} of {len(b)} client rounds; {said}'),
-        answer('undone', [(terms.loss + b.allowed).max() < met], alone),
-        answer('small', small < 0, f'as it goes to 0 the bound allows {small.mean():+.1f} nats a round'),
-        answer('rate', under >= 0, f'under the root {under.min():.1e} to {under.max():.1e}')]
+        theorem_verdict('holds', holds, f'{holds.sum()} of {len(b)} client rounds; {said}'),
+        theorem_verdict('undone', [(terms.loss + b.allowed).max() < met], alone),
+        theorem_verdict('small', small < 0, f'towards 0 the bound allows {small.mean():+.1f} nats a round'),
+        theorem_verdict('rate', under >= 0, f'under the root {under.min():.1e} to {under.max():.1e}')]
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #8047a9c8
 def judge_theorem3(terms:pd.DataFrame)->list: # of Verdict
@@ -299,15 +299,15 @@ def judge_theorem3(terms:pd.DataFrame)->list: # of Verdict
     least, weight = least_epsilon(.003, *constants(terms)), largest_weight(mean, *constants(terms))
     real = under_root(1., .99 * largest_weight(1., *simple), *simple) >= 0
     admits = f'at most {weight:.2f} at the mean squared gradient met, used {WEIGHT:g}'
-    eq26 = answer('real', [real], 'the factor τ R is missing')
+    eq26 = theorem_verdict('real', [real], 'the factor τ R is missing')
     return [
-        answer('rounds', [least <= mean], f'from {least:,.0f} on; met {mean:.2f}'),
-        answer('weight', [WEIGHT < weight], admits),
+        theorem_verdict('rounds', [least <= mean], f'from {least:,.0f} on; met {mean:.2f}'),
+        theorem_verdict('weight', [WEIGHT < weight], admits),
         eq26 if real else replace(eq26, word='contradicts itself')]
 
 def judge_convergence(rows=None, profile='quick', lr=.05)->list: # of Verdict
     "Section IV with the numbers of a toy federation."
-    terms = settled(measured_terms(lr=lr))
+    terms = settled_terms(measured_terms(lr=lr))
     first = judge_theorem1(terms) + judge_assumptions(terms, lr)
     return first + judge_bound(terms, lr) + judge_theorem3(terms)
 
