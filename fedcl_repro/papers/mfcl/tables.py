@@ -8,7 +8,6 @@ __all__ = ['say_profile', 'show_mfcl_cells', 'show_mfcl_dots', 'show_mfcl_lines'
 
 # %% ../../../nbs/papers/mfcl/tables.ipynb #bb528d1f
 import matplotlib.pyplot as plt
-import pandas as pd
 
 from ...federation.loop import Loop, Worker
 from ...federation.rounds import rounds
