@@ -181,7 +181,8 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->list: # of Ve
 MAPPED = dict(kind='figure', judge_maps=judge_maps, tables=True, maps=True)
 
 mapl_experiment(
-    'fig4', 'The learned graph, Scenario 1', graph_of(1), GRAPH_CLAIMS, highlight=True, picture=draw_graph, **MAPPED)
+    'fig4', 'The learned graph, Scenario 1', graph_of(1), GRAPH_CLAIMS,
+    highlight=True, picture=draw_graph, **MAPPED)
 mapl_experiment('fig6', 'The learned graph, Scenario 2', graph_of(2), GRAPH_CLAIMS, **MAPPED)
 mapl_experiment(
     'fig3', 'Likeness of classifiers with and without prototypes', fig3,
