@@ -1,5 +1,7 @@
-"""An accelerator that is only pretended. Its tensors say that they lie on another device, and their numbers are computed on the CPU. It refuses what a real one refuses: operations between
-devices, and, while a step is recorded, copies from the CPU and questions about values. So it needs no hardware, and what it computes has the CPU's bits."""
+"""An accelerator that is only pretended. Its tensors say that they lie on another device, and their
+numbers are computed on the CPU. It refuses what a real one refuses: operations between devices,
+and, while a step is recorded, copies from the CPU and questions about values. So it needs no
+hardware, and what it computes has the CPU's bits."""
 import contextlib
 
 import torch
@@ -7,9 +9,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = 'lazy' # a device type that torch knows, whose autograd runs without a device
-ASKS = {f'aten::{k}' for k in '_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive equal bincount _linalg_eigh'.split()} # the computer waits for a value
-SCALARS = {f'aten::{k}' for k in 'add add_ sub sub_ rsub mul mul_ div div_ true_divide pow pow_ eq ne lt le gt ge maximum minimum where lerp logical_and logical_or bitwise_and bitwise_or atan2 remainder clamp addcmul copy_ _to_copy'.split()} # may have a CPU's scalar
-INDEXING = {f'aten::{k}' for k in 'index index_put index_put_ _unsafe_index'.split()} # may have a CPU's indices
+def operations(names): return {f'aten::{name}' for name in names.split()}
+
+
+# the computer waits for a value
+ASKS = operations("""
+    _local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive equal bincount
+    _linalg_eigh""")
+# may have a CPU's scalar
+SCALARS = operations("""
+    add add_ sub sub_ rsub mul mul_ div div_ true_divide pow pow_ eq ne lt le gt ge maximum minimum
+    where lerp logical_and logical_or bitwise_and bitwise_or atan2 remainder clamp addcmul copy_
+    _to_copy""")
+# may have a CPU's indices
+INDEXING = operations('index index_put index_put_ _unsafe_index')
 recording = False
 
 
@@ -21,14 +34,18 @@ class There(torch.Tensor):
     "A tensor on the pretended device."
     @staticmethod
     def __new__(cls, inner):
-        t = torch.Tensor._make_wrapper_subclass(cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype, device=f'{NAME}:0')
+        layout = dict(strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype)
+        t = torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=f'{NAME}:0', **layout)
         t.inner = inner
         return t
     def __repr__(self): return f'There({self.inner})'
-    def tolist(self): ask('tolist'); return self.inner.tolist()
+    def tolist(self):
+        ask('tolist')
+        return self.inner.tolist()
     def __deepcopy__(self, memo):
         t = self.detach().clone()
-        memo[id(self)] = t = torch.nn.Parameter(t, self.requires_grad) if isinstance(self, torch.nn.Parameter) else t
+        if isinstance(self, torch.nn.Parameter): t = torch.nn.Parameter(t, self.requires_grad)
+        memo[id(self)] = t
         return t
     @classmethod
     def __torch_dispatch__(cls, op, types, args=(), kwargs=None): return compute(op, args, kwargs or {})
@@ -58,21 +75,38 @@ def ask(what):
 
 def compute(op, args, kwargs):
     "An operation on the inner tensors, if a device would do it."
-    name, tensors = op._schema.name, [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-    cpu, abroad = [v for v in tensors if not isinstance(v, There)], any(isinstance(v, There) for v in tensors)
+    name, to = op._schema.name, kwargs.get('device')
+    tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+    cpu = [v for v in tensors if not isinstance(v, There)]
+    abroad = len(cpu) < len(tensors)
     moves = name in ('aten::copy_', 'aten::_to_copy')
-    if abroad and cpu and not moves:
-        allowed = lambda v: name in SCALARS and v.ndim == 0 or name in INDEXING and isinstance(args[0], There) and v.dtype in (torch.long, torch.bool)
-        if not all(map(allowed, cpu)): raise Mismatch(f'{op} of {[(type(v).__name__, tuple(v.shape)) for v in tensors]}')
+    if abroad and cpu and not moves and not all(may_be_on_cpu(name, v, args) for v in cpu):
+        raise Mismatch(f'{op} of {[(type(v).__name__, tuple(v.shape)) for v in tensors]}')
     if abroad and name in ASKS: ask(name)
-    to = kwargs.get('device')
-    crossing = cpu and (there(to) or abroad) and (moves or name in INDEXING) or moves and abroad and to is not None and not there(to)
-    if recording and crossing: raise Forbidden(f'{op} copies between devices')
-    if recording and name in INDEXING and any(isinstance(v, torch.Tensor) and v.dtype == torch.bool for v in args[1]): raise Forbidden(f'{op} by a mask asks the device for a size')
+    if recording:
+        goes_there = cpu and (there(to) or abroad) and (moves or name in INDEXING)
+        comes_home = moves and abroad and to is not None and not there(to)
+        if goes_there or comes_home: raise Forbidden(f'{op} copies between devices')
+        if name in INDEXING and any(is_mask(v) for v in args[1]):
+            raise Forbidden(f'{op} by a mask asks the device for a size')
+    if there(to): kwargs = kwargs | {'device': 'cpu'}
+    out = op(*tree_map(home, args), **tree_map(home, kwargs))
     known = {id(home(v)): v for v in tensors}
-    out = op(*tree_map(home, args), **tree_map(home, kwargs | ({'device': 'cpu'} if there(to) else {})))
     goes = there(to) if to is not None else abroad
-    return tree_map(lambda v: known.get(id(v), There(v) if goes and not isinstance(v, There) else v) if isinstance(v, torch.Tensor) else v, out)
+    def returned(v):
+        if not isinstance(v, torch.Tensor): return v
+        if id(v) in known: return known[id(v)]
+        return There(v) if goes and not isinstance(v, There) else v
+    return tree_map(returned, out)
+
+
+def may_be_on_cpu(name, v, args):
+    "Whether a device's operation takes this tensor of the CPU: a scalar, or indices."
+    if name in SCALARS and v.ndim == 0: return True
+    return name in INDEXING and isinstance(args[0], There) and v.dtype in (torch.long, torch.bool)
+
+
+def is_mask(v): return isinstance(v, torch.Tensor) and v.dtype == torch.bool
 
 
 class Stream:
@@ -94,12 +128,17 @@ def captured(step, stream):
 def accelerator(patch):
     "The name of the pretended device, while it is there."
     from fedcl_repro.federation import graphs, loop, side_by_side
-    def thread(): Pretend().__enter__(); torch._C._set_only_lift_cpu_tensors(True)
+    def thread():
+        Pretend().__enter__()
+        torch._C._set_only_lift_cpu_tensors(True)
     for module in (loop, side_by_side): patch.setattr(module, 'one_thread', thread)
     patch.setattr(graphs, 'captured', captured)
     patch.setattr(torch, 'Generator', Generator)
     patch.setattr(torch, 'autocast', lambda *a, **k: contextlib.nullcontext())
-    for name, fake in dict(Stream=Stream, current_stream=Stream, stream=lambda s: contextlib.nullcontext(), synchronize=lambda: None).items(): patch.setattr(torch.cuda, name, fake)
+    patch.setattr(torch.cuda, 'Stream', Stream)
+    patch.setattr(torch.cuda, 'current_stream', Stream)
+    patch.setattr(torch.cuda, 'stream', lambda stream: contextlib.nullcontext())
+    patch.setattr(torch.cuda, 'synchronize', lambda: None)
     overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     torch._C._set_only_lift_cpu_tensors(True)

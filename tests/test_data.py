@@ -98,7 +98,7 @@ Run.of('fedavg', data='bars', partition='by_turns', scarcity='one_image', augmen
 """,
 ], ids=['load', 'present', 'partition', 'augmentation', 'run'])
 def test_a_new_module_is_found(tmp_path, use):
-    "Whatever a new module of `data` or `parts` registers is known in a fresh process, and no other file names it."
+    "What a new module of `data` or `parts` registers is known in a fresh process, without another file."
     for folder, text in (('data', DATA_MODULE), ('parts', MODEL_MODULE)):
         (tmp_path/folder).mkdir()
         (tmp_path/folder/'new_module.py').write_text(text, encoding='utf-8')

@@ -1,7 +1,8 @@
 """Nothing moves: the rows of every method, and the names of all committed runs, are what they were.
 
-A change of what a method computes raises that method's `revision` and writes its lines anew, by `python tests/test_golden.py`.
-Rows are held by a checksum, a random projection of their values, since the last bits differ between processors."""
+A change of what a method computes raises that method's `revision` and writes its lines anew, by
+`python tests/test_golden.py`.
+Rows are held by a checksum, a random projection of their values: the last bits differ between processors."""
 import json
 import tempfile
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from fedcl_repro.core import stream
+from fedcl_repro.core import Spec, stream
 from fedcl_repro.data.partition import PARTITIONS, Shards
 from fedcl_repro.parts.models import MODELS, Head
 from fedcl_repro.parts.twin_norm import TwinNorm, Twins
@@ -24,7 +25,6 @@ ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT/'tests'/'golden.json'
 OPTIMISERS = 'sgd(lr=0.05, momentum=0.9)', 'adam'
 SEEDS = 0, 1
-QUICK = dict(orchestra='orchestra(server_steps=20)', flt='flt(plane=False)') # what would otherwise spend long on a server
 
 
 @PARTITIONS.add('golden', title='five clients, one of them empty')
@@ -42,7 +42,8 @@ def small_network(shape, n_classes, *, norm=True):
     channels, width = shape[-1] if shape[-1] in (1, 3) else shape[0], 8
     conv = lambda i, o: nn.Conv2d(i, o, 3, padding=1)
     mlp = lambda: nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, width))
-    flat = lambda: nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64, width), nn.ReLU())
+    pool = nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()
+    flat = lambda: nn.Sequential(*pool, nn.Linear(64, width), nn.ReLU())
     return nn.ModuleDict(dict(
         body=nn.Sequential(conv(channels, 4), *([nn.BatchNorm2d(4)] if norm else []), flat()),
         head=Head(width, n_classes, .3),
@@ -53,9 +54,10 @@ def small_network(shape, n_classes, *, norm=True):
 
 def golden_run(name, opt, seed):
     model = 'golden(norm=False)' if name == 'perfedavg' else 'golden' # it looks ahead with weights alone
-    views = 'crop_flip(pad=1)' if 'views' in str(methods()[name].about.get('needs', '')) else 'none'
-    return Run.of(QUICK.get(name, name), data='digits', partition='golden', model=model, augmentation=views, optimiser=opt, seed=seed,
-                  n_clients=5, n_rounds=2, batch_size=8, participation=.8, dtype='float64')
+    views = 'crop_flip(pad=1)' if 'views' in methods()[name].about['needs'].split() else 'none'
+    method = Spec.of(name, **methods()[name].about['trial'].get('cheap', {})) # for slow servers
+    return Run.of(method, data='digits', partition='golden', model=model, augmentation=views, optimiser=opt,
+                  seed=seed, n_clients=5, n_rounds=2, batch_size=8, participation=.8, dtype='float64')
 
 
 def checksum(rows):
@@ -71,7 +73,7 @@ def lines_of(name):
     with tempfile.TemporaryDirectory() as folder:
         for opt in OPTIMISERS:
             for seed in SEEDS:
-                id = train(run := golden_run(name, opt, seed), Store(folder))
+                id = train(golden_run(name, opt, seed), Store(folder))
                 lines[id] = [f'{name}, {opt}, seed {seed}', *checksum(Store(folder).read(id)[0])]
     return lines
 
@@ -86,9 +88,10 @@ def committed_ids():
 
 def run_of(config):
     "The run that a committed configuration describes."
-    from fedcl_repro.core import Spec
-    def spec(v): return Spec.of(v['name'], **{k: tuple(x) if isinstance(x, list) else x for k, x in v.items() if k != 'name'})
-    return Run.of(spec(config['method']), **{k: spec(v) if isinstance(v, dict) else v for k, v in config.items() if k != 'method'})
+    def setting(v): return tuple(v) if isinstance(v, list) else v
+    def spec(v): return Spec.of(v['name'], **{k: setting(x) for k, x in v.items() if k != 'name'})
+    fields = {k: spec(v) if isinstance(v, dict) else v for k, v in config.items()}
+    return Run.of(fields.pop('method'), **fields)
 
 
 def golden(): return json.loads(GOLDEN.read_text())
@@ -107,24 +110,27 @@ def test_rows_of_a_method(name):
 
 def id_of(run, fingerprint, monkeypatch):
     "The run's name where its data have this fingerprint."
-    monkeypatch.setattr('fedcl_repro.study.runs.dataset', lambda spec, root: SimpleNamespace(fingerprint=fingerprint))
+    def known(spec, root): return SimpleNamespace(fingerprint=fingerprint)
+    monkeypatch.setattr('fedcl_repro.study.runs.dataset', known)
     return run_id(run)
 
 
 def test_committed_runs_keep_their_names(monkeypatch):
-    "Each committed configuration is still a run, says the same of itself, and has the same name, unless its method was revised."
+    "Each committed configuration is still a run, says the same of itself, and keeps its name unless revised."
     told = golden()['committed']
     for id, said in committed_ids().items():
         assert id in told, f'{id} is new: add its name with `python tests/test_golden.py --committed`'
         run = run_of(said)
         assert json.loads(json.dumps(config(run))) == said, id
-        if methods()[run.method.name].about['revision'] == told[id]['revision']: assert id_of(run, told[id]['fingerprint'], monkeypatch) == id
+        if methods()[run.method.name].about['revision'] != told[id]['revision']: continue
+        assert id_of(run, told[id]['fingerprint'], monkeypatch) == id
 
 
 def written(id, said):
     "What has to be known of a committed run to find its name without its data."
     run = run_of(said)
-    told = dict(fingerprint=dataset(run.data, str(find_root(None))).fingerprint, revision=methods()[run.method.name].about['revision'])
+    fingerprint = dataset(run.data, str(find_root(None))).fingerprint
+    told = dict(fingerprint=fingerprint, revision=methods()[run.method.name].about['revision'])
     if run_id(run) != id: print(f'{id} has another name today: {run_id(run)} ({run.method.name})')
     return told
 
@@ -132,8 +138,11 @@ def written(id, said):
 if __name__ == '__main__':
     import sys
     told = golden() if GOLDEN.exists() else dict(methods={}, committed={})
-    names = [a for a in sys.argv[1:] if not a.startswith('-')] or ([] if '--committed' in sys.argv else sorted(methods()))
+    names = [a for a in sys.argv[1:] if not a.startswith('-')]
+    if not names and '--committed' not in sys.argv: names = sorted(methods())
     for name in names:
-        told['methods'] = {id: line for id, line in told['methods'].items() if not line[0].startswith(f'{name},')} | lines_of(name)
-    told['committed'] = {id: told['committed'].get(id) or written(id, said) for id, said in committed_ids().items()}
+        others = {id: line for id, line in told['methods'].items() if not line[0].startswith(f'{name},')}
+        told['methods'] = others | lines_of(name)
+    old = told['committed']
+    told['committed'] = {id: old.get(id) or written(id, said) for id, said in committed_ids().items()}
     GOLDEN.write_text(json.dumps(told, indent=0, sort_keys=True) + '\n')

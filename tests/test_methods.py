@@ -1,30 +1,31 @@
-"""Every registered method, on a federation with unequal clients, one of them empty, and partial participation."""
+"""Every registered method, on a federation with unequal clients, one of them empty, not all taking part."""
 import functools
-import math
 
 import pytest
 import torch
 
-from fedcl_repro.core import load_all
-from fedcl_repro.core import Spec
+from fedcl_repro.core import Spec, load_all
+from fedcl_repro.federation.evaluation import evaluate, micro
+from fedcl_repro.federation.executors import EXECUTORS
 from fedcl_repro.federation.federation import toy
-from fedcl_repro.federation.loop import EXECUTORS, Loop
+from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Rows
+from fedcl_repro.federation.method import stages_of
 from fedcl_repro.federation.optimisers import SGD, Adam
 from fedcl_repro.federation.rounds import begin, rounds
 from fedcl_repro.federation.side_by_side import run_side_by_side
-from fedcl_repro.federation.method import stages_of
 from fedcl_repro.study.runs import methods
 
 load_all('fedcl_repro.federation')
 METHODS = sorted(methods())
-LIVELY = dict.fromkeys(('pfedme', 'pfedme_compat'), dict(inner_lr=.05, lr=.04)) | dict(dfedavgm=dict(lr=.1), fedssc_supcon=dict(head_share=.5)) # slow on a few samples
-WIDTHS = dict(fsl=12) # of representations; with six, all units of the server may be dead from the start
-RATES = dict(fedssc_supcon=.03) # trains its classifier in the last rounds only
-QUICK = dict(orchestra=dict(server_steps=20)) # what a server would otherwise spend long on
 
 
-def has(name): return dict(needs=methods()[name].about.get('needs', ''))
+def has(name): return dict(needs=methods()[name].about['needs'])
+
+
+def trial(name, what, otherwise):
+    "What a method's registration says of its tests: `settings`, `cheap`, `lr` or `width`."
+    return methods()[name].about['trial'].get(what, otherwise)
 
 
 def uneven(name, **settings): return toy((20, 33, 16, 0, 11), participation=.8, p=.3, **has(name), **settings)
@@ -35,7 +36,10 @@ def final(name, fed, execute=None, n_rounds=3, state=None):
     return last
 
 
-def made(name, n_rounds, **settings): return stages_of(methods().build(Spec.of(name, **QUICK.get(name, {}) | settings)), n_rounds)
+def made(name, n_rounds, **settings):
+    "Stages of the method, with what makes it cheap enough for a test."
+    settings = trial(name, 'cheap', {}) | settings
+    return stages_of(methods().build(Spec.of(name, **settings)), n_rounds)
 
 
 WITHOUT_LABELS = [name for name in METHODS if made(name, 4)[-1].method.represent]
@@ -47,7 +51,9 @@ def tensors(state):
         for k, v in sorted(c.items()): yield f'client {i}: {k}', v
     for s, fields in state.servers.items():
         for k, v in sorted(fields.items()):
-            if isinstance(v, Rows): v = torch.where(v.have.reshape((-1,) + (1,) * (v.value.ndim - 1)), v.value, 0.)
+            if isinstance(v, Rows):
+                have = v.have.reshape((-1,) + (1,) * (v.value.ndim - 1))
+                v = torch.where(have, v.value, 0.)
             yield f'{s}: {k}', v
 
 
@@ -65,7 +71,9 @@ def test_same_config_same_bits(name): assert_equal(final(name, uneven(name)), fi
 
 
 @pytest.mark.parametrize('name', METHODS)
-def test_threads_do_not_matter(name): assert_equal(final(name, uneven(name)), final(name, fed := uneven(name), Loop(fed, 3)))
+def test_threads_do_not_matter(name):
+    fed = uneven(name)
+    assert_equal(final(name, uneven(name)), final(name, fed, Loop(fed, 3)))
 
 
 @pytest.mark.parametrize('name', METHODS)
@@ -93,11 +101,11 @@ def test_inputs_are_not_written_into(name):
 @pytest.mark.parametrize('name', sorted(set(METHODS) - set(WITHOUT_LABELS)))
 def test_training_trains(name):
     "After some rounds a method fits its own clients better than the initial network does."
-    from fedcl_repro.federation.evaluation import evaluate, micro
-    fed = toy(opt=Adam(RATES.get(name, .01)), width=WIDTHS.get(name, 6), **has(name))
-    stages = made(name, 12, **LIVELY.get(name, {}))
+    fed = toy(opt=Adam(trial(name, 'lr', .01)), width=trial(name, 'width', 6), **has(name))
+    stages = made(name, 12, **trial(name, 'settings', {}))
     *_, state = rounds(Loop(fed), stages)
-    assert micro(evaluate(Loop(fed), stages, state, 'trained')) > .25 + micro(evaluate(Loop(fed), stages, begin(fed), 'trained'))
+    def accuracy(state): return micro(evaluate(Loop(fed), stages, state, 'trained'))
+    assert accuracy(state) > .25 + accuracy(begin(fed))
 
 
 def first_loss(name, lr):
@@ -105,14 +113,17 @@ def first_loss(name, lr):
     fed = toy(width=16, norm=True, opt=Adam(lr), local_epochs=30, **has(name))
     for state in rounds(Loop(fed), made(name, 4)):
         trained = [c for c in state.clients if 'train.rows' in c]
-        if trained: return float(sum(c['train.loss'] for c in trained) / sum(c['train.rows'] for c in trained))
+        if trained:
+            samples = sum(c['train.rows'] for c in trained)
+            return float(sum(c['train.loss'] for c in trained) / samples)
 
 
 @pytest.mark.parametrize('name', WITHOUT_LABELS)
 def test_training_without_labels_trains(name):
-    """The loss falls below that of an untrained network on the same batches, within a round (the goal of the next may be another one), and what the method makes of images
-    can be classified by a line. Not better than what a random network makes of them: on so small images a line classifies these too."""
-    from fedcl_repro.federation.evaluation import evaluate, micro
+    """The loss falls below that of an untrained network on the same batches, within a round (the goal
+    of the next may be another one), and what the method makes of images can be classified by a
+    line. Not better than what a random network makes of them: on so small images a line classifies
+    these too."""
     assert first_loss(name, .01) < .98 * first_loss(name, 0.)
     fed = toy(width=16, opt=Adam(.003), **has(name))
     assert fed.y.bincount().max() < .35 * len(fed.y)
@@ -121,16 +132,23 @@ def test_training_without_labels_trains(name):
     assert micro(evaluate(Loop(fed), stages, state, 'merged')) > .5
 
 
+def single_executors():
+    "All but the loop, and those that train several federations together."
+    return sorted(name for name, entry in EXECUTORS.items() if name != 'loop' and not entry.about['joint'])
+
+
 @functools.lru_cache(None)
 def looped(name, opt, seed): return final(name, uneven(name, opt=opt, seed=seed), n_rounds=2)
 
 
-def bound(opt): return 1e-10 if isinstance(opt, SGD) else 1e-6 # Adam amplifies the rounding of gradients that are zero
+def bound(opt):
+    "Adam amplifies the rounding of gradients that are zero."
+    return 1e-10 if isinstance(opt, SGD) else 1e-6
 
 
 @pytest.mark.parametrize('name', METHODS)
 @pytest.mark.parametrize('opt', [SGD(.05, .9), Adam()], ids=['sgd', 'adam'])
-@pytest.mark.parametrize('executor', sorted(set(EXECUTORS) - {'loop', 'side_by_side'}))
+@pytest.mark.parametrize('executor', single_executors())
 def test_executors_agree(name, opt, executor):
     "All fields of all clients and servers after two rounds, in float64."
     fed = uneven(name, opt=opt)
@@ -142,12 +160,16 @@ def test_executors_agree(name, opt, executor):
 @pytest.mark.parametrize('opt', [SGD(.05, .9), Adam()], ids=['sgd', 'adam'])
 def test_seeds_side_by_side(name, opt):
     "Two seeds that advance together end where each ends alone."
-    for seed, state in enumerate(run_side_by_side([uneven(name, opt=opt, seed=s) for s in (0, 1)], made(name, 2))):
-        assert_equal(looped(name, opt, seed), state, bound(opt))
+    states = run_side_by_side([uneven(name, opt=opt, seed=s) for s in (0, 1)], made(name, 2))
+    for seed, state in enumerate(states): assert_equal(looped(name, opt, seed), state, bound(opt))
 
 
 @pytest.mark.parametrize('name', METHODS)
 def test_about(name):
     about = methods()[name].about
     from fedcl_repro.study.figures import PALETTE
-    assert about['family'] in PALETTE and about['owner'] in ('shared', 'personal') and about['revision'] >= 1 and about['title'] and methods()[name].doc
+    assert about['family'] in PALETTE
+    assert about['owner'] in ('shared', 'personal')
+    assert about['revision'] >= 1
+    assert about['title'] and methods()[name].doc
+    assert set(about['trial']) <= {'settings', 'cheap', 'lr', 'width'}

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DATASETS', 'ARRAYS', 'Arrays', 'TORCHVISION', 'Dataset', 'enlarge', 'every_fourth', 'digits', 'as_stored',
            'npy_member', 'digest', 'fingerprint_of', 'find_root', 'from_arrays', 'load', 'MissingData', 'DamagedData',
-           'mismatch', 'heads_of', 'write_npz', 'open_archive', 'read_head', 'read_array', 'summary', 'read_into',
+           'mismatch', 'heads_of', 'write_npz', 'open_archive', 'read_head', 'read_array', 'array_summary', 'read_into',
            'check_labels', 'read_npz', 'channels_first', 'offline', 'connection_timeout', 'labels_of',
            'from_torchvision', 'cifar10', 'cifar100', 'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder',
            'pictures', 'class_folders', 'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message',
@@ -227,7 +227,7 @@ def read_array(z:zipfile.ZipFile, member:str)->np.ndarray:
     with z.open(member) as f: return np.lib.format.read_array(f, allow_pickle=False)
 
 # %% ../../nbs/data/datasets.ipynb #ef017ecf
-def summary(z:zipfile.ZipFile, path:Path, shape:tuple)->dict: # n_train, n_test, fingerprint, fidelity
+def array_summary(z:zipfile.ZipFile, path:Path, shape:tuple)->dict: # n_train, n_test, fingerprint, fidelity
     "What an archive holds, from its directory and the heads of its arrays; refuses what does not fit."
     infos = {i.filename.removesuffix('.npy'): i for i in z.infolist()}
     heads = {}
@@ -276,7 +276,7 @@ def check_labels(where, y:np.ndarray, n_classes:int)->np.ndarray:
 def read_npz(path:Path, name:str, shape:tuple, n_classes:int)->Dataset:
     "A data set from its file."
     with open_archive(path) as z:
-        known = summary(z, path, shape)
+        known = array_summary(z, path, shape)
         n_train = known['n_train']
         n = n_train + known.pop('n_test')
         x = np.empty((n, *shape), np.uint8)
@@ -555,7 +555,7 @@ def presence(name:str, root:Path)->dict: # some of file, bytes, fingerprint, n_t
     if not path.exists(): return dict(state=f"missing: made at first use from {about['page']}")
     size = dict(bytes=path.stat().st_size)
     try:
-        with open_archive(path) as z: return size | summary(z, path, about['shape'])
+        with open_archive(path) as z: return size | array_summary(z, path, about['shape'])
     except DamagedData as e: return size | dict(state=f'damaged: {e}')
 
 # %% ../../nbs/data/datasets.ipynb #3176e43b

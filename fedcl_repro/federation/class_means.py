@@ -26,12 +26,15 @@ def means_message(client)->dict:
 def serve_centroids(server, inbox, weighted=True)->dict:
     "The server with new global centroids `mean` and `have`."
     got = inbox.stack('mean', 'count')
+    means = torch.where(got['mean'].have[..., None], got['mean'].value, 0.)
     counts = torch.where(got['count'].have, got['count'].value, 0.)
-    mean, seen = pool_centroids(torch.where(got['mean'].have[..., None], got['mean'].value, 0.), counts, weighted)
-    old, ever = server.get('mean', torch.zeros_like(mean)), server.get('have', torch.zeros_like(seen))
+    mean, seen = pool_centroids(means, counts, weighted)
+    old = server.get('mean', torch.zeros_like(mean))
+    ever = server.get('have', torch.zeros_like(seen))
     return server | dict(mean=torch.where(seen[:, None], mean, old), have=seen | ever)
 
 # %% ../../nbs/federation/class_means.ipynb #b5c0a2c4
 def no_centroids(client, fed)->dict:
     "A client's centroids before it has heard of any."
-    return dict(mean=torch.zeros(fed.n_classes, fed.width, dtype=fed.dtype, device=fed.device), have=torch.zeros(fed.n_classes, dtype=torch.bool, device=fed.device))
+    mean = torch.zeros(fed.n_classes, fed.width, dtype=fed.dtype, device=fed.device)
+    return dict(mean=mean, have=torch.zeros(fed.n_classes, dtype=torch.bool, device=fed.device))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['papermill_error', 'execute_page', 'notebook_of', 'checked_parameters', 'share_cores', 'page_worker', 'executed_path',
-           'execute_pages', 'gather', 'read_verdicts']
+           'execute_pages', 'collect_pages', 'read_verdicts']
 
 # %% ../../nbs/study/pages.ipynb #a88370ec
 import ast
@@ -120,11 +120,11 @@ def execute_pages(
         for name, checked in todo.items():
             paths = str(notebook_of(name)), str(executed_path(out, name))
             futures[pool.submit(execute_page, name, *paths, checked)] = name
-        done = gather(futures)
+        done = collect_pages(futures)
     return [done[name] for name in names]
 
 # %% ../../nbs/study/pages.ipynb #a32bcf16
-def gather(futures:dict)->dict: # name -> row of the report
+def collect_pages(futures:dict)->dict: # name -> row of the report
     "The results of futures with names, under a progress bar."
     from tqdm.auto import tqdm
     done = {}

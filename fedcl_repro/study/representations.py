@@ -11,7 +11,7 @@ import pandas as pd
 
 from .runs import run_id
 from .store import Store
-from .training import silhouette
+from .measures import silhouette
 
 # %% ../../nbs/study/representations.ipynb #8092995e
 MAP = ['run', 'client', 'label', 'x', 'y', 'nearest']

@@ -165,7 +165,7 @@ def run_id(run:Run, data_root=None)->str: # 10 hex digits
 
 # %% ../../nbs/study/runs.ipynb #1280cfeb
 def setting(run:Run, place:str, default=None):
-    "The value at a place such as 'optimiser.lr' of a run; the default where its method, model, ... has no such setting."
+    "The value at a place such as 'optimiser.lr' of a run; the default where there is no such setting."
     name, _, inner = place.partition('.')
     value = getattr(run, name)
     return dict(value.settings).get(inner, default) if inner else value
