@@ -371,7 +371,7 @@ def run_backlog(options)->int:
     check_folder(here.store.root, '--store')
     lower_priority()
     before, outcomes = runs_there(parts, here), []
-    print(f'{options.backlog or backlog_path()}: {len(parts)} entries')
+    print(f'{options.backlog or backlog_path()}: {len(parts)} to work down')
     limits = dict(jobs=options.jobs, minutes=options.minutes, executor=options.executor)
     try: outcomes = work_down(parts, here, **limits)
     finally:
