@@ -62,7 +62,8 @@ IMAGES_OF = dict(quick='digits stand in', lite='a fifth of CIFAR-10', paper='CIF
 
 def line_names()->dict: # method, complete -> name
     "What the paper calls a method with its settings."
-    return {methods().resolve(spec): name for profile in FEDSSC_SIZES for name, spec in specs(profile).items()}
+    named = [item for profile in FEDSSC_SIZES for item in specs(profile).items()]
+    return {methods().resolve(spec): name for name, spec in named}
 
 def lines(runs:pd.DataFrame)->pd.DataFrame:
     "Runs with the name of their line as `label`, and their `beta`; FedSSC first, so that its line is solid."

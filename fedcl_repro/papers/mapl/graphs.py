@@ -121,10 +121,9 @@ def progress(rows:pd.DataFrame, profile:str)->pd.DataFrame: # what, seed -> the 
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #5379cce2
 def last_of_names(rows:pd.DataFrame, what:str)->dict: # name -> (M, M)
-    "The last matrix of each name, first scenario and data set, first seed."
-    last = {}
-    for key, W in last_matrices(MAPL, rows, what).items():
-        if key[3] == 0: last.setdefault(key[0], W)
+    "The last matrix of each name, Scenario 1, first seed."
+    every = last_matrices(MAPL, rows, what).items()
+    last = {name: W for (name, scenario, _, seed), W in every if scenario == 1 and seed == 0}
     return {name: last[name] for name in dict.fromkeys(mapl_named(rows).label) if name in last}
 
 def draw_last(rows:pd.DataFrame, title=lambda name, W: name):
