@@ -8,8 +8,9 @@ __all__ = ['TO_TRAIN', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', '
            'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'known_timings', 'Estimate',
            'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'amount', 'why_unknown', 'source_of',
            'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there',
-           'one_table', 'claims_in', 'is_open', 'is_decided', 'Decisions', 'decisions', 'Plan', 'estimates_of',
-           'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line', 'plan_text', 'plan_record']
+           'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence',
+           'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line',
+           'plan_text', 'plan_record']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
 import json
@@ -349,7 +350,11 @@ def is_decided(v, before)->bool:
     "Whether more rows answer a claim. `before`: its verdict without them, or None."
     if v.word == 'not run': return False
     if before is None or before.word == 'not run': return True
-    return is_open(before.word) and v != before
+    return is_open(before.word) and is_changed(v, before)
+
+def is_changed(v, before)->bool:
+    "Whether a verdict has another word or other evidence."
+    return (v.word, v.evidence) != (before.word, before.evidence)
 
 @dataclass(frozen=True)
 class Decisions:
@@ -358,15 +363,25 @@ class Decisions:
     checked: int = 0    # answered claims that more seeds or settings would bear on
     left: tuple = ()    # sentences that stay open
 
-def decisions(name:str, profile:str, rows:pd.DataFrame, more:pd.DataFrame)->Decisions:
-    "What `more` rows would do to the claims, beside the rows that are there."
+def decisions(
+    name:str,            # of the experiment
+    profile:str,
+    rows:pd.DataFrame,   # that are there
+    more:pd.DataFrame,   # that the runs would add
+    counted=frozenset(), # sentences that other runs decide
+)->Decisions:
+    "What more rows would do to the claims."
     if not len(more): return Decisions()
-    before, after = (claims_in(name, r, profile) for r in (rows, one_table([rows, more])))
-    decided = [key for key, v in after.items() if is_decided(v, before.get(key))]
-    changed = [key for key, v in after.items() if key in before and v != before[key]]
-    left = [key for key, v in after.items() if is_open(v.word) and key not in decided]
-    told = [tuple(f'{source}: {what}' for what, source in keys) for keys in (decided, left)]
-    return Decisions(told[0], len(set(changed) - set(decided)), told[1])
+    before, after = (by_sentence(name, r, profile) for r in (rows, one_table([rows, more])))
+    able = [s for s, v in after.items() if is_decided(v, before.get(s))]
+    decided = [s for s in able if s not in counted]
+    changed = [s for s, v in after.items() if s in before and is_changed(v, before[s])]
+    left = [s for s, v in after.items() if is_open(v.word) and s not in able]
+    return Decisions(tuple(decided), len({*changed, *able} - {*decided}), tuple(left))
+
+def by_sentence(name:str, rows:pd.DataFrame, profile:str)->dict: # 'source: sentence' -> Verdict
+    "The claims of an experiment as a reader is told them."
+    return {f'{source}: {what}': v for (what, source), v in claims_in(name, rows, profile).items()}
 
 # %% ../../nbs/study/plan.ipynb #8206a322
 @dataclass
@@ -399,7 +414,7 @@ def estimates_of(found:list, timings:list, here:Here)->dict: # Run -> Estimate
 
 def plans_of(parts:list, here:Here, timings:list)->list: # of Plan
     "Plans of parts that are trained one after the other: what an earlier one decides, a later one does not."
-    rows, plans = {}, []
+    rows, counted, plans = {}, {}, []
     for part in parts:
         key = part.name, part.profile
         if key not in rows: rows[key] = rows_there(*key, here)
@@ -407,8 +422,11 @@ def plans_of(parts:list, here:Here, timings:list)->list: # of Plan
         there = set(rows[key].settings)
         new = [s.run for s in found if s.word in TO_TRAIN and s.run not in there]
         more = one_table([rows[key][:0], *map(pretended, new)])
-        plans.append(Plan(part, found, estimates_of(found, timings, here), decisions(*key, rows[key], more)))
+        done = counted.setdefault(key, set())
+        plan = Plan(part, found, estimates_of(found, timings, here), decisions(*key, rows[key], more, done))
+        done |= set(plan.decisions.decided)
         rows[key] = one_table([rows[key], more])
+        plans.append(plan)
     return plans
 
 def most_first(plans:list)->list: # of Plan
