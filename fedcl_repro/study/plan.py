@@ -353,9 +353,12 @@ def is_decided(v, before)->bool:
     return is_open(before.word) and is_changed(v, before)
 
 def is_changed(v, before)->bool:
-    "Whether a verdict has another word or other evidence."
-    return (v.word, v.evidence) != (before.word, before.evidence)
+    "Whether a verdict rests on another margin, the middle of its interval; without one, on other evidence."
+    if not (v.interval and before.interval): return (v.word, v.evidence) != (before.word, before.evidence)
+    return not math.isclose(sum(v.interval), sum(before.interval), rel_tol=1e-9, abs_tol=1e-6)
 
+
+# %% ../../nbs/study/plan.ipynb #81e2f8a2
 @dataclass(frozen=True)
 class Decisions:
     "What rows would do to the claims of an experiment."
