@@ -5,13 +5,16 @@
 # %% auto #0
 __all__ = ['VERBS', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'PROFILE_HELP', 'parser', 'main', 'plural', 'executors', 'described_entry',
            'described_experiment', 'listing', 'list_options', 'list_verb', 'chosen', 'available_runs', 'between',
-           'training_options', 'check_folder', 'check_device', 'tell_problems', 'train_as_asked', 'one_run',
-           'single_options', 'check_options', 'wanted_runs', 'run_verb', 'print_summary', 'notes_of', 'save_rows',
-           'reproduce_options', 'reproduce_verb', 'page_parameters', 'report_on', 'data_options', 'data_verb',
-           'data_line', 'report_options', 'report_verb', 'bench_options', 'bench_verb', 'entry']
+           'experiment_options', 'training_options', 'backlog_option', 'check_folder', 'check_device', 'tell_problems',
+           'train_as_asked', 'one_run', 'single_options', 'check_options', 'check_alone', 'wanted_runs', 'run_verb',
+           'print_summary', 'notes_of', 'save_rows', 'run_backlog', 'here_of', 'lower_priority', 'plan_options',
+           'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data', 'total_line', 'reproduce_options',
+           'reproduce_verb', 'page_parameters', 'report_on', 'data_options', 'data_verb', 'data_line', 'report_options',
+           'report_verb', 'bench_options', 'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -28,9 +31,14 @@ import fedcl_repro
 from .core import Attribute, Register, load_all, parse_value
 from .data.datasets import DATASETS, find_root, present
 from .federation.loop import EXECUTORS
+from .study.backlog import (
+    account_text, accounts, backlog_path, read_backlog, runs_there, work_down)
 from .study.experiments import PROFILES, default_store, experiments, has_data, papers_folder
 from .study.experiments import runs_of, save_results
 from .study.pages import checked_parameters, execute_pages, notebook_of, read_verdicts
+from .study.plan import (
+    Here, amount, hours_text, known_timings, measure_rounds, most_first, part_of, plan_record,
+    plan_text, plans_of, standings, to_measure)
 from .study.runs import REGISTERS, Run, methods, run_id
 from .study.store import Store, write_text
 from .study.training import cores, read_rows, train_all
@@ -170,21 +178,31 @@ JOBS_HELP = ('runs and notebooks at a time (0: one for each core; on an accelera
 PROFILE_HELP = "quick: digits, minutes; lite: the papers' data, smaller, hours; paper: as published"
 
 # %% ../nbs/cli.ipynb #30f23a7d
-def training_options(p):
-    "Options of the verbs that train."
+def experiment_options(p):
+    "Options that say which runs of experiments, and where they are."
     add = p.add_argument
     add('names', nargs='*', metavar='PAPER[/ARTIFACT]', help='what; without any, the highlights')
     add('--all', action='store_true', help='everything')
     add('--profile', default='quick', choices=PROFILES, help=PROFILE_HELP)
     add('--seeds', type=between(0), default=0, help='how many seeds of each run (0: all of the profile)')
+    add('--store', default='', help='folder of the runs (else FEDCL_STORE, else runs/ in the clone)')
+    add('--device', default='cpu', help='cpu or cuda')
+    add('--data-root', default='', help=DATA_HELP)
+
+def training_options(p):
+    "Options of the verbs that train."
+    experiment_options(p)
+    add = p.add_argument
     add('--jobs', type=between(0), default=0, help=JOBS_HELP)
     minutes_help = 'time for training; the rest goes on next time (0: no limit)'
     add('--minutes', type=between(0.), default=0., help=minutes_help)
-    add('--store', default='', help='folder of the runs (else FEDCL_STORE, else runs/ in the clone)')
-    add('--device', default='cpu', help='cpu or cuda')
     executor_help = 'what takes the clients through a round (`fedcl list executors`); auto: the fastest'
     add('--executor', default='auto', choices=('auto', *sorted(executors())), help=executor_help)
-    add('--data-root', default='', help=DATA_HELP)
+
+def backlog_option(p, what:str):
+    "The option `--backlog`, with or without a file."
+    help = f"{what} the list in FILE (else the project's, nbs/papers/backlog.toml)"
+    p.add_argument('--backlog', nargs='?', const='', metavar='FILE', help=help)
 
 # %% ../nbs/cli.ipynb #5ce38c5d
 def check_folder(path, option:str):
@@ -251,6 +269,7 @@ def one_run(options)->Run:
 def single_options(p):
     "Options of `fedcl run` beside those of all verbs that train."
     training_options(p)
+    backlog_option(p, 'work down')
     add = p.add_argument
     add('--method', help='a single run of this method, such as fedcosr or "fedcosr(gamma=0.5)"')
     add('--data', help='its data, such as cifar10')
@@ -276,6 +295,14 @@ def check_options(options):
                          'the runs of an experiment are fixed')
     if options.note and not options.save:
         raise ValueError('--note is kept with saved rows: add --save')
+    if options.backlog is not None:
+        check_alone(options, *of_experiments, *(['--method'] if options.method else []))
+
+def check_alone(options, *others:str):
+    "Refuse what says the same as a backlog does."
+    if others:
+        raise ValueError(f"--backlog names its experiments itself: leave {', '.join(others)} out "
+                         '(`fedcl run NAME --profile P --save` writes finished rows)')
 
 # %% ../nbs/cli.ipynb #076d78ce
 def wanted_runs(names:list, options)->list: # of Run
@@ -291,8 +318,9 @@ def wanted_runs(names:list, options)->list: # of Run
 # %% ../nbs/cli.ipynb #08fa2f04
 @VERBS.add('run', options=single_options)
 def run_verb(options)->int:
-    "Train experiments, or a single run, without notebooks."
+    "Train experiments, a single run, or a list of parts, without notebooks."
     check_options(options)
+    if options.backlog is not None: return run_backlog(options)
     store = Store(options.store or default_store())
     single = one_run(options) if options.method else None
     names = [] if single else chosen(options.names, options.all)
@@ -334,6 +362,102 @@ def save_rows(names:list, store:Store, options):
         if not own or not runs_of(name, options.profile): continue
         notes = notes_of(options.note)
         print(f'saved: {save_results(name, options.profile, store, options.data_root or None, notes)}')
+
+# %% ../nbs/cli.ipynb #17ba612a
+def run_backlog(options)->int:
+    "Work down a list and tell what became of each entry."
+    parts, here = read_backlog(options.backlog), here_of(options)
+    check_device(here.device)
+    check_folder(here.store.root, '--store')
+    lower_priority()
+    before, outcomes = runs_there(parts, here), []
+    print(f'{options.backlog or backlog_path()}: {len(parts)} entries')
+    limits = dict(jobs=options.jobs, minutes=options.minutes, executor=options.executor)
+    try: outcomes = work_down(parts, here, **limits)
+    finally:
+        for n, a in enumerate(accounts(parts, here, before, outcomes), 1): print(account_text(n, a))
+    return int(tell_problems(outcomes) > 0)
+
+def here_of(options):
+    "Store, data and device as the options say."
+    return Here(Store(options.store or default_store()), options.data_root or None, options.device)
+
+def lower_priority():
+    "Let every other process go first: this one, and those that it starts."
+    os.nice(19)
+
+# %% ../nbs/cli.ipynb #21855ca8
+def plan_options(p):
+    "Options of `fedcl plan`."
+    experiment_options(p)
+    backlog_option(p, 'plan')
+    add = p.add_argument
+    measure_help = 'train two rounds of each kind of run that no run here tells about'
+    add('--measure', action='store_true', help=measure_help)
+    add('--minutes', type=between(.1), default=10., help='time for measuring (10)')
+    add('--json', action='store_true', help='all that is known, for programs')
+
+def planned_parts(options)->list: # of Part
+    "The parts that a plan is asked for; a page of claims, which trains what others train, only by its name."
+    if options.backlog is not None:
+        given = ['names of experiments'] if options.names else []
+        given += [f'--{k}' for k in ('all', 'seeds') if getattr(options, k)]
+        if options.profile != 'quick': given.append('--profile')
+        check_alone(options, *given)
+        return read_backlog(options.backlog)
+    names = [n for n in chosen(options.names, options.all)
+             if experiments()[n].about['kind'] != 'claims' or n in options.names]
+    parts = [part_of(n, options.profile, options.seeds) for n in names]
+    trained = [part for part in parts if part.runs]
+    if not trained: raise ValueError(f"{', '.join(names)}: nothing to train in profile {options.profile}")
+    return trained
+
+# %% ../nbs/cli.ipynb #a485538e
+@VERBS.add('plan', options=plan_options)
+def plan_verb(options)->int:
+    "Print what is to be trained, how many hours it takes here, and which claims it decides."
+    with contextlib.redirect_stdout(sys.stderr): plans = plans_asked_for(options)
+    if options.backlog is None: plans = most_first(plans)
+    if options.json:
+        print(json.dumps([plan_record(p) for p in plans], indent=1))
+        return 0
+    for n, p in enumerate(plans, 1): print(f'{n}. {plan_text(p)}')
+    print(total_line(plans, options.device))
+    return 0
+
+def plans_asked_for(options)->list: # of Plan
+    "The plans of a command; an experiment's own, or those of a list, one entry after the other."
+    parts, here = planned_parts(options), here_of(options)
+    check_device(here.device)
+    with offline_data():
+        timings = known_timings(here)
+        if options.measure:
+            check_folder(here.store.root, '--store')
+            runs = to_measure([s for part in parts for s in standings(part, here)], timings)
+            timings = measure_rounds(runs, options.minutes, here) + timings
+        return plans_of(parts, here, timings)
+
+# %% ../nbs/cli.ipynb #5aa98893
+@contextlib.contextmanager
+def offline_data():
+    "While it lasts, no data set is fetched."
+    before = os.environ.get('FEDCL_OFFLINE')
+    os.environ['FEDCL_OFFLINE'] = '1'
+    try: yield
+    finally:
+        del os.environ['FEDCL_OFFLINE']
+        if before is not None: os.environ['FEDCL_OFFLINE'] = before
+
+def total_line(plans:list, device:str)->str:
+    "What all plans come to; a run that several parts need is counted once."
+    estimates = {run: e.seconds for p in plans for run, e in p.estimates.items()}
+    known = [s for s in estimates.values() if not math.isnan(s)]
+    unit = 'of one core: several jobs share them' if device == 'cpu' else 'of this device'
+    unknown = len(estimates) - len(known)
+    more = f'; {amount(unknown, "run")} unknown' if unknown else ''
+    decided = sum(len(p.decisions.decided) for p in plans)
+    words = f'{amount(len(estimates), "run")} to train, {hours_text(sum(known) / 3600)}'
+    return f"all together: {words} ({unit}){more}; {amount(decided, 'claim')} decided"
 
 # %% ../nbs/cli.ipynb #9e43c1e3
 def reproduce_options(p):

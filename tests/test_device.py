@@ -15,7 +15,7 @@ from fedcl_repro.federation.method import NET, Method, Sweep, ce
 from fedcl_repro.federation.optimisers import SGD, Adam
 from fedcl_repro.federation.rounds import rounds, run
 from fedcl_repro.parts.models import cnn
-from fedcl_repro.study.training import deterministic, thaw
+from fedcl_repro.study.training import deterministic, from_checkpoint
 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason='no accelerator here')
 FLAGS = 'featarc fedala fedema flt heterofl pfedsim splitmix'.split() # keep flags or counters on the CPU
@@ -73,7 +73,7 @@ def test_resumes_on_an_accelerator(name, executor, monkeypatch):
         states = list(rounds(execute, made(name, 4)))
         clients, servers = home_fields(states[1])
         checkpoint = dict(vars(states[1]), clients=clients, servers=servers, rows=[], seconds=0.)
-        last = final(name, fed, execute, 4, thaw(checkpoint, device)[0])
+        last = final(name, fed, execute, 4, from_checkpoint(checkpoint, device)[0])
         assert_close((home_fields(states[-1])[0], {}, []), (home_fields(last)[0], {}, []))
 
 

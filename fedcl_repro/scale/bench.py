@@ -31,11 +31,11 @@ from ..core import load_all, stream
 from ..data.partition import practical_counts
 from ..federation.evaluation import evaluate
 from ..federation.federation import Fed
-from ..federation.loop import EXECUTORS, Worker, keep_memory, one, one_thread
+from ..federation.loop import EXECUTORS, Worker, keep_memory, sweep_client, one_thread
 from ..federation.method import Method, stages_of
 from ..federation.optimisers import SGD
 from ..federation.rounds import begin, one_round
-from ..federation.side_by_side import Meeting, SideBySide, next_round
+from ..federation.side_by_side import Barrier, SideBySide, next_round
 from ..parts.models import cnn
 from ..parts.twin_norm import cost_ratio
 
@@ -187,11 +187,11 @@ class Abreast(Engine):
     def __init__(self, work:Workload, n:int, device='cpu'):
         feds = bench_federations(work, n, device)
         self.stages = stages_of(Method(), 10**6)
-        self.meeting, self.states = Meeting(self.stages), [begin(fed) for fed in feds]
-        self.executes = [SideBySide(fed, 1, self.meeting, place) for place, fed in enumerate(feds)]
+        self.barrier, self.states = Barrier(self.stages), [begin(fed) for fed in feds]
+        self.executes = [SideBySide(fed, 1, self.barrier, place) for place, fed in enumerate(feds)]
         self.execute = self.executes[0]
 
-    def train(self): self.states = next_round(self.meeting, self.executes, self.states)
+    def train(self): self.states = next_round(self.barrier, self.executes, self.states)
 
     def test(self):
         for execute, state in zip(self.executes, self.states):
@@ -410,7 +410,8 @@ def where_time_goes(work:Workload)->dict: # kind of operation -> share
     fed, (sweep,) = engine.execute.fed, engine.stages[0].method.local
     worker, clients = Worker(fed), [fed.client(i) for i in range(fed.n_clients)]
     def train():
-        for i, client in enumerate(clients): one(fed, sweep, worker, i, client, (0, 'local', 0))
+        for i, client in enumerate(clients):
+            sweep_client(fed, sweep, worker, i, client, (0, 'local', 0))
     train() # for warming up
     total, clocks = min(seconds(train) for _ in range(3)), []
     for _ in range(3):

@@ -14,7 +14,7 @@ import torch
 
 from ..federation.loop import EXECUTORS
 from ..federation.rounds import begin, one_round
-from ..federation.side_by_side import Meeting, next_round
+from ..federation.side_by_side import Barrier, next_round
 from .runs import load_registers
 
 # %% ../../nbs/study/executor_choice.ipynb #980cfd99
@@ -23,7 +23,7 @@ def choose_executor(fed, stages:tuple, name:str)->str:
     if name != 'auto': return name
     return 'loop' if fed.device == 'cpu' else fastest([fed], stages, ('graphs', 'batched'))
 
-def executor_for(fed, name:str, workers:int, barrier:Meeting=None, place=0):
+def executor_for(fed, name:str, workers:int, barrier:Barrier=None, place=0):
     "The executor of that name. `barrier`, `place`: of a federation that trains together with others."
     load_registers()
     together = () if barrier is None else (barrier, place)
@@ -33,7 +33,7 @@ def executor_for(fed, name:str, workers:int, barrier:Meeting=None, place=0):
 def round_seconds(feds:list, stages:tuple, name:str)->float:
     "Seconds of a second round for each federation. An executor for a single one is timed on the first."
     timed = feds if name == 'side_by_side' else feds[:1]
-    barrier = Meeting(stages) if len(timed) > 1 else None
+    barrier = Barrier(stages) if len(timed) > 1 else None
     executes = [executor_for(fed, name, 1, barrier, place) for place, fed in enumerate(timed)]
     def next_states(states):
         if barrier is None: return [one_round(executes[0], stages, states[0])]

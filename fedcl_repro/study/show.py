@@ -120,7 +120,7 @@ def show_committed(
     verdicts = EXPERIMENTS[name].about['judge'](rows, profile)
     display(show_claims(verdicts, 'The claims on the committed rows.'))
 
-# %% ../../nbs/study/show.ipynb #fa0b1b9d
+# %% ../../nbs/study/show.ipynb #021fedf1
 def say_profile(profile:str):
     "Print the profile, and what it cannot be."
     stand_in = "Digits stand in for CIFAR-10: the numbers cannot be the paper's."
@@ -143,7 +143,7 @@ def show_cells(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, 
     return nice_table(cells_of_print(paper, cells, rows, profile), 'Accuracy in percent: published and ours.')
 
 
-# %% ../../nbs/study/show.ipynb #44a92cf9
+# %% ../../nbs/study/show.ipynb #757a3f35
 def show_answers(name:str, rows:pd.DataFrame, profile='lite'): # a styled table, or None
     "Where the committed rows of an experiment come from, and the claims that they answer."
     print(committed_note(name, profile))
@@ -156,7 +156,7 @@ def show_answers(name:str, rows:pd.DataFrame, profile='lite'): # a styled table,
     return nice_table(verdict_table(said), 'The claims on the committed rows.')
 
 
-# %% ../../nbs/study/show.ipynb #e9c557f0
+# %% ../../nbs/study/show.ipynb #3529bcdf
 def show_lines(paper:Paper, rows:pd.DataFrame, x:str, names:list, xlabel:str, xscale='log'):
     "Accuracy against a column, a line a name, the bar one standard deviation over seeds."
     import matplotlib.pyplot as plt
@@ -178,7 +178,7 @@ def show_lines(paper:Paper, rows:pd.DataFrame, x:str, names:list, xlabel:str, xs
     plt.show()
 
 
-# %% ../../nbs/study/show.ipynb #2179c2c5
+# %% ../../nbs/study/show.ipynb #9e015a11
 def train_here(run:Run, device='cpu', data_root=None)->tuple: # (the executor, the last state)
     "Train a run here and now."
     execute = Loop(federation(run, data_root or None, device))
@@ -258,7 +258,7 @@ def draw_matrices(
     matrix_bar(image, axes, bar)
     plt.show()
 
-# %% ../../nbs/study/show.ipynb #a6ba91a3
+# %% ../../nbs/study/show.ipynb #f0be74d5
 LIKENESS = dict(vmin=-.1, vmax=.5, cmap='magma')
 
 def weight_scale(n:int)->dict: return dict(vmin=0, vmax=3 / n)
@@ -271,7 +271,7 @@ def shown_rounds(W:dict, keys:list)->list:
     return list(dict.fromkeys([*equal[-1:], *learned[:1], *learned[-1:]]))
 
 
-# %% ../../nbs/study/show.ipynb #ae783629
+# %% ../../nbs/study/show.ipynb #502da204
 def draw_weights_line(axes, W:dict, S:dict, keys:list):
     "Weights in some rounds, and the likenesses in the last one, own ones left out."
     show, end = shown_rounds(W, keys), keys[-1]
@@ -283,7 +283,7 @@ def draw_weights_line(axes, W:dict, S:dict, keys:list):
     matrix_bar(likeness, free)
     for ax in axes: ax.set_visible(bool(ax.images))
 
-# %% ../../nbs/study/show.ipynb #c8f6927e
+# %% ../../nbs/study/show.ipynb #d33e9c0e
 def draw_by_round(paper:Paper, label:str, rows:pd.DataFrame, profile:str):
     "Weights of a method by round and the likenesses at the end, a line a setting, first seed."
     import matplotlib.pyplot as plt
@@ -299,7 +299,7 @@ def draw_by_round(paper:Paper, label:str, rows:pd.DataFrame, profile:str):
     return fig
 
 
-# %% ../../nbs/study/show.ipynb #c905b6f3
+# %% ../../nbs/study/show.ipynb #b9273629
 def graph_numbers(paper:Paper, rows:pd.DataFrame, profile:str)->pd.DataFrame: # a row a run and round
     "What, seed, round; weight across in percent, how uneven it is, how far classifiers are apart."
     S, table = client_matrices(paper, rows, 'likeness'), []
@@ -310,7 +310,7 @@ def graph_numbers(paper:Paper, rows:pd.DataFrame, profile:str)->pd.DataFrame: # 
     return pd.DataFrame(table)
 
 
-# %% ../../nbs/study/show.ipynb #46a239d6
+# %% ../../nbs/study/show.ipynb #7c632d25
 def draw_graph_numbers(paper:Paper, rows:pd.DataFrame, profile:str)->pd.DataFrame: # what, seed -> the last round's numbers
     "Draw how much weight crosses and how alike classifiers are, by round."
     import matplotlib.pyplot as plt
@@ -330,16 +330,20 @@ def draw_graph_numbers(paper:Paper, rows:pd.DataFrame, profile:str)->pd.DataFram
     plt.show()
     return table.last()
 
-# %% ../../nbs/study/show.ipynb #666f2d3f
-def last_of_names(paper:Paper, rows:pd.DataFrame, what:str)->dict: # name -> (M, M)
-    "The last matrix of each name, first setting, first seed."
+# %% ../../nbs/study/show.ipynb #b4ed5070
+def last_of_names(
+    paper:Paper, rows:pd.DataFrame, what:str,
+    where=lambda *setting: True, # (values of the keys) -> whether it is of this setting
+)->dict: # name -> (M, M)
+    "The last matrix of each name, first seed."
     last = {}
-    for key, W in last_matrices(paper, rows, what).items():
-        if key[-1] == 0: last.setdefault(key[0], W)
+    for (name, *setting, seed), W in last_matrices(paper, rows, what).items():
+        if seed == 0 and where(*setting): last[name] = W
     return {name: last[name] for name in dict.fromkeys(paper.place(rows).label) if name in last}
 
-def draw_last_weights(paper:Paper, rows:pd.DataFrame, title=lambda name, W: name):
+def draw_last_weights(paper:Paper, rows:pd.DataFrame, title=lambda name, W: name, **where):
     "The last weights of each name. `title`: (name, weights) -> words."
-    last = last_of_names(paper, rows, 'weight')
+    last = last_of_names(paper, rows, 'weight', **where)
     scale = weight_scale(max(map(len, last.values())))
     draw_matrices({title(name, W): W for name, W in last.items()}, 'weight', **scale)
+

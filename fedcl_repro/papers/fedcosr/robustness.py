@@ -4,28 +4,21 @@
 
 # %% auto #0
 __all__ = ['MARKS', 'PRINTED_MARKS', 'PLACES', 'BETAS', 'ON_CIFAR10', 'TRAINED3', 'NOT_APPLICABLE', 'FAIR', 'KEPT', 'POOR',
-           'SHARES', 'BESIDE', 'taxonomy', 'printed_taxonomy', 'hyperparameter_table', 'judge_table1', 'table1',
-           'changed', 'table3_claims', 'judge_fedpac', 'judge_table3', 'table3', 'and_printed', 'fig6_claims',
-           'judge_fig6', 'fig6', 'kept_in', 'with_kept', 'say_kept', 'fig7_claims', 'judge_fig7', 'fig7',
-           'federation_of', 'scalars_sent', 'sizes', 'formula', 'charge', 'communication_table', 'told_of',
-           'judge_communication', 'communication']
+           'SHARES', 'taxonomy', 'printed_taxonomy', 'hyperparameter_table', 'judge_table1', 'table1', 'changed',
+           'table3_claims', 'judge_fedpac', 'judge_table3', 'table3', 'and_printed', 'fig6_claims', 'judge_fig6',
+           'fig6', 'kept_in', 'with_kept', 'say_kept', 'fig7_claims', 'judge_fig7', 'fig7', 'compared_communication',
+           'told_of', 'judge_communication', 'communication']
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #4ed0b771
 from dataclasses import replace
-from functools import cache
 
-import numpy as np
 import pandas as pd
-import torch
 
 from ...core import Spec, parse_value
-from ...federation.federation import Fed
-from ...federation.messages import nbytes
-from ...federation.rounds import run
+from ...methods.communication import BESIDE, communication_table
 from fedcl_repro.papers.fedcosr.settings import (
     FEDCOSR, PATHOLOGICAL, PRACTICAL, TABLE3, cell_name, cells, compared, compared_labels, place,
     runs, titles)
-from ...parts.models import cnn
 from ...study.experiments import EXPERIMENTS
 from ...study.published import hyperparameters
 from ...study.runs import Run, methods, setting
@@ -201,66 +194,11 @@ def fig7(profile):
         found += runs(POOR, profile, [PRACTICAL, PATHOLOGICAL], scarcity=scarcity, **shorter)
     return sorted(found, key=lambda r: r.seed)
 
-# %% ../../../nbs/papers/fedcosr/robustness.ipynb #23a0be95
-def federation_of(owned=(10, 3), **more)->Fed:
-    "Clients with an image of each of so many classes, as large as CIFAR-10's."
-    y, ends = torch.cat([torch.arange(c) for c in owned]), np.cumsum(owned)
-    x = torch.zeros(len(y), 32, 32, 3, dtype=torch.uint8)
-    rows = np.split(np.arange(len(y)), ends[:-1])
-    def build(): return cnn((3, 32, 32), 10)
-    return Fed((x, y), rows, [[]] * len(owned), {'cnn': build}, n_classes=10, **more)
-
-def scalars_sent(owned=(10, 3))->pd.DataFrame: # a row a method and client
-    "Scalars that clients with so many classes send up and are sent down."
-    sent, rows = {}, []
-    def count(inbox):
-        sent.update(zip(inbox.who, map(nbytes, inbox.messages)))
-        return inbox
-    fed = federation_of(owned, wire=count)
-    for name in compared():
-        method, about = methods().build(name), methods()[name].about
-        if about['title'] not in compared_labels(): continue
-        server = run(fed, method, 1).servers['server']
-        for i, classes in enumerate(owned):
-            up, down = sent[i] / 4, nbytes(method.reply(server, i)) / 4
-            row = dict(label=about['title'], family=about['family'], classes=classes)
-            rows.append(row | dict(up=up, down=down, total=up + down))
-    return pd.DataFrame(rows)
-
-# %% ../../../nbs/papers/fedcosr/robustness.ipynb #c973ed89
-@cache
-def sizes()->dict: # of scalars
-    "The whole network, its body, its head, a class mean, and a table of means of all ten classes."
-    net = cnn((3, 32, 32), 10)
-    theta, phi, pi = (sum(p.numel() for p in part.parameters()) for part in (net, net['body'], net['head']))
-    return dict(theta=theta, phi=phi, pi=pi, k=net['head'].in_features, Ck=net['head'].weight.numel())
-
-def formula(label:str, c:int)->tuple: # scalars (up, down)
-    "What a client with c classes sends and is sent, from the definition of its method."
-    theta, phi, pi, k, Ck = sizes().values()
-    known = {
-        'Local': (0, 0), 'FedPer': (phi, phi), 'FedRep': (phi, phi), 'LG-FedAvg': (pi, pi),
-        'FedProto': (c*k, Ck), 'FedGH': (c*k, pi),
-        'FedPAC': (theta + c*k + Ck + 1, phi + Ck + pi), 'FedCoSR': (phi + c*k, phi + Ck)}
-    return known.get(label, (theta, theta))
-
-def charge(label:str)->float: # scalars; nan for Local, which the paper does not charge
-    "What the paper charges up and down together (V-C2)."
-    theta, phi, pi, k, Ck = sizes().values()
-    known = {'Local': np.nan, 'FedProto': 2*Ck, 'FedGH': Ck + pi, 'FedCoSR': 2*(phi + Ck)}
-    return known.get(label, 2*theta)
-
-# %% ../../../nbs/papers/fedcosr/robustness.ipynb #62c61873
-BESIDE = 10 + 10/4 # scalars: a count for each class up, a byte for each class down
-
-@cache
-def communication_table()->pd.DataFrame:
-    "Counted scalars of a client and round beside the methods' formulas and what the paper charges."
-    table = scalars_sent()
-    exact = [formula(r.label, r.classes) for r in table.itertuples()]
-    table[['exact up', 'exact down']] = exact
-    charged = table.label.map(charge)
-    return table.assign(charged=charged, ratio=table.total / charged)
+# %% ../../../nbs/papers/fedcosr/robustness.ipynb #8ce73eb2
+def compared_communication()->pd.DataFrame: # a row a method and client
+    "Counted scalars of the methods that the paper compares, beside formulas and charges."
+    names = [name for name in compared() if methods()[name].about['title'] in compared_labels()]
+    return communication_table(tuple(names))
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #4857281e
 def told_of(total:float, charged:float)->str:
@@ -272,7 +210,7 @@ def told_of(total:float, charged:float)->str:
 
 def judge_communication(rows, profile)->list: # of Verdict
     "Whether each method sends what it is charged, class counts apart, and whether FedProto sends least."
-    table = communication_table()
+    table = compared_communication()
     table, out = table[(table.classes == 10) & table.charged.notna()], []
     for r in table.itertuples():
         what = f'{r.label} sends {r.charged:,.0f} scalars a client and round'

@@ -57,7 +57,9 @@ def most_have_less(of:str, what:str)->Claim:
         before, after = (t[list(compared_labels())] for t in tables.values())
         return after < before
     def margin(tables): return less(tables).mean(axis=1) - .5
-    def tell(tables, margin): return f'{less(tables).sum(axis=1).mean():.0f} of {len(compared_labels())} methods'
+    def tell(tables, margin):
+        mean = less(tables).sum(axis=1).mean()
+        return f'{mean:.0f} of {len(compared_labels())} methods'
     return Claim(f'with β = 1 most methods {what}', compared_labels(), margin, tell, of=of)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5b71d13f

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CROSSES', 'UNEVEN', 'APART', 'FINDS', 'EVEN', 'GRAPH_CLAIMS', 'TOLD_APART', 'ALIKE', 'NOT_ALIKE', 'draw_graph',
-           'progress', 'draw_last', 'CLUSTERED', 'MAPPED', 'graph_of', 'fig3', 'draw_overlap', 'map_numbers',
-           'draw_maps', 'judge_maps']
+           'progress', 'draw_last', 'CLUSTERED', 'MAPPED', 'graph_of', 'fig3', 'is_first', 'draw_overlap',
+           'map_numbers', 'draw_maps', 'judge_maps']
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #ecdbad46
 from functools import partial
@@ -55,7 +55,9 @@ def fig3(profile): # of Run
 # %% ../../../nbs/papers/mapl/graphs.ipynb #f90f28fd
 draw_graph = partial(draw_by_round, MAPL, 'MAPL') # (rows, profile) -> figure
 progress = partial(draw_graph_numbers, MAPL)      # (rows, profile) -> the last round's numbers
-draw_last = partial(draw_last_weights, MAPL)      # (rows, title)
+
+def is_first(scenario, data)->bool: return scenario == 1
+draw_last = partial(draw_last_weights, MAPL, where=is_first) # (rows, title)
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #e8a98251
 def draw_overlap(run, data_root=None):
@@ -105,7 +107,8 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->list: # of Ve
 MAPPED = dict(kind='figure', judge_maps=judge_maps, tables=True, maps=True)
 
 mapl_experiment(
-    'fig4', 'The learned graph, Scenario 1', graph_of(1), GRAPH_CLAIMS, highlight=True, picture=draw_graph, **MAPPED)
+    'fig4', 'The learned graph, Scenario 1', graph_of(1), GRAPH_CLAIMS,
+    highlight=True, picture=draw_graph, **MAPPED)
 mapl_experiment('fig6', 'The learned graph, Scenario 2', graph_of(2), GRAPH_CLAIMS, **MAPPED)
 mapl_experiment(
     'fig3', 'Likeness of classifiers with and without prototypes', fig3,

@@ -1,0 +1,96 @@
+"""A method, an executor, an experiment and a paper are each one new module; no other file is touched.
+Data sets, partitions, augmentations and models are tried in `test_data`."""
+import json
+import os
+import subprocess
+import sys
+
+METHOD = '''
+from fedcl_repro.federation.method import METHODS, Method, send, take
+
+@METHODS.add('share_head', title='Shared head', family='personal_layers', owner='personal')
+def share_head():
+    "Share the head, keep the body."
+    return Method(merge=take('head.'), upload=send('head.'))
+'''
+
+EXECUTOR = '''
+from fedcl_repro.federation.executors import EXECUTORS
+from fedcl_repro.federation.loop import Loop
+
+@EXECUTORS.add('reversed', title='the last client first')
+class Reversed:
+    "The loop, over the clients in the other order."
+    def __init__(self, fed, workers=1):
+        self.fed = fed
+        self.loop = Loop(fed, workers)
+
+    def __call__(self, sweep, clients, key):
+        turned = dict(reversed(clients.items()))
+        done = self.loop(sweep, turned, key)
+        return {i: done[i] for i in clients}
+
+    def map(self, fn, ids): return self.loop.map(fn, ids)
+    def close(self): self.loop.close()
+'''
+
+PAPER = '''
+from fedcl_repro.study.experiments import EXPERIMENTS, matrix
+from fedcl_repro.study.tables import Paper, above, ask, claims
+
+def place(runs): return runs.assign(data=runs.dataset)
+def say(data, profile): return data
+NEWCOMER = Paper(('data',), place, say)
+CLAIMS = claims('Newcomer 1', above('Shared head', 'Local'))
+def judge(rows, profile): return ask(NEWCOMER, CLAIMS, rows, profile)
+
+ABOUT = dict(paper='newcomer', artifact='table1', kind='table', title='A table', judge=judge)
+
+@EXPERIMENTS.add('newcomer/table1', **ABOUT)
+def table1(profile):
+    return matrix(['share_head', 'local'], [dict(data='digits')], range(1), n_rounds=1, n_clients=3)
+'''
+
+PLACES = dict(methods=METHOD, federation=EXECUTOR)
+
+START = '''
+import sys
+from pathlib import Path
+root = Path(sys.argv.pop(1))
+import fedcl_repro.methods, fedcl_repro.federation, fedcl_repro.papers
+for package in (fedcl_repro.methods, fedcl_repro.federation, fedcl_repro.papers):
+    package.__path__.append(str(root/package.__name__.split('.')[-1]))
+from fedcl_repro.cli import main
+sys.exit(main(sys.argv[1:]))
+'''
+
+
+def command(folder, *arguments):
+    "Run `fedcl` in a fresh process that also looks for modules in a folder."
+    for package, text in PLACES.items():
+        (folder/package).mkdir(exist_ok=True)
+        (folder/package/'newcomer.py').write_text(text, encoding='utf-8')
+    paper = folder/'papers'/'newcomer'
+    paper.mkdir(parents=True, exist_ok=True)
+    (paper/'__init__.py').write_text('')
+    (paper/'settings.py').write_text(PAPER, encoding='utf-8')
+    started = [sys.executable, '-c', START, str(folder), *arguments]
+    own_store = os.environ | dict(FEDCL_STORE=str(folder/'runs'))
+    return subprocess.run(started, capture_output=True, text=True, env=own_store)
+
+
+def test_they_are_listed(tmp_path):
+    wanted = dict(methods='share_head', executors='reversed', experiments='newcomer/table1')
+    for what, name in wanted.items():
+        done = command(tmp_path, 'list', what, '--json')
+        assert done.returncode == 0, done.stderr
+        assert name in [row['name'] for row in json.loads(done.stdout)]
+
+
+def test_they_run_together(tmp_path):
+    "The new paper's experiment trains the new method with the new executor."
+    done = command(tmp_path, 'run', 'newcomer/table1', '--executor', 'reversed', '--jobs', '1')
+    assert done.returncode == 0, done.stderr
+    runs = [json.loads(path.read_text()) for path in (tmp_path/'runs').glob('*/run.json')]
+    assert {about['config']['method']['name'] for about in runs} == {'share_head', 'local'}
+    assert {about['executor'] for about in runs} == {'reversed'}
