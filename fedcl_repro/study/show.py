@@ -128,13 +128,17 @@ def say_profile(profile:str):
 
 PRINTED = 'label', 'value', 'std', 'contradicts' # columns of published cells that tell none apart
 
-def cells_of_print(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str)->pd.DataFrame: # a row a cell
+def cells_of_print(
+    paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
+)->pd.DataFrame: # a row a cell
     "Published and ours, with a verdict each, told apart by all that the published table varies."
     keys = [k for k in cells if k not in PRINTED]
     both = beside_print(paper, cells, rows, profile, keys=keys)
     return both[['label', *keys, 'published', 'ours', 'sd_seeds', 'difference', 'verdict']]
 
-def show_cells(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, nothing='not run'): # a table, or None
+def show_cells(
+    paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, nothing='not run',
+): # a styled table, or None
     "A row a published cell, ours beside it."
     if not len(rows):
         print(nothing)
@@ -311,7 +315,9 @@ def graph_numbers(paper:Paper, rows:pd.DataFrame, profile:str)->pd.DataFrame: # 
 
 
 # %% ../../nbs/study/show.ipynb #7c632d25
-def draw_graph_numbers(paper:Paper, rows:pd.DataFrame, profile:str)->pd.DataFrame: # what, seed -> the last round's numbers
+def draw_graph_numbers(
+    paper:Paper, rows:pd.DataFrame, profile:str,
+)->pd.DataFrame: # what, seed -> the last round's numbers
     "Draw how much weight crosses and how alike classifiers are, by round."
     import matplotlib.pyplot as plt
     table = graph_numbers(paper, rows, profile).groupby(['what', 'seed'], sort=False)
