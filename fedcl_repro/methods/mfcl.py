@@ -6,7 +6,7 @@
 __all__ = ['AUTOENCODER', 'RSERVER', 'reconstruct', 'averaging_phase', 'handing_over', 'offering', 'has_offered',
            'remember_offer', 'offer', 'encode_pairs', 'encode_views', 'ask_owners', 'server_batches', 'rserver_loss',
            'holding', 'train_rserver', 'start_rserver', 'no_reply', 'deploy_rserver', 'representation_phase',
-           'represent_at', 'mfcl_title', 'mfcl']
+           'represent_at', 'mfcl_title', 'mfcl', 'whole_network', 'averaged_network']
 
 # %% ../../nbs/methods/mfcl.ipynb #89c99e04
 import math
@@ -21,6 +21,7 @@ from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
 from ..parts.fields import sub
 from ..federation.lars import LARS, cosine
+from ..federation.loop import Worker
 from ..federation.method import METHODS, Later, Method, Stage, Sweep
 from ..federation.method import average_of, epochs, nothing, send, take, unchanged
 from ..federation.privacy import datamix, secure_aggregation
@@ -235,3 +236,14 @@ def mfcl(
         )
         return [s for s in parts if s.rounds]
     return stages
+
+# %% ../../nbs/methods/mfcl.ipynb #f08ea5af
+def whole_network(execute, held:dict, state, i=0):
+    "The network of client i: what it holds, and behind it the rServer's part."
+    later = {k: v for k, v in state.servers['rserver'].items() if not k.startswith('opt.')}
+    return Worker(execute.fed).net(i, held | later, False)
+
+def averaged_network(execute, state, i=0):
+    "The whole model of client i after training: its encoder, and what both servers hold."
+    return whole_network(execute, state.clients[i] | state.servers['gserver'], state, i)
+

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MEASURES', 'REDRAWN', 'READINGS', 'points', 'Claim', 'claims', 'above', 'lead', 'best', 'top', 'at_most', 'Paper',
            'last_tests', 'by_seed', 'complete', 'why_not', 'held', 'answer', 'redraw', 'drawn_for', 'ask', 'ask_across',
-           'printed_cells', 'printed_tables', 'as_printed', 'means_of_seeds', 'beside_print', 'draw_beside', 'readings',
-           'side_by_side']
+           'experiment', 'printed_cells', 'printed_tables', 'as_printed', 'means_of_seeds', 'beside_print',
+           'draw_beside', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from .experiments import EXPERIMENTS
 from .intervals import hits_of, interval, pooled_accuracy, redrawn, client_spread
 from .published import published
 from .verdicts import Verdict, claim, compare, summary
@@ -211,6 +212,21 @@ def ask_across(
         return answer(c, {key: t.loc[sorted(seeds)] for key, t in fitting.items()}, where, data_fits)
     what = f'{c.sentence}: {where}' if where else c.sentence
     return claim(what, [], f'{len(fitting)} of {least} settings have all methods', c.place)
+
+# %% ../../nbs/study/tables.ipynb #06dad4e2
+def experiment(paper:Paper, name:str, title:str, said=(), also=None, kind='table', **about):
+    """Register the runs of a table or figure, (profile) -> runs: 'mapl/table1'.
+
+    `said`: claims, or (profile) -> claims. `also`: (rows, profile) -> more verdicts.
+    """
+    def judge(rows, profile):
+        asked = said(profile) if callable(said) else said
+        found = ask(paper, asked, rows, profile) if asked else []
+        return found + (also(rows, profile) if also else [])
+    group, artifact = name.split('/')
+    about = dict(paper=group, artifact=artifact, kind=kind, title=title, judge=judge) | about
+    return EXPERIMENTS.add(name, **about)
+
 
 # %% ../../nbs/study/tables.ipynb #643e7666
 def printed_cells(

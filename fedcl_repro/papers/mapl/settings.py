@@ -30,8 +30,8 @@ from ...study.experiments import EXPERIMENTS, claims_page
 from ...study.published import published
 from ...study.runs import Run, methods, setting
 from ...study.show import gains_more, limited, of_matrices
-from ...study.tables import Claim, Paper, above, ask, best, beside_print, by_seed, claims
-from ...study.tables import lead, printed_cells
+from ...study.tables import Claim, Paper, above, best, beside_print, by_seed, claims
+from ...study.tables import experiment, lead, printed_cells
 from ...study.training import in_short
 from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
 
@@ -217,13 +217,9 @@ def matrix_of(names, scenarios=SCENARIO_1, data=CIFAR, **more):
         return mapl_runs(own, profile, scenarios[profile], data[profile], **more)
     return make
 
-def mapl_experiment(artifact:str, title:str, make, said=(), also=None, kind='table', **about):
+def mapl_experiment(artifact:str, title:str, make, said=(), also=None, **about):
     "Register a table or figure. `said`: claims, or (profile) -> claims. `also`: (rows, profile) -> verdicts."
-    def judge(rows, profile):
-        asked = said(profile) if callable(said) else said
-        return ask(MAPL, asked, rows, profile) + (also(rows, profile) if also else [])
-    about = dict(paper='mapl', artifact=artifact, kind=kind, title=title, judge=judge) | about
-    EXPERIMENTS.add(f'mapl/{artifact}', **about)(make)
+    experiment(MAPL, f'mapl/{artifact}', title, said, also, **about)(make)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #b6861921
 def judge_mapl_cells(cells, rows, profile, source:str, keys=MAPL.keys, more='')->list: # of Verdict

@@ -12,7 +12,7 @@ __all__ = ['SMALL_MFCL', 'RESNET', 'MFCL_SIZES', 'COMMON_BASE', 'OTHER_DATA', 'D
            'labelled_by', 'mfcl_silhouettes', 'say_setting', 'mfcl_printed', 'mfcl_cells', 'judge_cells', 'is_skewed',
            'is_even', 'mfcl_experiment', 'table2', 'table5', 'about_privacy', 'table6', 'steady', 'table16', 'inside',
            'about_groups', 'table17', 'best_cut', 'about_cuts', 'table1', 'table15', 'dealt_classes', 'table7',
-           'table4', 'bears', 'about_dropout', 'fig8', 'clearer', 'clearer_told', 'fig9', 'not_judged', 'untrained']
+           'table4', 'bears', 'about_dropout', 'fig8', 'clearer', 'clearer_told', 'fig9', 'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0307cad9
 from dataclasses import replace
@@ -23,10 +23,11 @@ import pandas as pd
 
 from ...core import Spec, parse_spec
 from .counted import judge_architecture, judge_costs, judge_fig7, judge_table3
-from ...study.experiments import EXPERIMENTS, claims_page
+from ...study.experiments import claims_page
 from ...study.published import published
 from ...study.runs import Run, methods, setting
-from ...study.tables import Claim, Paper, above, ask, at_most, best, beside_print, claims
+from ...study.show import cells_of_print
+from ...study.tables import Claim, Paper, above, at_most, best, claims, experiment
 from ...study.tables import printed_cells
 from ...study.verdicts import OURS, cell_verdicts, summary
 
@@ -206,10 +207,7 @@ def mfcl_printed(artifact:str)->pd.DataFrame:
 
 def mfcl_cells(artifact:str, rows:pd.DataFrame, profile:str)->pd.DataFrame: # a row a cell
     "Published accuracies and ours, with a verdict each."
-    cells = mfcl_printed(artifact)
-    keys = [k for k in MFCL_COLUMNS if k in cells]
-    both = beside_print(MFCL, cells, rows, profile, keys=keys)
-    return both[['label', *keys, 'published', 'ours', 'sd_seeds', 'difference', 'verdict']]
+    return cells_of_print(MFCL, mfcl_printed(artifact), rows, profile)
 
 def judge_cells(artifact:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
     "A verdict for each printed accuracy."
@@ -229,14 +227,12 @@ VIEWS_APART = above(TN + VIEWS_ALONE, TN)
 def is_skewed(data, xi)->bool: return xi < 1
 def is_even(data, xi)->bool: return xi > 1
 
-def mfcl_experiment(artifact:str, title:str, said, cells='', costs=False, kind='table', **about):
+def mfcl_experiment(artifact:str, title:str, said, cells='', costs=False, **about):
     "Register what is trained. `said`: claims, or profile -> claims; `cells`: the table with accuracies."
-    def judge(rows, profile):
-        found = ask(MFCL, said(profile) if callable(said) else said, rows, profile)
-        if cells: found += judge_cells(cells, rows, profile)
+    def also(rows, profile):
+        found = judge_cells(cells, rows, profile) if cells else []
         return found + judge_costs(artifact) if costs else found
-    about = dict(paper='mfcl', artifact=artifact, kind=kind, title=title, judge=judge) | about
-    return EXPERIMENTS.add(f'mfcl/{artifact}', **about)
+    return experiment(MFCL, f'mfcl/{artifact}', title, said, also, **about)
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #48b42bec
 BELOW = BN, GN, 'FedAvg', 'FedSimCLR'
@@ -407,12 +403,9 @@ def fig9(profile):
     return runs
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #a12fae88
-def not_judged(rows, profile)->list: return []
-
-def untrained(artifact:str, title:str, judge=not_judged, kind='table'):
+def untrained(artifact:str, title:str, judge=None, kind='table'):
     "Register what needs no training."
-    about = dict(paper='mfcl', artifact=artifact, kind=kind, title=title, judge=judge)
-    EXPERIMENTS.add(f'mfcl/{artifact}', **about)(lambda profile: [])
+    experiment(MFCL, f'mfcl/{artifact}', title, also=judge, kind=kind)(lambda profile: [])
 
 untrained('table3', 'Costs of a client', judge_table3)
 untrained('fig7', 'Class distributions', judge_fig7, 'figure')
