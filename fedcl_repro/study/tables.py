@@ -162,8 +162,8 @@ def answer(
 REDRAWN = dict(accuracy=pooled_accuracy, spread=client_spread) # measures that other clients give anew
 
 def redraw(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> (tables by measure, clients)
-    "The tables of each setting with other clients."
-    if not len(rows): return {}
+    "The tables of each setting with other clients; nothing where nobody was tested."
+    if not len(rows) or not (rows.metric == 'accuracy').any(): return {}
     found = {}
     for key, tests in last_tests(paper, rows).groupby(list(paper.keys), sort=False):
         hits = hits_of(tests)
