@@ -219,7 +219,7 @@ def limited(name:str, says:str, told:str, high=None, low=None)->Claim:
     "A number of one method is at most `high`, or above `low`. `told`: its mean in words, '{:.2f} points'."
     def margin(t): return high - t[name] if low is None else t[name] - low
     def tell(t, margin): return told.format(t[name].mean())
-    return Claim(says, (name,), margin, tell, equal=low is None)
+    return Claim(says, (name,), margin, tell, equal=low is None, each=True)
 
 def gains_more(first:Callable, second:Callable, needs, says:str, told:str)->Claim:
     "One gain, (table) -> a number a seed, is above another. `told`: the means of both in words."

@@ -36,6 +36,7 @@ class Claim:
     place: str = ''           # where the paper says it: 'FedSSC Sec. VI'
     of: str | Callable = 'accuracy' # the paper's measure: a name, or (rows) -> a row a run with `value`
     comparisons: int = 1      # how many differences the sentence is about: its level is divided by them
+    each: bool = False        # its number is not an accuracy: each seed is asked, without an interval
     where: Callable = None    # (values of the keys) -> whether the sentence is about this setting; all
 
 def claims(place:str, *said:Claim, **more)->list: # of Claim
@@ -146,6 +147,8 @@ def answer(
 )->Verdict:
     "A verdict with the interval of the margin; without `drawn`, only the seeds are left to chance."
     margin = c.margin(table)
+    what = f'{c.sentence}: {where}' if where else c.sentence
+    if c.each: return claim(what, held(c, margin), c.tell(table, margin), c.place, data_fits)
     others = np.zeros(1) if drawn is None else c.margin(drawn).groupby('draw').mean()
     found = interval(margin, others, n_clients, c.comparisons)
     answered = 'holds' if c.equal and found.low >= -1e-9 else found.word
@@ -156,7 +159,6 @@ def answer(
         value = float(c.margin(printed).iloc[0])
         told.append(f"printed {value:+.2f}, {'inside' if found.low <= value <= found.high else 'outside'}")
     word = answered if data_fits else f'stand-in {answered}'
-    what = f'{c.sentence}: {where}' if where else c.sentence
     return Verdict(what, word, '; '.join(told), c.place, 'claim', (found.low, found.high))
 
 REDRAWN = dict(accuracy=pooled_accuracy, spread=client_spread) # measures that other clients give anew

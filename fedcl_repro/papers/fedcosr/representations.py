@@ -28,7 +28,7 @@ def separate_more(these:list, those:list, says:str)->Claim:
     "All of these have a larger silhouette than any of those."
     def margin(table): return table[these].min(axis=1) - table[those].max(axis=1)
     def tell(table, margin): return ', '.join(f'{n} {table[n].mean():+.3f}' for n in [*these, *those])
-    return Claim(says, (*these, *those), margin, tell)
+    return Claim(says, (*these, *those), margin, tell, each=True)
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #06497cf8
 SHOWN = ['fedcosr', 'fedavg', 'lg_fedavg', 'fedgh', 'fedproto']

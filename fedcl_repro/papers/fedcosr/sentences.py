@@ -42,7 +42,8 @@ def most_lose()->Claim:
     def inside(tables): return lost(tables)[others].apply(lambda share: share.between(*ABOUT_6_TO_20))
     def margin(tables): return inside(tables).mean(axis=1) - .5
     def tell(tables, margin): return f'{inside(tables).sum(axis=1).mean():.0f} of {len(others)} others'
-    return Claim('most methods lose about 6 to 20 % with 100 clients', compared_labels(), margin, tell)
+    sentence = 'most methods lose about 6 to 20 % with 100 clients'
+    return Claim(sentence, compared_labels(), margin, tell, each=True)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #f0fbe026
 def best_after()->Claim:
@@ -60,7 +61,7 @@ def most_have_less(of:str, what:str)->Claim:
     def tell(tables, margin):
         mean = less(tables).sum(axis=1).mean()
         return f'{mean:.0f} of {len(compared_labels())} methods'
-    return Claim(f'with β = 1 most methods {what}', compared_labels(), margin, tell, of=of)
+    return Claim(f'with β = 1 most methods {what}', compared_labels(), margin, tell, of=of, each=True)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5b71d13f
 def changes(exactly=False)->list: # of (claim, column before, column after, words for the end of the sentence)

@@ -142,7 +142,7 @@ def sooner(other:str, target:float)->Claim:
         own, others = in_rounds(table.FedSSC.mean()), in_rounds(table[other].mean())
         return f'{own} and {others} rounds'
     sentence = f'FedSSC reaches {target:g} % in fewer rounds than {other}'
-    return Claim(sentence, ('FedSSC', other), margin, tell, of=rounds_to(target))
+    return Claim(sentence, ('FedSSC', other), margin, tell, of=rounds_to(target), each=True)
 
 def table1_claims(profile:str)->list: # of Claim
     "What the text says of the default setting."

@@ -345,7 +345,7 @@ def saved(t)->pd.Series: return 1 - t.MAPL / t['MAPL w/o CGL']
 def saved_told(t, margin)->str: return f'{100*saved(t).mean():.0f} % fewer'
 
 THIRD = Claim('a third of the communications is saved', ('MAPL', 'MAPL w/o CGL'),
-              lambda t: saved(t) - .3, saved_told, of=communications)
+              lambda t: saved(t) - .3, saved_told, of=communications, each=True)
 PAYS = above('MAPL', 'MAPL w/o CGL', 'within the budget, the graph pays')
 MAPL_TABLE4 = claims('MAPL Table 4', GRAPH_ADDS, THIRD) + claims('MAPL Table 4', PAYS, of=within_budget)
 

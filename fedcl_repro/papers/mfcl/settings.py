@@ -391,7 +391,8 @@ def clearer(table)->pd.Series: return np.minimum(table[TN] - table[GN], table[GN
 def clearer_told(table, margin)->str:
     return 'silhouettes ' + ', '.join(f'{name} {v:.2f}' for name, v in table.mean().items())
 
-CLEAREST = Claim('clusters are clearest with TN, then GN, then BN', (TN, GN, BN), clearer, clearer_told)
+CLEAREST = Claim(
+    'clusters are clearest with TN, then GN, then BN', (TN, GN, BN), clearer, clearer_told, each=True)
 MFCL_FIG9 = claims('MFCL B.4', CLEAREST, of='silhouette')
 
 @mfcl_experiment('fig9', 'What was learned, in two dimensions', MFCL_FIG9, kind='figure')
