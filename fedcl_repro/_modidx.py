@@ -2699,8 +2699,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'fedcl_repro/study/verdicts.py'),
                                             'fedcl_repro.study.verdicts.compare': ( 'study/verdicts.html#compare',
                                                                                     'fedcl_repro/study/verdicts.py'),
-                                            'fedcl_repro.study.verdicts.over_seeds': ( 'study/verdicts.html#over_seeds',
-                                                                                       'fedcl_repro/study/verdicts.py'),
                                             'fedcl_repro.study.verdicts.per_round': ( 'study/verdicts.html#per_round',
                                                                                       'fedcl_repro/study/verdicts.py'),
                                             'fedcl_repro.study.verdicts.summary': ( 'study/verdicts.html#summary',

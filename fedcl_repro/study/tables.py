@@ -161,6 +161,7 @@ def answer(
     word = answered if data_fits else f'stand-in {answered}'
     return Verdict(what, word, '; '.join(told), c.place, 'claim', (found.low, found.high))
 
+# %% ../../nbs/study/tables.ipynb #3b695d28
 REDRAWN = dict(accuracy=pooled_accuracy, spread=client_spread) # measures that other clients give anew
 
 def redraw(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> (tables by measure, clients)
@@ -178,6 +179,7 @@ def drawn_for(c:Claim, table, drawn:dict, n_clients:int)->tuple: # (table or Non
     anew = drawn[c.of]
     return anew[anew.index.get_level_values('seed').isin(table.index)], n_clients
 
+# %% ../../nbs/study/tables.ipynb #bc011fcc
 def ask(
     paper:Paper, said, rows:pd.DataFrame, profile:str,
     cells=None, # published cells with the paper's keys: is the published margin inside our interval?
@@ -185,7 +187,7 @@ def ask(
     "A verdict for each claim and each setting that it is about and that has what it needs; else 'not run'."
     out, measures, fits = [], dict.fromkeys(c.of for c in said), profile != 'quick'
     tables = {of: by_seed(paper.measured(rows, of), paper.keys) for of in measures}
-    anew = redraw(paper, rows)
+    anew = redraw(paper, rows) if set(REDRAWN) & set(measures) else {}
     printed = {} if cells is None else by_seed(cells.assign(seed='printed'), paper.keys)
     for c in said:
         about = {key: t for key, t in tables[c.of].items() if c.where is None or c.where(*key)}
