@@ -9,7 +9,6 @@ __all__ = ['keep_gradient', 'dynamic_loss', 'remember_gradient', 'start_server',
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from ..federation.method import METHODS, NET, Method, Sweep, ce
 from ..federation.statistics import trained_fields
