@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'REDRAWN', 'READINGS', 'points', 'Claim', 'claims', 'above', 'lead', 'best', 'top', 'at_most', 'Paper',
-           'last_tests', 'by_seed', 'complete', 'why_not', 'held', 'answer', 'redraw', 'drawn_for', 'ask', 'ask_across',
-           'experiment', 'printed_cells', 'printed_tables', 'as_printed', 'means_of_seeds', 'beside_print',
-           'draw_beside', 'readings', 'side_by_side']
+           'last_tests', 'by_seed', 'complete', 'why_not', 'held', 'answer', 'redraw', 'drawn_for', 'ask', 'limited',
+           'gains_more', 'ask_across', 'experiment', 'printed_cells', 'share_possible', 'printed_tables', 'as_printed',
+           'means_of_seeds', 'beside_print', 'draw_beside', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -200,6 +200,19 @@ def ask(
         if not asked: out.append(claim(c.sentence, [], why_not(about, c.needs), c.place))
     return out
 
+# %% ../../nbs/study/tables.ipynb #8d409829
+def limited(name:str, says:str, told:str, high=None, low=None)->Claim:
+    "A number of one method is at most `high`, or above `low`. `told`: its mean in words, '{:.2f} points'."
+    def margin(t): return high - t[name] if low is None else t[name] - low
+    def tell(t, margin): return told.format(t[name].mean())
+    return Claim(says, (name,), margin, tell, equal=low is None, each=True)
+
+def gains_more(first:Callable, second:Callable, needs, says:str, told:str)->Claim:
+    "One gain, (table) -> a number a seed, is above another. `told`: the means of both in words."
+    def margin(t): return first(t) - second(t)
+    def tell(t, margin): return told.format(first(t).mean(), second(t).mean())
+    return Claim(says, tuple(needs), margin, tell)
+
 # %% ../../nbs/study/tables.ipynb #81d00278
 def ask_across(
     c:Claim,         # its margin is a function of the dict of tables
@@ -250,6 +263,12 @@ def printed_cells(
     for name, word in (words or {}).items(): ours[name] = ours[name].replace(word)
     return ours.join(cells[['value', 'std', 'contradicts']])
 
+# %% ../../nbs/study/tables.ipynb #4ac4b688
+def share_possible(values, images:int)->float:
+    "Which share of these accuracies is a whole number of so many test images, up to rounding."
+    right = values / 100 * images
+    return float(((right - right.round()).abs() * 100 / images < .0075).mean())
+
 # %% ../../nbs/study/tables.ipynb #605f42e2
 def printed_tables(cells:pd.DataFrame, keys, labels)->dict: # values of the keys -> table of one row
     "Published cells as tables that claims can be asked of; a label without a number is nan."
@@ -286,17 +305,22 @@ def beside_print(
 
 # %% ../../nbs/study/tables.ipynb #2a4111d2
 def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None):
-    "Draw published cells (circles) and ours (a diamond a seed): a panel a trained setting, a line a name."
+    "Published cells (circles) and ours (a diamond a seed, a bar of one standard error over clients)."
     import matplotlib.pyplot as plt
-    tables = by_seed(paper.runs(rows), paper.keys, 'micro')
+    runs = paper.runs(rows)
+    tables = by_seed(runs, paper.keys, 'micro')
+    standard_error = runs.sd_clients / runs.get('n_clients', np.nan)**.5
+    errors = by_seed(runs.assign(se=standard_error), paper.keys, 'se')
     names = list(names or dict.fromkeys(label for t in tables.values() for label in t))[::-1]
     size = 1.6 + 3*len(tables), .3*len(names) + 1.1
     fig, axes = plt.subplots(1, len(tables), figsize=size, sharey=True, squeeze=False)
     for ax, (key, table) in zip(axes[0], tables.items()):
         same = (cells[list(paper.keys)] == list(key)).all(axis=1)
         printed = cells[same].drop_duplicates('label').set_index('label').value
-        for k, (_, line) in enumerate(table.reindex(columns=names).iterrows()):
-            ax.plot(line, range(len(names)), 'D', c='C2', ms=5, alpha=.6, label='' if k else 'ours')
+        bars = errors[key].reindex(index=table.index, columns=names)
+        for k, (seed, line) in enumerate(table.reindex(columns=names).iterrows()):
+            look = dict(fmt='D', c='C2', ms=5, alpha=.6, lw=1, label='' if k else 'ours')
+            ax.errorbar(line, range(len(names)), xerr=bars.loc[seed], **look)
         ax.plot(printed.reindex(names), range(len(names)), 'o', mfc='none', c='gray', label='published')
         ax.set(xlabel='accuracy, %', title=paper.say(*key, profile), ylim=(-.6, len(names) - .4))
         ax.set_yticks(range(len(names)), names)

@@ -29,8 +29,8 @@ from ...parts.models import MODELS, architectures
 from ...study.experiments import EXPERIMENTS, claims_page
 from ...study.published import published
 from ...study.runs import Run, methods, setting
-from ...study.show import gains_more, limited, of_matrices
-from ...study.tables import Claim, Paper, above, best, beside_print, by_seed, claims
+from ...study.show import of_matrices
+from ...study.tables import Claim, Paper, above, best, beside_print, by_seed, claims, gains_more, limited
 from ...study.tables import experiment, lead, printed_cells
 from ...study.training import in_short
 from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
