@@ -220,7 +220,7 @@ def mapl_but(
     title='MAPL, watched', family='peer_to_peer',
     owner='personal', papers='mapl',
     needs='proj views', ablation=True)
-def mapl_watched(*, preset='code', warmup=100, graph=True):
+def mapl_watched(*, preset='code', prototypes=True, warmup=100, graph=True):
     "MAPL whose clients compare classifiers from the first round on."
-    loss = partial(pml_loss, **loss_terms(preset))
+    loss = partial(pml_loss, **loss_terms(preset, prototypes=prototypes))
     return mapl_stages(loss, RULES[preset], warmup, graph, watch=True)
