@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['COMPARED', 'HOW_TO_READ', 'PRINTED', 'LIKENESS', 'cells_beside', 'setting_blocks', 'no_words', 'show_table',
-           'show_dots', 'show_claims', 'show_committed', 'say_profile', 'cells_of_print', 'show_cells', 'show_answers',
-           'show_lines', 'train_here', 'client_matrices', 'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar',
-           'draw_matrices', 'weight_scale', 'without_own', 'shown_rounds', 'draw_weights_line', 'draw_by_round',
-           'graph_numbers', 'draw_graph_numbers', 'last_of_names', 'draw_last_weights', 'draw_overlap', 'map_numbers',
-           'draw_maps', 'ranks_marked', 'with_spread', 'show_shaped']
+           'show_dots', 'show_claims', 'show_committed', 'without_settings', 'committed_of', 'measured_cells',
+           'say_profile', 'cells_of_print', 'show_cells', 'show_answers', 'show_lines', 'train_here', 'client_matrices',
+           'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own',
+           'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
+           'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps', 'ranks_marked', 'with_spread',
+           'show_shaped']
 
 # %% ../../nbs/study/show.ipynb #de8ab0d1
 from collections.abc import Callable
@@ -123,6 +124,31 @@ def show_committed(
     print(committed_note(name, profile))
     verdicts = EXPERIMENTS[name].about['judge'](rows, profile)
     display(show_claims(verdicts, 'The claims on the committed rows.'))
+
+# %% ../../nbs/study/show.ipynb #bb969e38
+def without_settings(paper:Paper, rows:pd.DataFrame, known:set)->pd.DataFrame:
+    "Rows of settings of the paper that are not known yet."
+    if not len(rows): return rows
+    keys = paper.place(rows)[list(paper.keys)].itertuples(index=False, name=None)
+    return rows[[key not in known for key in keys]]
+
+def committed_of(paper:Paper, names:list, profile:str)->pd.DataFrame:
+    "Committed rows of these experiments, in order: of the next only what the ones before have no setting of."
+    known, found = set(), []
+    for name in names:
+        rows = without_settings(paper, committed(name, profile), known)
+        if len(rows): known |= set(paper.place(rows)[list(paper.keys)].itertuples(index=False, name=None))
+        found.append(rows)
+    there = [rows for rows in found if len(rows)]
+    return pd.concat(there, ignore_index=True) if there else found[0]
+
+def measured_cells(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # label, the paper's keys, value, std
+    "Our cells in the form of published ones: means over seeds, `std` the spread over clients."
+    on = ['label', *paper.keys]
+    runs = paper.runs(rows)
+    if not len(runs): return pd.DataFrame(columns=[*on, 'value', 'std'])
+    means = runs.groupby(on, sort=False)[['micro', 'sd_clients']].mean()
+    return means.rename(columns=dict(micro='value', sd_clients='std')).reset_index()
 
 # %% ../../nbs/study/show.ipynb #021fedf1
 def say_profile(profile:str):
