@@ -9,8 +9,8 @@ __all__ = ['COPY', 'TWO_VIEWS', 'MAPL_BUT', 'MAPL_VARIANTS', 'MAPL_OTHERS', 'WAT
            'TOO_SHORT', 'LEADS', 'AHEAD', 'HARD', 'MAPL_TABLE1', 'FASTEST_MAPL', 'FEWER', 'PAIRS', 'MAPL_TABLE9',
            'one_network', 'UNI', 'ONE_VIEW', 'CONT', 'GRAPH_ADDS', 'SECOND_VIEW', 'CONTRAST_ADDS', 'UNIFORM_ADDS',
            'MAPL_TABLE2', 'MOVED', 'TOLD_MOVED', 'LEARNS', 'BY_S', 'BY_GAMMA', 'NORM_2', 'S_MORE', 'GAMMA_MORE',
-           'MAPL_TABLE3', 'BUDGET', 'PRINTED_SAVING', 'SAVES', 'SAME', 'PAYS', 'MAPL_TABLE4', 'EACH_STEP', 'STEPS',
-           'VALLEY', 'FLAT', 'MAPL_TABLE6', 'EXACT', 'MAPL_PRESETS', 'STILL', 'BETTER', 'FAIR', 'TABLE8',
+           'TOGETHER', 'MAPL_TABLE3', 'BUDGET', 'PRINTED_SAVING', 'SAVES', 'SAME', 'PAYS', 'MAPL_TABLE4', 'EACH_STEP',
+           'STEPS', 'VALLEY', 'FLAT', 'MAPL_TABLE6', 'EXACT', 'MAPL_PRESETS', 'STILL', 'BETTER', 'FAIR', 'TABLE8',
            'MAPL_BASELINES', 'AHEAD_9', 'PLUS_AHEAD', 'GRAPH_1_2', 'ROUGHLY_2', 'ASKED_OF_PRINT', 'mapl_specs',
            'mapl_named', 'adam_afresh', 'as_theirs', 'networks', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed',
            'mapl_where', 'on_the_way', 'of_steps', 'mapl_printed', 'size_in_words', 'sizes_of', 'matrix_of',
@@ -18,7 +18,8 @@ __all__ = ['COPY', 'TWO_VIEWS', 'MAPL_BUT', 'MAPL_VARIANTS', 'MAPL_OTHERS', 'WAT
            'table5_claims', 'table5_cells', 'table5', 'in_first', 'in_second', 'communications', 'within_budget',
            'spent', 'saved_of_possible', 'printed4', 'table4_cells', 'valley', 'told_valley', 'reach',
            'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8',
-           'judge_table8', 'no_runs', 'anywhere', 'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone']
+           'judge_table8', 'no_runs', 'anywhere', 'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone',
+           'mapl_sentences', 'mapl_asked']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from dataclasses import fields, replace
@@ -33,14 +34,14 @@ from ...parts.backbones import BACKBONES
 from ...parts.graph_measures import away_from_equal, numbers_sent, saved_at_best
 from ...parts.models import MODELS, architectures
 from ...study.experiments import EXPERIMENTS, claims_page
-from ...study.published import published
+from ...study.published import published, read_published
 from ...study.runs import Run, methods, setting
 from ...study.show import of_matrices
 from ...study.tables import Claim, Paper, above, as_printed, ask, at_most, best, beside_print, between
 from ...study.tables import by_seed, claims, experiment, gains_more, lead, limited, printed_cells
 from ...study.tables import printed_tables, share_possible
 from ...study.training import in_short
-from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round
+from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round, verdict_counts
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #76739a16
 COPY, TWO_VIEWS = "FedClassAvg, MAPL's copy", 'Local, two views'
@@ -273,9 +274,9 @@ HARD = 'cinic10', 'svhn', 'cifar10'
 def on_hard(scenario, data)->bool: return data in HARD
 
 MAPL_TABLE1 = claims(
-    'MAPL 5.1', LEADS, above('MAPL', 'Local'), above('MAPL', COPY),
-    above('Local', 'FedSim', 'a shared head on unlike bodies is worse than none (FedSim below Local)'))
-MAPL_TABLE1 += claims('MAPL 5.1', AHEAD, where=on_hard)
+    'MAPL 5.1', LEADS, above('MAPL', 'Local'), above('MAPL', COPY))
+MAPL_TABLE1 += claims('MAPL 5.1', AHEAD, where=on_hard) + claims(
+    OURS, above('Local', 'FedSim', 'a shared head on unlike bodies is worse than none (FedSim below Local)'))
 FASTEST_MAPL = best('MAPL', HETEROGENEOUS, 'MAPL converges fastest', ', mean over rounds')
 
 def table1(profile)->list: # of Run
@@ -332,7 +333,8 @@ def table5(profile)->list: # of Run
 mapl_experiment('table5', 'Fewer clients', table5, table5_claims, table5_cells)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #dc784aaa
-MAPL_TABLE9 = claims('MAPL B', best('MAPL+', HOMOGENEOUS), above('MAPL', 'Local'), above('MAPL+', 'MAPL'))
+MAPL_TABLE9 = claims(
+    'MAPL B', best('MAPL+', HOMOGENEOUS), above('MAPL', 'Local', 'with one architecture, MAPL is above Local'))
 one_network = matrix_of(HOMOGENEOUS, ALL_SCENARIOS, ALL_DATA | dict(lite=['cifar10']), one_architecture=True)
 
 mapl_experiment('table9', 'One architecture, four scenarios', one_network, MAPL_TABLE9, cells_of_table(9))
@@ -365,9 +367,10 @@ GAMMA_MORE = above(BY_GAMMA, BY_S, 'confidence matters more than similarity in S
 def in_first(scenario, data)->bool: return scenario == 1
 def in_second(scenario, data)->bool: return scenario == 2
 
-MAPL_TABLE3 = claims('MAPL 5.2', best('MAPL', GRAPHS), NORM_2)
+TOGETHER = best('MAPL', GRAPHS, 'similarity, confidence and the 2-norm together are best')
+MAPL_TABLE3 = claims('MAPL 5.2', TOGETHER, NORM_2)
 MAPL_TABLE3 += claims('MAPL 5.2', GAMMA_MORE, where=in_first) + claims('MAPL 5.2', S_MORE, where=in_second)
-MAPL_TABLE3 += claims("MAPL Table 3, authors' code", *LEARNS, of=MOVED)
+MAPL_TABLE3 += claims(OURS, *LEARNS, of=MOVED)
 
 mapl_experiment(
     'table3', 'Which terms of the graph objective matter', matrix_of(GRAPHS, SCENARIOS_12),
@@ -510,7 +513,9 @@ BETTER = claims(OURS, STILL, of=MOVED) + claims(
     above('MAPL', 'MAPL text', "the code's rules are better than the text's"),
     above('MAPL sane', 'MAPL', 'temperature 0.1 is better than 100'),
     above('FedClassAvg', COPY, 'FedClassAvg as published is better than as compared'))
-FAIR = claims('MAPL 5.1', LEADS) + claims(OURS, above('MAPL', TWO_VIEWS, 'MAPL is above Local with two views'))
+FAIR = claims(
+    OURS, best('MAPL', HETEROGENEOUS, 'with the same views for all, MAPL has the highest accuracy'),
+    above('MAPL', TWO_VIEWS, 'MAPL is above Local with two views'))
 
 mapl_experiment(
     'presets', 'What text and code differ in', matrix_of(MAPL_PRESETS), BETTER, kind='extra', tables=True)
@@ -564,7 +569,7 @@ ASKED_OF_PRINT = [ # table, further columns, claim, (values of the keys) -> whet
     ('table2', {}, CONTRAST_ADDS, anywhere),
     ('table2', {}, UNIFORM_ADDS, anywhere),
     ('table2', {}, GRAPH_1_2, anywhere),
-    ('table3', {}, best('MAPL', GRAPHS, 'similarity, confidence and the 2-norm together are best'), anywhere),
+    ('table3', {}, TOGETHER, anywhere),
     ('table3', {}, NORM_2, anywhere),
     ('table3', {}, GAMMA_MORE, in_first),
     ('table3', {}, S_MORE, in_second),
@@ -621,3 +626,24 @@ def mapl_alone(rows, profile)->list: # of Verdict
     return facts + [asked_of_print(*line) for line in ASKED_OF_PRINT]
 
 claims_page('mapl', 'Sentences, all in one place', mapl_alone)
+
+# %% ../../../nbs/papers/mapl/settings.ipynb #f7f9c4d2
+def mapl_sentences(verdicts)->pd.DataFrame: # place, sentence, asked, verdict
+    "Each sentence of the paper with what these verdicts say of it, or why it is not asked."
+    found = []
+    for s in read_published('sentences_mapl').fillna('').itertuples():
+        asked = tuple(s.asked.split('|')) if s.asked else ()
+        counts = verdict_counts([v for v in verdicts if asked and v.what.startswith(asked)])
+        words = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items())
+        if not asked: words = f'not asked, because: {s.because}'
+        elif s.because: words += f' ({s.because})'
+        found.append(dict(place=s.place, sentence=s.sentence, asked='; '.join(asked), verdict=words))
+    return pd.DataFrame(found)
+
+def mapl_asked(profile='paper')->list: # of Verdict
+    "All claims of all tables and figures: what there is to ask, of no rows."
+    rows = pd.DataFrame(columns=['run', 'label', 'metric', 'moment', 'split', 'n', 'settings', 'method', 'client'])
+    own = [e.about for n, e in EXPERIMENTS.items() if n.startswith('mapl/') and n != 'mapl/claims']
+    said = [v for about in own for v in about['judge'](rows, profile)]
+    said += [v for about in own if about['judge_maps'] for v in about['judge_maps'](rows, rows, profile)]
+    return [v for v in said + mapl_alone(None, profile) if v.kind == 'claim']
