@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['REGISTERS', 'REGISTERING', 'AT_LEAST', 'CHOICES', 'DIVISORS', 'Run', 'load_registers', 'methods', 'resolved', 'check',
            'check_numbers', 'check_needs', 'config', 'dataset', 'run_id', 'setting', 'label', 'shards', 'on_device',
-           'stages', 'federation']
+           'stages', 'tested_clients', 'federation']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from ..core import Spec, check_type, load_all
+from ..core import Spec, check_type, load_all, stream
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.partition import PARTITIONS, SCARCITIES, partition
@@ -49,6 +49,7 @@ class Run:
     eval_every: int = 1        # rounds between evaluations; the last round is always evaluated
     dtype: str = 'float32'     # of all arithmetic; bfloat16: of products in forward passes only
     tf32: bool = False
+    eval_clients: int = 0      # clients that are tested, drawn once for each seed; 0: all
 
     @classmethod
     def of(cls, method, **settings):
@@ -93,7 +94,8 @@ def resolved(method, settings:dict)->dict: # setting -> value
     return values
 
 # %% ../../nbs/study/runs.ipynb #cf7ea405
-AT_LEAST = dict(n_clients=1, n_rounds=1, batch_size=1, local_epochs=1, eval_every=1, seed=0, partition_seed=0)
+AT_LEAST = dict(n_clients=1, n_rounds=1, batch_size=1, local_epochs=1, eval_every=1, seed=0, partition_seed=0,
+                eval_clients=0)
 CHOICES = dict(buffers=('average', 'local', 'reset'), beginning=('common', 'own'))
 
 def check(run:Run):
@@ -148,6 +150,7 @@ def check_needs(run:Run):
 def config(run:Run)->dict: # plain JSON
     "The record as nested plain values."
     values = {f.name: getattr(run, f.name) for f in fields(run)}
+    if not run.eval_clients: del values['eval_clients'] # runs that test all keep the names they had
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
 @functools.lru_cache(4)
@@ -191,6 +194,12 @@ def on_device(spec:Spec, data_root:str, device:str)->tuple:
 def stages(run:Run)->tuple:
     "The run's method as stages."
     return stages_of(methods().build(run.method), run.n_rounds)
+
+def tested_clients(run:Run): # tuple of ids, or None for all
+    "The clients that the run tests: a sample if it asks for one, the same in every round."
+    if not 0 < run.eval_clients < run.n_clients: return None
+    order = stream(run.seed, 'evaluation').permutation(run.n_clients)
+    return tuple(sorted(order[:run.eval_clients].tolist()))
 
 # %% ../../nbs/study/runs.ipynb #9c10bc5c
 def federation(run:Run, data_root=None, device='cpu')->Fed:
