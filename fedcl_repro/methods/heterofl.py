@@ -28,10 +28,11 @@ def leading(v:Tensor, shape)->Tensor:
     return v[tuple(slice(s) for s in shape)]
 
 def held_rows(block)->tuple[Tensor,Tensor]: # (rows, ...); (rows, 1, ...), 1 for a row that is there
-    "A block, and which of its rows are there: all, unless it is Rows."
+    "A block, 0 where a row is not there, and which of its rows are there: all, unless it is Rows."
     if isinstance(block, Rows): value, have = block.value, block.have
     else: value, have = block, torch.ones(len(block), dtype=torch.bool, device=block.device)
-    return value, have.reshape((-1,) + (1,) * (value.ndim - 1)).to(value)
+    have = have.reshape((-1,) + (1,) * (value.ndim - 1))
+    return torch.where(have, value, 0), have.to(value)
 
 # %% ../../nbs/methods/heterofl.ipynb #b90f1b26
 def mean_of_holders(old:Tensor, blocks:list)->Tensor: # the shape of `old`
@@ -39,7 +40,7 @@ def mean_of_holders(old:Tensor, blocks:list)->Tensor: # the shape of `old`
     total, count = torch.zeros_like(old), torch.zeros_like(old)
     for block in blocks:
         value, have = held_rows(block)
-        leading(total, value.shape).add_(value * have)
+        leading(total, value.shape).add_(value)
         leading(count, value.shape).add_(have)
     return torch.where(count > 0, total / count.clamp(min=1), old)
 
