@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['REGISTERS', 'REGISTERING', 'AT_LEAST', 'CHOICES', 'DIVISORS', 'Run', 'load_registers', 'methods', 'resolved', 'check',
-           'check_numbers', 'check_needs', 'config', 'dataset', 'run_id', 'setting', 'label', 'shards', 'on_device',
-           'stages', 'tested_clients', 'federation']
+           'check_numbers', 'check_needs', 'config', 'run_from', 'dataset', 'run_id', 'setting', 'label', 'shards',
+           'on_device', 'stages', 'tested_clients', 'federation', 'federation_of']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
@@ -153,6 +153,13 @@ def config(run:Run)->dict: # plain JSON
     if not run.eval_clients: del values['eval_clients'] # runs that test all keep the names they had
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
+def run_from(said:dict)->Run:
+    "The run that a record of plain values describes."
+    def setting(v): return tuple(v) if isinstance(v, list) else v
+    def spec(v): return Spec.of(v['name'], **{k: setting(x) for k, x in v.items() if k != 'name'})
+    values = {k: spec(v) if isinstance(v, dict) else v for k, v in said.items()}
+    return Run.of(values.pop('method'), **values)
+
 @functools.lru_cache(4)
 def dataset(spec:Spec, data_root:str):
     "A data set, kept in memory for the runs of this process."
@@ -207,15 +214,28 @@ def federation(run:Run, data_root=None, device='cpu')->Fed:
     root = str(find_root(data_root))
     data = dataset(run.data, root)
     split = shards(run, data_root)
-    archs = architectures(run.model, data.x.shape[1:], data.n_classes)
+    store = on_device(run.data, root, device)
+    return federation_of(run, store, split.train, split.test, data.x.shape[1:], data.n_classes, device)
+
+def federation_of(
+    run:Run,
+    store:tuple, # images and labels, as `to_store` makes them
+    train:list,  # of each client: its rows of the store
+    test:list,   # the same, for tests
+    shape:tuple, # of an image in the data set
+    n_classes:int,
+    device='cpu',
+)->Fed:
+    "The same with other data."
+    archs = architectures(run.model, shape, n_classes)
     names = list(archs)
     return Fed(
-        on_device(run.data, root, device),
-        split.train,
-        split.test,
+        store,
+        train,
+        test,
         archs,
         [names[i % len(names)] for i in range(run.n_clients)],
-        n_classes=data.n_classes,
+        n_classes=n_classes,
         batch_size=run.batch_size,
         local_epochs=run.local_epochs,
         opt=OPTIMISERS.build(run.optimiser),
