@@ -142,7 +142,7 @@ class ClientSide:
 
 def say_hello(client:ClientSide, message:dict, about:dict)->bytes:
     "How many samples the client has."
-    return to_bytes({}, n=client.execute.fed.sizes[client.i])
+    return to_bytes({}, n=client.execute.fed.sizes[client.i], client=client.i)
 
 def take_turn(client:ClientSide, message:dict, about:dict)->bytes:
     "Merge, train, upload."
