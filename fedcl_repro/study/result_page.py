@@ -28,7 +28,7 @@ def counted(n:int, thing:str)->str: return f'{n:,} {thing}' + ('' if n == 1 else
 
 def rows_in_words(rows:pd.DataFrame, profile:str)->str:
     "How large the runs behind these rows are."
-    if not len(rows): return 'This page needs no training.'
+    if not len(rows): return 'No run behind this page.'
     rounds = rows.groupby('run')['round'].max()
     span = f'{rounds.min()} to {rounds.max()}' if rounds.nunique() > 1 else f'{rounds.max()}'
     data = ', '.join(dict.fromkeys(rows.dataset))
@@ -85,12 +85,12 @@ class ResultPage(Page):
         return sorted([own, kept], key=lambda e: -PROFILES.index(e[0]))
 
     def show(self, view=None):
-        "Show each evidence: what it is, the table or figure, what came out, the claims. `view`: (rows, profile)."
+        "Show each evidence: what it is and says, the table or figure, the claims. `view`: (rows, profile)."
         for profile, rows, verdicts in self.evidence:
             stand_in = profile == 'quick' and len(self.runs) > 0
-            said(STAND_IN if stand_in else rows_in_words(rows, profile), look='evidence')
+            if stand_in: said(STAND_IN, look='stand-in')
+            said(f'{rows_in_words(rows, profile)} {verdicts_in_words(verdicts)}', look='evidence')
             self.draw(view, rows, profile)
-            said(verdicts_in_words(verdicts), look='verdicts')
             show_verdicts(verdicts)
             note = committed_note(self.name, profile)
             if note and not stand_in: said(note, look='note')
