@@ -27,9 +27,6 @@ from typing import Callable
 import numpy as np
 import torch
 
-from .docments import show_shapes_in_help
-show_shapes_in_help()
-
 # %% ../nbs/core.ipynb #a0a32e1e
 def stream(
     seed:int, # of the run
