@@ -39,6 +39,7 @@ EXPERIMENTS = Register(
     title=Attribute('what it shows'),
     judge=Attribute('(rows, profile) -> verdicts'),
     judge_maps=Attribute('(maps, rows, profile) -> verdicts', None),
+    view=Attribute('(rows, profile) -> None: displays the table or figure', None),
     picture=Attribute('(rows, profile) -> figure for the README', None),
     highlight=Attribute('whether the first command makes it', False),
     tables=Attribute('whether its committed rows keep tables that a method reports', False),
