@@ -86,7 +86,10 @@ def draw_arrow(ax, lanes:list, step:Sent, y:float, names:dict):
     a, b = lanes.index(step.sender), lanes.index(step.receiver)
     style = dict(arrowstyle='->', color='C0', lw=1.4, linestyle='-' if step.parts else ':')
     ax.annotate('', (b, y), (a, y), arrowprops=style)
-    ax.text((a + b) / 2, y - .1, parts_text(step.parts, names), ha='center', va='bottom', fontsize=8)
+    text = parts_text(step.parts, names)
+    if len(step.parts) > 2: text = text.replace(', ', ',\n')
+    white = dict(fc='white', ec='none', pad=1)
+    ax.text((a + b) / 2, y - .1, text, ha='center', va='bottom', fontsize=8, bbox=white)
 
 def draw_sequence(
     lanes:list,     # names of the parties, from left to right
@@ -95,7 +98,7 @@ def draw_sequence(
 ):                  # the figure
     "A sequence of messages and of local work, time running downwards."
     import matplotlib.pyplot as plt
-    fig, ax = plt.subplots(figsize=(2.6 + 2.4*(len(lanes) - 1), .8 + .52*len(steps)))
+    fig, ax = plt.subplots(figsize=(2.6 + 2.8*(len(lanes) - 1), .8 + .66*len(steps)))
     for x, lane in enumerate(lanes):
         ax.axvline(x, color='0.8', lw=1, zorder=0)
         ax.text(x, -.75, lane, ha='center', va='center', fontweight='bold')
