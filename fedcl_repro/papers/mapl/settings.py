@@ -14,12 +14,12 @@ __all__ = ['COPY', 'TWO_VIEWS', 'MAPL_BUT', 'MAPL_VARIANTS', 'MAPL_OTHERS', 'WAT
            'MAPL_BASELINES', 'AHEAD_9', 'PLUS_AHEAD', 'GRAPH_1_2', 'ROUGHLY_2', 'ASKED_OF_PRINT', 'mapl_specs',
            'mapl_named', 'adam_afresh', 'as_theirs', 'networks', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed',
            'mapl_where', 'on_the_way', 'of_steps', 'mapl_printed', 'size_in_words', 'sizes_of', 'matrix_of',
-           'mapl_experiment', 'judge_mapl_cells', 'cells_of_table', 'on_hard', 'table1', 'printed5', 'leads_by_clients',
-           'table5_claims', 'table5_cells', 'table5', 'in_first', 'in_second', 'communications', 'within_budget',
-           'spent', 'saved_of_possible', 'printed4', 'table4_cells', 'valley', 'told_valley', 'reach',
-           'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8',
-           'judge_table8', 'no_runs', 'anywhere', 'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone',
-           'mapl_sentences', 'mapl_asked']
+           'mapl_experiment', 'judge_mapl_cells', 'view_of', 'cells_of_table', 'on_hard', 'table1', 'printed5',
+           'leads_by_clients', 'table5_claims', 'table5_cells', 'table5', 'few_clients', 'in_first', 'in_second',
+           'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4', 'table4_cells',
+           'budget_table', 'carried_table', 'valley', 'told_valley', 'reach', 'numbers_carried', 'part_sizes',
+           'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs', 'anywhere',
+           'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone', 'mapl_sentences', 'mapl_asked']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from dataclasses import fields, replace
@@ -36,7 +36,8 @@ from ...parts.models import MODELS, architectures
 from ...study.experiments import EXPERIMENTS, claims_page
 from ...study.published import published, read_published
 from ...study.runs import Run, methods, setting
-from ...study.show import of_matrices
+from ...study.result_page import display_all, shown_table, table_view
+from ...study.show import of_matrices, show_dots, show_table
 from ...study.tables import Claim, Paper, above, as_printed, ask, at_most, best, beside_print, between
 from ...study.tables import by_seed, claims, experiment, gains_more, lead, limited, printed_cells
 from ...study.tables import printed_tables, share_possible
@@ -261,6 +262,11 @@ def judge_mapl_cells(cells, rows, profile, source:str, keys=MAPL.keys, more='')-
     def name(c): return f'{c.label}, Scenario {c.scenario}, {MAPL_DATA[c.data]}{more}'
     return cell_verdicts(beside_print(MAPL, cells, rows, profile, keys=keys), name, f'MAPL {source}')
 
+def view_of(n:int, names:list):
+    "(rows, profile) -> Table n beside ours, and these names as dots."
+    def printed(profile): return mapl_printed(f'table{n}')
+    return table_view(MAPL, printed, f'Table {n}', names, **MAPL_SHOWN)
+
 def cells_of_table(n:int):
     "(rows, profile) -> a verdict for each cell of Table n."
     def judge(rows, profile): return judge_mapl_cells(mapl_printed(f'table{n}'), rows, profile, f'Table {n}')
@@ -330,7 +336,15 @@ def table5(profile)->list: # of Run
     scenarios = SCENARIOS_12 | dict(lite=(1, 2))
     return [r for n in FEWER[profile] for r in matrix_of(HETEROGENEOUS, scenarios, n_clients=n)(profile)]
 
-mapl_experiment('table5', 'Fewer clients', table5, table5_claims, table5_cells)
+def few_clients(rows, profile):
+    "The table, and as dots those with the smaller number of clients."
+    cells, few = printed5(profile), FEWER[profile][0]
+    rows = rows.assign(clients=rows.n_clients)
+    table = show_table(MAPL, cells, rows, profile, 'Table 5', ['clients'], **MAPL_SHOWN)
+    display_all(table)
+    show_dots(MAPL, cells[cells.clients == few], rows[rows.clients == few], profile, HETEROGENEOUS)
+
+mapl_experiment('table5', 'Fewer clients', table5, table5_claims, table5_cells, view=few_clients)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #dc784aaa
 MAPL_TABLE9 = claims(
@@ -353,7 +367,7 @@ MAPL_TABLE2 = claims('MAPL 5.2', CONTRAST_ADDS, UNIFORM_ADDS, GRAPH_ADDS) + clai
 
 mapl_experiment(
     'table2', 'Which losses matter', matrix_of([*LOSSES, ONE_VIEW], SCENARIOS_12),
-    MAPL_TABLE2, cells_of_table(2))
+    MAPL_TABLE2, cells_of_table(2), view=view_of(2, [*LOSSES, ONE_VIEW]))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #0e2028e9
 MOVED = of_matrices(MAPL, 'weight', away_from_equal)
@@ -374,7 +388,7 @@ MAPL_TABLE3 += claims(OURS, *LEARNS, of=MOVED)
 
 mapl_experiment(
     'table3', 'Which terms of the graph objective matter', matrix_of(GRAPHS, SCENARIOS_12),
-    MAPL_TABLE3, cells_of_table(3), tables=True)
+    MAPL_TABLE3, cells_of_table(3), tables=True, view=view_of(3, GRAPHS))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #b79e85ce
 BUDGET = 65_000 # communications, of 20 x 19 x 400 that all edges are in all rounds
@@ -423,6 +437,7 @@ MAPL_TABLE4 += claims('MAPL 5.2', PAYS, of=within_budget)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #ecbbc716
 def printed4(budget='none')->pd.DataFrame: return mapl_printed('table4', comm_budget=budget)
+def free4(profile)->pd.DataFrame: return printed4()
 
 def table4_cells(rows, profile)->list: # of Verdict
     "Its cells, without a budget and within it."
@@ -432,7 +447,28 @@ def table4_cells(rows, profile)->list: # of Verdict
 
 mapl_experiment(
     'table4', 'Accuracy for a fixed number of communications',
-    matrix_of(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], SCENARIOS_12), MAPL_TABLE4, table4_cells)
+    matrix_of(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], SCENARIOS_12), MAPL_TABLE4, table4_cells,
+    view=table_view(MAPL, free4, 'Table 4', ['MAPL w/o CGL', 'MAPL'], **MAPL_SHOWN))
+
+# %% ../../../nbs/papers/mapl/settings.ipynb #4aa017de
+def budget_table(rows, profile):
+    "Table 4 within its budget, and how many communications there were."
+    what = 'Table 4, 65,000 communications'
+    within = show_table(MAPL, printed4(BUDGET), spent(rows), profile, what, **MAPL_SHOWN)
+    line = ['label', 'scenario', 'data']
+    used = communications(rows).groupby(line).used.max().rename('communications')
+    saved = saved_of_possible(rows).groupby(line).value.mean().rename('percent saved of what is possible')
+    then = within_budget(rows).groupby(line)[['round', 'value']].mean()
+    then = then.rename(columns=dict(round='round at the budget', value='accuracy then'))
+    table = pd.concat([used, saved, then], axis=1).round(2)
+    display_all(within, shown_table(table, 'Communications in all, and when the budget was used up.'))
+
+def carried_table(rows, profile):
+    "Million numbers carried in a round."
+    t = numbers_carried(rows)
+    last = t[t['round'] == t['round'].max()].groupby('label').numbers.mean()
+    table = pd.DataFrame({'largest round': t.groupby('label').numbers.max(), 'last round': last}) / 1e6
+    display_all(shown_table(table.round(4), 'Million numbers carried in a round.'))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #452bf342
 EACH_STEP = [of_steps(n) for n in (1, 2, 5, 10, 20)]
@@ -451,7 +487,8 @@ FLAT = between(0, 1, reach, EACH_STEP, 'the number of steps moves accuracy by a 
 MAPL_TABLE6 = claims('MAPL 5.2', VALLEY, where=in_first) + claims('MAPL 5.2', FLAT, where=in_second)
 
 mapl_experiment(
-    'table6', 'Steps of graph learning', matrix_of(STEPS, SCENARIOS_12), MAPL_TABLE6, cells_of_table(6))
+    'table6', 'Steps of graph learning', matrix_of(STEPS, SCENARIOS_12), MAPL_TABLE6, cells_of_table(6),
+    view=view_of(6, EACH_STEP))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #1f2b8849
 def numbers_carried(rows:pd.DataFrame)->pd.DataFrame: # a row a run and round, with `numbers`
@@ -521,7 +558,7 @@ mapl_experiment(
     'presets', 'What text and code differ in', matrix_of(MAPL_PRESETS), BETTER, kind='extra', tables=True)
 mapl_experiment(
     'fair', 'The same views for all', matrix_of([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], fair=True), FAIR,
-    kind='extra')
+    kind='extra', view=view_of(1, [*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS]))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #b9e86789
 TABLE8 = { # printed: the transformation
