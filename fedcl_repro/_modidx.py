@@ -2223,6 +2223,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                               'fedcl_repro/study/experiments.py'),
                                                'fedcl_repro.study.experiments.has_data': ( 'study/experiments.html#has_data',
                                                                                            'fedcl_repro/study/experiments.py'),
+                                               'fedcl_repro.study.experiments.in_package': ( 'study/experiments.html#in_package',
+                                                                                             'fedcl_repro/study/experiments.py'),
                                                'fedcl_repro.study.experiments.maps_path': ( 'study/experiments.html#maps_path',
                                                                                             'fedcl_repro/study/experiments.py'),
                                                'fedcl_repro.study.experiments.matrix': ( 'study/experiments.html#matrix',
@@ -2706,4 +2708,10 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                             'fedcl_repro.study.verdicts.verdict_counts': ( 'study/verdicts.html#verdict_counts',
                                                                                            'fedcl_repro/study/verdicts.py'),
                                             'fedcl_repro.study.verdicts.verdict_table': ( 'study/verdicts.html#verdict_table',
-                                                                                          'fedcl_repro/study/verdicts.py')}}}
+                                                                                          'fedcl_repro/study/verdicts.py')},
+            'fedcl_repro.verbs.pages': { 'fedcl_repro.verbs.pages.copy_pages': ( 'verbs/pages.html#copy_pages',
+                                                                                 'fedcl_repro/verbs/pages.py'),
+                                         'fedcl_repro.verbs.pages.pages_options': ( 'verbs/pages.html#pages_options',
+                                                                                    'fedcl_repro/verbs/pages.py'),
+                                         'fedcl_repro.verbs.pages.pages_verb': ( 'verbs/pages.html#pages_verb',
+                                                                                 'fedcl_repro/verbs/pages.py')}}}
