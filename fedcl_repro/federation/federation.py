@@ -31,6 +31,10 @@ class FedData:
         self.rows = dict(train=on_device(train), test=on_device(test))
         self.sizes = [len(r) for r in train]
 
+    def put_validation(self, rows:list):
+        "Each client's rows to choose a round and settings by."
+        self.rows['valid'] = [torch.as_tensor(r, dtype=torch.long).to(self.device) for r in rows]
+
     @property
     def n_clients(self)->int: return len(self.sizes)
 

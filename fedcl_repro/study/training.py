@@ -123,7 +123,8 @@ class Session:
         except NonFinite as e: raise FloatingPointError(f'{label(self.run)}: {e}') from e
         if self.state.round % self.run.eval_every == 0 or self.finished:
             self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner)
-            self.rows += measure(self.execute, self.stages, self.state, self.owner, self.tests)
+            metrics = self.run.metrics
+            self.rows += measure(self.execute, self.stages, self.state, self.owner, self.tests, metrics)
 
     def to_checkpoint(self)->dict: return to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
 
