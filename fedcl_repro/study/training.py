@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Busy', 'ignore', 'train', 'train_rounds', 'Session', 'write_result',
            'to_checkpoint', 'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'Outcome',
-           'lacking', 'settled', 'cores', 'train_lacking', 'attempt', 'Progress', 'train_in_processes', 'outcome_of',
-           'with_parent', 'quiet_worker', 'described', 'in_short', 'read_rows', 'seed_groups', 'train_groups',
-           'train_group', 'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
+           'has_all', 'lacking', 'settled', 'cores', 'train_lacking', 'attempt', 'Progress', 'train_in_processes',
+           'outcome_of', 'with_parent', 'quiet_worker', 'described', 'in_short', 'read_rows', 'seed_groups',
+           'train_groups', 'train_group', 'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -31,15 +31,20 @@ from tqdm.auto import tqdm
 
 from ..core import Spec
 from ..data.augment import AUGMENTATIONS
+from ..extensions import packed, unpack
 from ..federation.loop import NonFinite
+from ..federation.metrics import METRICS
 from ..federation.rounds import State, begin, one_round
 from ..federation.side_by_side import Barrier
 from ..parts.models import MODELS
 from .executor_choice import choose_executor, executor_for, fastest
 from .measures import MEASURE_COLUMNS, measure, predictions, provenance
 from .measures import represented, separations, silhouette, scores_by_moment
-from .runs import Run, federation, label, methods, run_id, stages
+from .runs import (
+    REGISTERS, Run, federation, label, load_registers, methods, run_id, stages)
+from .kept_models import models_to_keep
 from .store import Store, load_checkpoint, locked, save_checkpoint
+from .watch import Extras, watcher
 
 # %% ../../nbs/study/training.ipynb #f280b0c5
 class OutOfTime(Exception): "The time budget is spent; the run waits at its checkpoint."
@@ -61,19 +66,21 @@ def train(
     progress=ignore,   # called with the number of rounds done
     barrier=None,      # of runs that train together
     place=0,           # of this run among them
+    extras=Extras(),   # what to leave beside the rows
 )->str: # the run's id
     "Train a run that the store lacks."
     id = run_id(run, data_root)
     with locked(store, id) as mine, one_core():
-        if store.has(id):
+        if has_all(store, id, extras):
             progress(run.n_rounds)
             return id
         if not mine: raise Busy(f'run {id} is being trained by another process')
         if time.monotonic() >= deadline: raise OutOfTime(f'run {id} was not begun')
         found = load_checkpoint(store, id)
         session = Session(run, found, device, data_root, executor, workers, barrier, place)
+        session.watch = watcher(extras, id, session.rows)
         train_rounds(session, store, id, deadline, every, progress)
-        write_result(session, store, id)
+        write_result(session, store, id, extras)
     return id
 
 # %% ../../nbs/study/training.ipynb #76e3e160
@@ -109,6 +116,7 @@ class Session:
         if found: self.state, self.rows, self.spent = from_checkpoint(found, device)
         else: self.state, self.rows, self.spent = begin(self.fed), [], 0.
         self.start = self.clock()
+        self.watch = ignore # told of the rows of each evaluation
 
     @property
     def finished(self): return self.state.round >= self.run.n_rounds
@@ -124,12 +132,14 @@ class Session:
         if self.state.round % self.run.eval_every == 0 or self.finished:
             self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner)
             metrics = self.run.metrics
-            self.rows += measure(self.execute, self.stages, self.state, self.owner, self.tests, metrics)
+            found = measure(self.execute, self.stages, self.state, self.owner, self.tests, metrics)
+            self.rows += found
+            self.watch(found)
 
     def to_checkpoint(self)->dict: return to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
 
 # %% ../../nbs/study/training.ipynb #85d0dc84
-def write_result(session:Session, store:Store, id:str):
+def write_result(session:Session, store:Store, id:str, extras=Extras()):
     "Add a finished run to the store: its rows, what its models answered, representations, provenance."
     s = session
     arrays = dict(predictions=predictions(s.fed, s.tests))
@@ -143,7 +153,8 @@ def write_result(session:Session, store:Store, id:str):
     about['together'] = getattr(s.execute, 'company', 1)
     about['bytes_up'] = sum(s.state.up)
     about['bytes_down'] = sum(s.state.down)
-    store.write(id, pd.DataFrame(rows, columns=MEASURE_COLUMNS), about, **arrays)
+    models = models_to_keep(s.run, s.execute, s.stages, s.state, list(s.tests)) if extras.models else None
+    store.write(id, pd.DataFrame(rows, columns=MEASURE_COLUMNS), about, models, **arrays)
     s.execute.close()
 
 # %% ../../nbs/study/training.ipynb #cf8d8350
@@ -198,12 +209,13 @@ def train_all(
     executor='auto',
     quiet=False,    # no progress bar
     wait=True,      # for runs that another process trains
+    extras=Extras(), # what each run leaves beside its rows
 )->list: # of Outcome, one for each run that the store lacked
     "Train the runs that the store lacks."
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
-    todo = lacking(runs, store, data_root)
+    todo = lacking(runs, store, data_root, extras)
     if not todo: return []
-    options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
+    options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline, extras=extras)
     progress = Progress(todo, quiet)
     outcomes = train_lacking(todo, store, jobs, options, progress)
     progress.close()
@@ -211,7 +223,7 @@ def train_all(
     if not (busy and wait and time.monotonic() < deadline): return outcomes
     time.sleep(1)
     left = max(0., (deadline - time.monotonic()) / 60) if minutes else 0.
-    options = dict(device=device, data_root=data_root, executor=executor, quiet=quiet)
+    options = dict(device=device, data_root=data_root, executor=executor, quiet=quiet, extras=extras)
     return settled(outcomes, train_all(busy, store, jobs=jobs, minutes=left, **options))
 
 # %% ../../nbs/study/training.ipynb #03d308ed
@@ -222,13 +234,17 @@ class Outcome:
     word: str
     why: str = ''
 
-def lacking(runs, store:Store, data_root)->list: # of Run, each once
+def has_all(store:Store, id:str, extras:Extras)->bool:
+    "Whether the store has a run, and its models where they are asked for."
+    return store.has(id) and (not extras.models or store.models(id).exists())
+
+def lacking(runs, store:Store, data_root, extras=Extras())->list: # of Run, each once
     "The runs that the store lacks. A damaged run in the store is an error, found before any work."
     missing = []
     for r in dict.fromkeys(runs):
         id = run_id(r, data_root)
         if store.has(id): store.check(id)
-        else: missing.append(r)
+        if not has_all(store, id, extras): missing.append(r)
     return missing
 
 def settled(outcomes:list, later:list)->list: # of Outcome
@@ -286,7 +302,8 @@ def train_in_processes(runs:list, store:Store, processes:int, options:dict, prog
     context = multiprocessing.get_context('spawn')
     manager = SyncManager(ctx=context)
     manager.start(with_parent)
-    with manager, ProcessPoolExecutor(processes, context, initializer=quiet_worker) as pool:
+    own = packed([*REGISTERS.values(), METRICS])
+    with manager, ProcessPoolExecutor(processes, context, quiet_worker, (own,)) as pool:
         queue = manager.Queue()
         waiting = [pool.submit(attempt, r, store, options, queue) for r in runs]
         while not all(f.done() for f in waiting) or not queue.empty():
@@ -308,8 +325,12 @@ def with_parent():
         os._exit(1)
     threading.Thread(target=watch, daemon=True).start()
 
-def quiet_worker():
-    "Prepare a worker process: an interrupt ends it at once, and so does the end of its parent."
+def quiet_worker(own=b''):
+    """Prepare a worker process: an interrupt ends it at once, and so does the end of its parent.
+    `own`: what the parent's notebook or script has registered."""
+    if own:
+        load_registers()
+        unpack(own, [*REGISTERS.values(), METRICS])
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with_parent()
 
