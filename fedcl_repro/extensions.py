@@ -6,7 +6,7 @@
 __all__ = ['GROUP', 'import_file', 'used_files', 'use_files', 'import_entry_points', 'load_extensions', 'is_own', 'source_digest',
            'function_text', 'packed', 'unpack']
 
-# %% ../nbs/extensions.ipynb #43bb6147
+# %% ../nbs/extensions.ipynb #9e9f4205
 import functools
 import hashlib
 import importlib.util
@@ -20,13 +20,14 @@ import cloudpickle
 
 from .core import Entry, Register
 
-# %% ../nbs/extensions.ipynb #8eafaa7d
+# %% ../nbs/extensions.ipynb #78b4daa1
 @functools.cache
 def import_file(path:Path): # the module
     "Import a file of Python under the name `used_` and its own."
     if not path.is_file(): raise ValueError(f'cannot use {path}: no such file')
     name = 'used_' + path.stem
-    if name in sys.modules: raise ValueError(f'cannot use {path}: {sys.modules[name].__file__} has its name; rename one')
+    if name in sys.modules:
+        raise ValueError(f'cannot use {path}: {sys.modules[name].__file__} has its name; rename one')
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None: raise ValueError(f'cannot use {path}: it is no file of Python (.py)')
     module = importlib.util.module_from_spec(spec)
@@ -37,7 +38,7 @@ def import_file(path:Path): # the module
         raise ValueError(f'cannot use {path}: {type(e).__name__}: {e}') from e
     return module
 
-# %% ../nbs/extensions.ipynb #8d311937
+# %% ../nbs/extensions.ipynb #fe67ed2a
 def used_files()->tuple: # of Path
     "The files that FEDCL_USE names."
     return tuple(Path(p) for p in os.environ.get('FEDCL_USE', '').split(os.pathsep) if p)
@@ -48,7 +49,7 @@ def use_files(paths):
     for path in paths: import_file(path)
     os.environ['FEDCL_USE'] = os.pathsep.join(map(str, dict.fromkeys([*used_files(), *paths])))
 
-# %% ../nbs/extensions.ipynb #7a5700ce
+# %% ../nbs/extensions.ipynb #0ab13489
 GROUP = 'fedcl_repro' # of entry points
 
 @functools.cache
@@ -57,15 +58,15 @@ def import_entry_points():
     for point in entry_points(group=GROUP):
         try: point.load()
         except Exception as e:
-            raise ValueError(f'the entry point {point.name!r} ({point.value}) of an installed package cannot be '
-                             f'imported: {type(e).__name__}: {e}') from e
+            what = f'the entry point {point.name!r} ({point.value}) of an installed package'
+            raise ValueError(f'{what} cannot be imported: {type(e).__name__}: {e}') from e
 
 def load_extensions():
     "Import what installed packages and FEDCL_USE name."
     import_entry_points()
     for path in used_files(): import_file(path)
 
-# %% ../nbs/extensions.ipynb #06d97038
+# %% ../nbs/extensions.ipynb #15eeff82
 def is_own(entry:Entry)->bool:
     "Whether an entry was registered outside this package."
     return entry.make.__module__.split('.')[0] != 'fedcl_repro'
@@ -85,7 +86,7 @@ def function_text(make)->bytes:
     code = getattr(make, '__code__', None)
     return code.co_code + repr(code.co_consts).encode() if code else repr(make).encode()
 
-# %% ../nbs/extensions.ipynb #bcdb42f3
+# %% ../nbs/extensions.ipynb #d59bf731
 def packed(registers)->bytes: # of Register
     "What this session's own main module has entered in these registers."
     found = {}

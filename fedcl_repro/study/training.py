@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Busy', 'ignore', 'train', 'train_rounds', 'Session', 'write_result',
            'to_checkpoint', 'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'Outcome',
-           'has_all', 'lacking', 'settled', 'cores', 'train_lacking', 'attempt', 'Progress', 'train_in_processes',
-           'outcome_of', 'with_parent', 'quiet_worker', 'described', 'in_short', 'read_rows', 'seed_groups',
-           'train_groups', 'train_group', 'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
+           'lacking', 'settled', 'cores', 'train_lacking', 'attempt', 'Progress', 'train_in_processes', 'outcome_of',
+           'with_parent', 'quiet_worker', 'described', 'in_short', 'read_rows', 'seed_groups', 'train_groups',
+           'train_group', 'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -44,7 +44,7 @@ from .runs import (
     REGISTERS, Run, federation, label, load_registers, methods, run_id, stages)
 from .kept_models import models_to_keep
 from .store import Store, load_checkpoint, locked, save_checkpoint
-from .watch import Extras, watcher
+from .watch import Extras, has_all, watcher
 
 # %% ../../nbs/study/training.ipynb #f280b0c5
 class OutOfTime(Exception): "The time budget is spent; the run waits at its checkpoint."
@@ -233,10 +233,6 @@ class Outcome:
     run: Run
     word: str
     why: str = ''
-
-def has_all(store:Store, id:str, extras:Extras)->bool:
-    "Whether the store has a run, and its models where they are asked for."
-    return store.has(id) and (not extras.models or store.models(id).exists())
 
 def lacking(runs, store:Store, data_root, extras=Extras())->list: # of Run, each once
     "The runs that the store lacks. A damaged run in the store is an error, found before any work."
