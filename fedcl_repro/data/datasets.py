@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Attribute, Register, atomic_write, load_all
+from ..core import Attribute, Range, Register, atomic_write, load_all
 
 # %% ../../nbs/data/datasets.ipynb #f54f8ee5
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ def every_fourth(
     embedded=True,
     fidelity='real scans of 8×8 pixels shipped with scikit-learn, enlarged',
 )
-def digits(root, *, side=16)->Arrays:
+def digits(root, *, side:Range('[8, 256]')=16)->Arrays:
     "1,797 handwritten digits that need no download: the stand-in for the papers' data."
     from sklearn.datasets import load_digits
     if not 8 <= side <= 256:

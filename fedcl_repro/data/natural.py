@@ -8,9 +8,9 @@ __all__ = ['SHIFTS', 'shards_from_rows', 'rows_to_deal', 'by_column', 'quantity'
 # %% ../../nbs/data/natural.ipynb #ca10d9fe
 import numpy as np
 
-from ..core import Attribute, Register, stream
+from ..core import COUNT, POSITIVE, SHARE, Attribute, Register, stream
 from .datasets import Dataset
-from .partition import PARTITIONS, PROTOCOLS, Shards, check_concentration, set_aside
+from .partition import PARTITIONS, PROTOCOLS, Shards, set_aside
 
 # %% ../../nbs/data/natural.ipynb #a53720ec
 def shards_from_rows(
@@ -60,17 +60,16 @@ def by_column(dataset, n_clients, rng, *, column='client', protocol='personal', 
 @PARTITIONS.add('quantity', title='quantity skew')
 def quantity(
     dataset, n_clients, rng, *,
-    concentration=.5, # > 0; small: a few clients hold nearly everything
-    minimum=10,       # images of a client
+    concentration:POSITIVE=.5, # > 0; small: a few clients hold nearly everything
+    minimum:COUNT=10, # images of a client
     protocol='personal', test_share=.25,
 )->Shards:
     "Unequal sizes, equal mixtures."
-    check_concentration(concentration)
     rows = rng.permutation(rows_to_deal(dataset, protocol))
     free = len(rows) - minimum * n_clients
-    if minimum < 1 or free < 0:
+    if free < 0:
         raise ValueError(f'{n_clients} clients cannot have {minimum} images each of {len(rows)}: '
-                         'ask for fewer clients or a lower minimum, 1 at least')
+                         'ask for fewer clients or a lower minimum')
     upto = np.rint(np.cumsum(rng.dirichlet(np.full(n_clients, concentration))) * free).astype(int)
     ends = (upto + minimum * np.arange(1, n_clients + 1))[:-1]
     own = [np.sort(r) for r in np.split(rows, ends)]
@@ -93,9 +92,8 @@ def rotation(images, client, n_clients, rng, *, step=90.):
 
 # %% ../../nbs/data/natural.ipynb #a55565ce
 @SHIFTS.add('colour', title='coloured clients')
-def colour(images, client, n_clients, rng, *, strength=.5):
+def colour(images, client, n_clients, rng, *, strength:SHARE=.5):
     "Each client's channels are scaled by factors from 1 - strength to 1; of grey images, the brightness."
-    if not 0 <= strength <= 1: raise ValueError(f'the strength of a colour shift lies in [0, 1], got {strength}')
     gain = rng.uniform(1 - strength, 1, images.shape[1])[:, None, None]
     if images.dtype == np.uint8: return np.rint(images * gain).astype(np.uint8)
     return ((images + 1) * gain - 1).astype(np.float32) # black is -1

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ..core import Attribute, Register
+from ..core import COUNT, Attribute, Register
 
 # %% ../../nbs/federation/metrics.ipynb #667df450
 METRICS = Register('metric', 'fedcl_repro.federation', title=Attribute('what a reader calls it'))
@@ -30,7 +30,7 @@ def auc(scores, y):
     return float(np.mean([roc_auc_score(y == c, scores[:, c]) for c in classes]))
 
 @METRICS.add('top_k', title='top-k accuracy')
-def top_k(scores, y, *, k=5):
+def top_k(scores, y, *, k:COUNT=5):
     "Share of the samples whose class is among the k best scores."
     best = np.argsort(-scores, axis=1, kind='stable')[:, :k]
     return float((best == y[:, None]).any(1).mean())
