@@ -14,3 +14,7 @@ def __getattr__(name):
         from fedcl_repro.study.simulation import simulate
         return simulate
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+# %% ../nbs/version.ipynb #3633f655
+from .docments import show_shapes_in_help
+show_shapes_in_help()

@@ -6,7 +6,8 @@ name, and files that are written all at once"""
 # %% auto #0
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
-           'check_type', 'plain', 'check_value', 'load_all', 'Register', 'write_error', 'atomic_write', 'write_text']
+           'check_type', 'plain', 'check_value', 'load_all', 'Register', 'write_error', 'expanded', 'atomic_write',
+           'write_text']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -307,6 +308,12 @@ def write_error(
     return OSError(error.errno, f'cannot write {path}: {reason}.{advice}')
 
 # %% ../nbs/core.ipynb #bc0e9932
+def expanded(path)->Path:
+    "A path whose `~` stands for a home folder."
+    try: return Path(path).expanduser()
+    except RuntimeError as e:
+        raise ValueError(f'{path}: no home folder is known here for ~: write the whole path') from e
+
 @contextlib.contextmanager
 def atomic_write(path:Path):
     "Give a place to write a file or folder; when the block ends without an error, rename it to `path`."

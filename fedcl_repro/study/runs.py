@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'Run', 'load_registers', 'methods', 'resolved', 'range_of', 'check',
-           'check_needs', 'check_later', 'own_sources', 'config', 'dataset', 'kept_dataset', 'run_id', 'setting',
-           'label', 'shards', 'on_device', 'stages', 'federation', 'check_fits', 'images_of', 'check_federation']
+           'check_needs', 'check_later', 'own_sources', 'config', 'run_from', 'dataset', 'kept_dataset', 'run_id',
+           'setting', 'label', 'shards', 'on_device', 'stages', 'tested_clients', 'federation', 'federation_of',
+           'check_fits', 'images_of', 'check_federation']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ..core import COUNT, OneOf, Range, Spec, check_value, load_all, plain
+from ..core import COUNT, OneOf, Range, Spec, check_value, load_all, plain, stream
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.natural import SHIFTS, shifted
@@ -55,6 +56,7 @@ class Run:
     eval_every: COUNT = 1               # rounds between evaluations; the last round is always evaluated
     dtype: OneOf('float32', 'float64', 'bfloat16') = 'float32' # bfloat16: of products in forward passes only
     tf32: bool = False
+    eval_clients: Range('[0, inf)') = 0 # clients that are tested, drawn once for each seed; 0: all
     shift: Spec = Spec('none')          # of the images, client by client
     validation: Range('[0, 1)') = 0.    # share of a client's training images
     metrics: tuple = ()                 # measured beside accuracy and loss
@@ -77,7 +79,7 @@ REGISTERS = dict(
     optimiser=OPTIMISERS,
     shift=SHIFTS,
 )
-LATER = 'shift', 'validation', 'metrics' # settings newer than the first committed runs
+LATER = 'eval_clients', 'shift', 'validation', 'metrics' # settings newer than the first committed runs
 REGISTERING = ('fedcl_repro.methods', 'fedcl_repro.parts', 'fedcl_repro.data', 'fedcl_repro.federation')
 
 def load_registers():
@@ -156,6 +158,14 @@ def config(run:Run)->dict: # plain JSON
     values = {k: v for k, v in values.items() if k not in LATER or v != defaults[k]}
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
+def run_from(said:dict)->Run:
+    "The run that a record of plain values describes."
+    def setting(v): return tuple(v) if isinstance(v, list) else v
+    def spec(v): return Spec.of(v['name'], **{k: setting(x) for k, x in v.items() if k != 'name'})
+    values = {k: spec(v) if isinstance(v, dict) else v for k, v in said.items()}
+    return Run.of(values.pop('method'), **values)
+
+@functools.lru_cache(4)
 def dataset(spec:Spec, data_root:str):
     "A data set, kept in memory for the runs of this process; own data are read again when they have changed."
     load_registers()
@@ -205,6 +215,12 @@ def stages(run:Run)->tuple:
     "The run's method as stages."
     return stages_of(methods().build(run.method), run.n_rounds)
 
+def tested_clients(run:Run): # tuple of ids, or None for all
+    "The clients that the run tests: a sample if it asks for one, the same in every round."
+    if not 0 < run.eval_clients < run.n_clients: return None
+    order = stream(run.seed, 'evaluation').permutation(run.n_clients)
+    return tuple(sorted(order[:run.eval_clients].tolist()))
+
 # %% ../../nbs/study/runs.ipynb #9c10bc5c
 def federation(run:Run, data_root=None, device='cpu')->Fed:
     "Data, partition, networks and optimiser of a run, on a device."
@@ -212,15 +228,30 @@ def federation(run:Run, data_root=None, device='cpu')->Fed:
     data = dataset(run.data, root)
     split = shards(run, data_root)
     check_fits(run, data)
-    archs = architectures(run.model, data.shape, data.n_classes)
+    store = images_of(run, split, root, device)
+    fed = federation_of(run, store, split.train, split.test, data.shape, data.n_classes, device)
+    if split.valid: fed.put_validation(split.valid)
+    return fed
+
+def federation_of(
+    run:Run,
+    store:tuple, # images and labels, as `to_store` makes them
+    train:list,  # of each client: its rows of the store
+    test:list,   # the same, for tests
+    shape:tuple, # of an image in the data set
+    n_classes:int,
+    device='cpu',
+)->Fed:
+    "The same with other data."
+    archs = architectures(run.model, shape, n_classes)
     names = list(archs)
-    fed = Fed(
-        images_of(run, split, root, device),
-        split.train,
-        split.test,
+    return Fed(
+        store,
+        train,
+        test,
         archs,
         [names[i % len(names)] for i in range(run.n_clients)],
-        n_classes=data.n_classes,
+        n_classes=n_classes,
         batch_size=run.batch_size,
         local_epochs=run.local_epochs,
         opt=OPTIMISERS.build(run.optimiser),
@@ -233,8 +264,6 @@ def federation(run:Run, data_root=None, device='cpu')->Fed:
         device=device,
         dtype=getattr(torch, run.dtype),
     )
-    if split.valid: fed.put_validation(split.valid)
-    return fed
 
 # %% ../../nbs/study/runs.ipynb #4d8f7fbc
 def check_fits(run:Run, data):

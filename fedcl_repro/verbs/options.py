@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['use_option', 'extras_options', 'extras_of', 'use_as_asked', 'setting_options', 'asked_settings']
 
-# %% ../../nbs/verbs/options.ipynb #9937a39c
+# %% ../../nbs/verbs/options.ipynb #b0c200dd
 import argparse
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ..study.runs import REGISTERS
 from ..study.simulation import fitting, named_data
 from ..study.watch import Extras
 
-# %% ../../nbs/verbs/options.ipynb #3821e55a
+# %% ../../nbs/verbs/options.ipynb #6448e50a
 def use_option(p):
     "The option `--use`."
     use_help = 'a file of your own with methods, models, partitions, metrics (also FEDCL_USE)'
@@ -36,7 +36,7 @@ def use_as_asked(options):
     "Import the files that `--use` names."
     use_files(getattr(options, 'use', []))
 
-# %% ../../nbs/verbs/options.ipynb #1dd26cd6
+# %% ../../nbs/verbs/options.ipynb #5f170af3
 def setting_options(p):
     "Settings of a single run, or of all runs of a sweep."
     add = p.add_argument
@@ -50,20 +50,18 @@ def setting_options(p):
 
 def asked_settings(options)->dict: # setting -> value
     "The settings that the options name, completed by what own data are."
-    settings = {}
+    names = 'data', 'partition', 'model', 'validation', 'metrics'
+    settings = {k: getattr(options, k) for k in names if getattr(options, k) is not None}
     for text in options.set or []:
         name, equals, value = text.partition('=')
         name = name.strip().replace('-', '_')
         if not equals: raise ValueError(f'cannot read --set {text!r}: write --set name=value')
-        if name == 'method': raise ValueError('--set cannot name the method: use --method')
-        if name in settings: raise ValueError(f'--set gives {name} twice: leave one out')
+        if name == 'method': raise ValueError(f'--set {text}: the method is what --method names')
+        if name in settings: raise ValueError(f'{name} is given twice: leave one out')
         settings[name] = value if name in REGISTERS else parse_value(value)
-    for name in ('data', 'partition', 'model', 'validation', 'metrics'):
-        value = getattr(options, name)
-        if value is None: continue
-        if name in settings: raise ValueError(f'--{name} and --set {name}=... say the same: leave one out')
-        if value == '': raise ValueError(f'--{name} is empty: leave it out, or name one')
-        settings[name] = tuple(value) if name == 'metrics' else value
+    for name, value in settings.items():
+        if value == '': raise ValueError(f'{name} is empty: name one, `fedcl list settings` says where they are listed')
+    if 'metrics' in settings: settings['metrics'] = tuple(settings['metrics'])
     data = named_data(settings.get('data', 'digits'))
     if 'data' in settings: settings['data'] = data
     return fitting(data, settings, data_root=getattr(options, 'data_root', '') or None)

@@ -13,8 +13,8 @@ __all__ = ['COPY', 'MAPL_BUT', 'MAPL_VARIANTS', 'MAPL_OTHERS', 'HETEROGENEOUS', 
            'mapl_where', 'on_the_way', 'of_steps', 'mapl_printed', 'and_copy', 'images_a_class', 'images_of',
            'share_possible', 'matrix_of', 'mapl_experiment', 'judge_mapl_cells', 'cells_of_table', 'printed5',
            'leads_by_clients', 'table5_claims', 'table5_cells', 'table5', 'communications', 'within_budget', 'spent',
-           'saved', 'saved_told', 'printed4', 'table4_cells', 'more_steps', 'more_told', 'numbers_carried',
-           'part_sizes', 'formula_gaps', 'judge_formulas', 'table7', 'mapl_alone']
+           'saved', 'saved_told', 'printed4', 'free4', 'table4_cells', 'budget_table', 'carried_table', 'more_steps',
+           'more_told', 'numbers_carried', 'part_sizes', 'formula_gaps', 'judge_formulas', 'table7', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from itertools import product
@@ -29,7 +29,8 @@ from ...parts.models import MODELS, architectures
 from ...study.experiments import EXPERIMENTS, claims_page
 from ...study.published import published
 from ...study.runs import Run, methods, setting
-from ...study.show import gains_more, limited, of_matrices
+from ...study.result_page import display_all, shown_table, table_view
+from ...study.show import gains_more, limited, of_matrices, show_table
 from ...study.tables import Claim, Paper, above, best, beside_print, by_seed, claims
 from ...study.tables import experiment, lead, printed_cells
 from ...study.training import in_short
@@ -160,7 +161,8 @@ def on_the_way(rows:pd.DataFrame)->pd.DataFrame: # a row a run and recorded roun
     "Accuracy in every recorded round; a table of seeds takes their mean."
     return mapl_placed(per_round(mapl_tested(rows))).rename(columns=dict(micro='value'))
 
-MAPL = Paper(('scenario', 'data'), mapl_placed, mapl_where, dict(way=on_the_way), mapl_tested)
+MAPL = Paper(('scenario', 'data'), mapl_placed, mapl_where, dict(way=on_the_way), mapl_tested,
+             ('mapl/table1', 'mapl/table4'))
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
 MAPL_ROUND = [*MAPL_RUN, 'round']
 
@@ -350,6 +352,7 @@ PAYS = above('MAPL', 'MAPL w/o CGL', 'within the budget, the graph pays')
 MAPL_TABLE4 = claims('MAPL Table 4', GRAPH_ADDS, THIRD) + claims('MAPL Table 4', PAYS, of=within_budget)
 
 def printed4(budget='none')->pd.DataFrame: return mapl_printed('table4', comm_budget=budget)
+def free4(profile)->pd.DataFrame: return printed4()
 
 def table4_cells(rows, profile)->list: # of Verdict
     "Its cells, without a budget and within it."
@@ -359,7 +362,27 @@ def table4_cells(rows, profile)->list: # of Verdict
 
 mapl_experiment(
     'table4', 'Accuracy for a fixed number of communications',
-    matrix_of(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], SCENARIOS_12), MAPL_TABLE4, table4_cells)
+    matrix_of(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], SCENARIOS_12), MAPL_TABLE4, table4_cells,
+    view=table_view(MAPL, free4, 'Table 4', ['MAPL w/o CGL', 'MAPL'], **MAPL_SHOWN))
+
+# %% ../../../nbs/papers/mapl/settings.ipynb #4aa017de
+def budget_table(rows, profile):
+    "Table 4 within its budget, and how many communications there were."
+    what = 'Table 4, 65,000 communications'
+    within = show_table(MAPL, printed4(BUDGET), spent(rows), profile, what, **MAPL_SHOWN)
+    line = ['label', 'scenario', 'data']
+    used = communications(rows).groupby(line).used.max().rename('communications')
+    then = within_budget(rows).groupby(line)[['round', 'value']].mean()
+    then = then.rename(columns=dict(round='round at the budget', value='accuracy then'))
+    table = pd.concat([used, then], axis=1).round(2)
+    display_all(within, shown_table(table, 'Communications in all, and when the budget was used up.'))
+
+def carried_table(rows, profile):
+    "Million numbers carried in a round."
+    t = numbers_carried(rows)
+    last = t[t['round'] == t['round'].max()].groupby('label').numbers.mean()
+    table = pd.DataFrame({'largest round': t.groupby('label').numbers.max(), 'last round': last}) / 1e6
+    display_all(shown_table(table.round(4), 'Million numbers carried in a round.'))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #452bf342
 EACH_STEP = [of_steps(n) for n in (1, 2, 5, 10, 20)]
