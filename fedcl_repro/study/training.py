@@ -108,7 +108,9 @@ def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
     found = load_checkpoint(store, id, set_aside=True)
     if found is None: return None
     now = digest_of(sources(run, found['executor']))
-    if len(found['clients']) != run.n_clients or found['round'] > run.n_rounds: why = 'is of another run'
+    clients = found['clients'] # by id those that have trained; in earlier checkpoints all
+    fits = set(clients) <= set(range(run.n_clients)) if isinstance(clients, dict) else len(clients) == run.n_clients
+    if not fits or found['round'] > run.n_rounds: why = 'is of another run'
     elif again and found.get('sources') != now: why = 'was trained by other code'
     else: return found
     store.set_aside(store.checkpoint(id), why)
