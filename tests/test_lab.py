@@ -101,24 +101,31 @@ def browser(tmp_path_factory):
     browser.close()
 
 
-OPENED = '''(() => {
-    const widget = window.jupyterapp && window.jupyterapp.shell.currentWidget;
-    const kernel = widget && widget.sessionContext && widget.sessionContext.session;
-    return !!(kernel && kernel.kernel && widget.content.widgets.length && widget.context.isReady);
+START = '!!(window.jupyterapp && window.jupyterapp.restored)'
+OPEN = '''(async () => {
+    const app = window.jupyterapp;
+    await app.restored;
+    const widget = window.opened = await app.commands.execute('docmanager:open', {path: PATH});
+    await widget.context.ready;
+    await widget.sessionContext.ready;
+    app.shell.activateById(widget.id);
+    return widget.content.widgets.length;
 })()'''
 RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => true)"
 CLEAR = "window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs').then(() => true)"
-OUTPUTS = '''JSON.stringify(window.jupyterapp.shell.currentWidget.content.widgets
+OUTPUTS = '''JSON.stringify(window.opened.content.widgets
     .filter(cell => cell.model.type === 'code').map(cell => cell.model.sharedModel.outputs))'''
 
 
 @pytest.mark.parametrize('page', PAGES)
-def test_all_cells_run_in_jupyterlab(page, lab, browser, tmp_path):
-    browser.ask('Page.navigate', url=f'{lab}/lab/tree/{page}.ipynb?reset')
-    def opened():
-        "the notebook and its kernel"
-        return browser.run(OPENED)
-    wait_for(opened)
+def test_all_cells_run_in_jupyterlab(page, lab, browser):
+    browser.ask('Emulation.setFocusEmulationEnabled', enabled=True) # without a window nothing has the focus
+    browser.ask('Page.navigate', url=f'{lab}/lab?reset')
+    def jupyterlab():
+        "JupyterLab in the browser"
+        return browser.run(START)
+    wait_for(jupyterlab)
+    assert browser.run(OPEN.replace('PATH', json.dumps(f'{page}.ipynb'))) > 3
     browser.run(CLEAR)
     browser.run(RUN_ALL)
     cells = json.loads(browser.run(OUTPUTS))
