@@ -11,8 +11,8 @@ __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOIN
            'wanted_runs', 'run_verb', 'show_finished', 'notes_of', 'save_rows', 'run_backlog', 'here_of',
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
-           'data_options', 'data_verb', 'data_line', 'report_options', 'report_verb', 'bench_options', 'bench_verb',
-           'entry']
+           'data_options', 'data_verb', 'data_line', 'report_options', 'report_verb', 'docs_options', 'docs_verb',
+           'bench_options', 'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -633,28 +633,53 @@ def data_line(row:dict)->str:
 # %% ../nbs/cli.ipynb #6bf05b70
 def report_options(p):
     "Options of `fedcl report`."
-    p.add_argument('--readme', action='store_true', help="rewrite the README's tables and pictures")
+    add = p.add_argument
+    add('--print', action='store_true', dest='only_print', help='print the table of verdicts and write nothing')
+    add('--readme', action='store_true', help='as without it; older scripts say so')
 
 # %% ../nbs/cli.ipynb #020b4c88
 @VERBS.add('report', options=report_options)
 def report_verb(options)->int:
-    """Write the README's tables and its pictures, or print the status.
+    """Write the pages on verdicts and on speed, the README's findings, and its pictures.
 
     examples:
       fedcl report
-      fedcl report --readme
+      fedcl report --print
     """
-    from fedcl_repro.status import status_table, with_tables, write_pictures
-    if not options.readme:
+    from fedcl_repro.status import status_table, write_pictures, written_pages
+    if options.only_print:
         print(status_table())
         return 0
     path = papers_folder().resolve().parents[1] / 'README.md'
     if not path.exists():
         raise ValueError(f'no README to write: looked for {path}; this is for a clone of the repository')
     write_pictures()
-    write_text(path, with_tables(path.read_text(encoding='utf-8')))
-    print(f'written: {path}')
+    for path, text in written_pages().items():
+        write_text(path, text)
+        print(f'written: {path}')
     return 0
+
+def docs_options(p):
+    "Options of `fedcl docs`."
+    p.add_argument('--out', default='site', help='folder of the site')
+    p.add_argument('--no-open', action='store_true', help='build it and open no browser')
+
+@VERBS.add('docs', options=docs_options)
+def docs_verb(options)->int:
+    """Build the site, the notebooks as a book, and open it in a browser.
+
+    examples:
+      fedcl docs
+      fedcl docs --out /tmp/site --no-open
+    """
+    import webbrowser
+    from fedcl_repro.book.site import build_site
+    check_folder(options.out, '--out')
+    path, warnings = build_site(options.out)
+    print(warnings, file=sys.stderr, end='')
+    print(f'site: {path.resolve()}')
+    if not options.no_open: webbrowser.open(path.resolve().as_uri())
+    return int(bool(warnings))
 
 # %% ../nbs/cli.ipynb #c6ded999
 def bench_options(p):
