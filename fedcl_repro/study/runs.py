@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['REGISTERS', 'REGISTERING', 'AT_LEAST', 'CHOICES', 'DIVISORS', 'Run', 'load_registers', 'methods', 'resolved', 'check',
-           'check_numbers', 'check_needs', 'config', 'run_from', 'dataset', 'run_id', 'setting', 'label', 'shards',
-           'on_device', 'stages', 'tested_clients', 'federation', 'federation_of']
+           'check_numbers', 'check_needs', 'config', 'run_recorded', 'dataset', 'run_id', 'setting', 'label', 'shards',
+           'on_device', 'stages', 'tested_clients', 'federation', 'federation_with']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
@@ -153,7 +153,7 @@ def config(run:Run)->dict: # plain JSON
     if not run.eval_clients: del values['eval_clients'] # runs that test all keep the names they had
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
-def run_from(said:dict)->Run:
+def run_recorded(said:dict)->Run:
     "The run that a record of plain values describes."
     def setting(v): return tuple(v) if isinstance(v, list) else v
     def spec(v): return Spec.of(v['name'], **{k: setting(x) for k, x in v.items() if k != 'name'})
@@ -215,9 +215,9 @@ def federation(run:Run, data_root=None, device='cpu')->Fed:
     data = dataset(run.data, root)
     split = shards(run, data_root)
     store = on_device(run.data, root, device)
-    return federation_of(run, store, split.train, split.test, data.x.shape[1:], data.n_classes, device)
+    return federation_with(run, store, split.train, split.test, data.x.shape[1:], data.n_classes, device)
 
-def federation_of(
+def federation_with(
     run:Run,
     store:tuple, # images and labels, as `to_store` makes them
     train:list,  # of each client: its rows of the store

@@ -204,20 +204,24 @@ def train_all(
     executor='auto',
     quiet=False,    # no progress bar
     wait=True,      # for runs that another process trains
+    state_memory=math.inf, # bytes of the clients' fields in memory, for each run
+    cluster=None,   # (runs, store, options, progress) -> outcomes: where runs are trained, if not here
 )->list: # of Outcome, one for each run that the store lacked
     "Train the runs that the store lacks."
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     todo = lacking(runs, store, data_root)
     if not todo: return []
-    options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
+    shared = dict(device=device, data_root=data_root, executor=executor, state_memory=state_memory)
+    options = shared | dict(deadline=deadline)
     progress = Progress(todo, quiet)
-    outcomes = train_lacking(todo, store, jobs, options, progress)
+    if cluster: outcomes = cluster(todo, store, options, progress)
+    else: outcomes = train_lacking(todo, store, jobs, options, progress)
     progress.close()
     busy = [o.run for o in outcomes if o.word == 'busy']
     if not (busy and wait and time.monotonic() < deadline): return outcomes
     time.sleep(1)
     left = max(0., (deadline - time.monotonic()) / 60) if minutes else 0.
-    options = dict(device=device, data_root=data_root, executor=executor, quiet=quiet)
+    options = shared | dict(quiet=quiet, cluster=cluster)
     return settled(outcomes, train_all(busy, store, jobs=jobs, minutes=left, **options))
 
 # %% ../../nbs/study/training.ipynb #03d308ed
