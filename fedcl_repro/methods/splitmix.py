@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import stream
+from ..core import COUNT, stream
 from ..federation.federation import initial
 from ..federation.method import METHODS, NET, Method, Sweep, logits
 from ..federation.statistics import statistics_survey, trained_fields
@@ -137,7 +137,7 @@ def survey_bases(rate):
     revision=2)
 def splitmix(
     *,
-    n_bases=8,
+    n_bases:COUNT=8,
     budgets='8 4 2 1', # client i trains as many bases as the i-th says, in turn; the largest first:
     rescale=True,      # one model tested for all is client 0's
 ):

@@ -4,9 +4,11 @@
 
 # %% auto #0
 __all__ = ['MEASURE_COLUMNS', 'measure', 'last_method', 'row', 'scores_by_moment', 'score_rows', 'training_rows', 'traffic_rows',
-           'predictions', 'sampled', 'by_body', 'represented', 'silhouette', 'separations', 'git', 'provenance']
+           'predictions', 'sampled', 'by_body', 'represented', 'silhouette', 'separations', 'git', 'state_of_sources',
+           'provenance']
 
 # %% ../../nbs/study/measures.ipynb #30feaabd
+import functools
 import math
 import platform
 import subprocess
@@ -158,19 +160,26 @@ def separations(fed, sample:dict, r:int, owner:str)->list: # of rows
 
 # %% ../../nbs/study/measures.ipynb #01fae311
 def git(*args)->str:
-    "What git says of the folder of this module; empty in a notebook, and on a machine without git."
-    if '__file__' not in globals(): return ''
-    try: done = subprocess.run(['git', *args], cwd=Path(__file__).parent, capture_output=True, text=True)
+    "What git says in the folder of the package; empty on a machine without git."
+    folder = Path(fedcl_repro.__file__).parent
+    try: done = subprocess.run(['git', *args], cwd=folder, capture_output=True, text=True)
     except OSError: return ''
     return done.stdout.strip()
+
+@functools.cache
+def state_of_sources()->dict: # commit: or None; dirty: whether a tracked file of the package was changed
+    """What git knows of the package when this process begins to train. A repository that only surrounds it, such as one
+    in which a virtual environment lies, knows nothing of it."""
+    if not git('ls-files', '--', '__init__.py'): return dict(commit=None, dirty=False)
+    changed = git('status', '--porcelain', '--untracked-files=no', '--', '.')
+    return dict(commit=git('rev-parse', 'HEAD') or None, dirty=bool(changed))
 
 def provenance(run:Run, data_root, device:str, seconds:float)->dict:
     "Where a result comes from."
     return dict(
         config=config(run),
         package=fedcl_repro.__version__,
-        commit=git('rev-parse', 'HEAD') or None,
-        dirty=bool(git('status', '--porcelain', '--', '.')),
+        **state_of_sources(),
         torch=torch.__version__,
         python=platform.python_version(),
         machine=platform.machine(),
