@@ -12,6 +12,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'fedcl_repro.cli.check_folder': ('cli.html#check_folder', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.check_options': ('cli.html#check_options', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.chosen': ('cli.html#chosen', 'fedcl_repro/cli.py'),
+                                 'fedcl_repro.cli.committed_changes': ('cli.html#committed_changes', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.data_line': ('cli.html#data_line', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.data_options': ('cli.html#data_options', 'fedcl_repro/cli.py'),
                                  'fedcl_repro.cli.data_verb': ('cli.html#data_verb', 'fedcl_repro/cli.py'),

@@ -11,8 +11,8 @@ __all__ = ['VERBS', 'EXIT_CODES', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOINT
            'wanted_runs', 'run_verb', 'print_summary', 'notes_of', 'save_rows', 'run_backlog', 'here_of',
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
-           'data_options', 'data_verb', 'data_line', 'report_options', 'report_verb', 'bench_options', 'bench_verb',
-           'entry']
+           'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes', 'report_verb',
+           'bench_options', 'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -43,11 +43,12 @@ from .study.experiments import runs_of, save_results, why_missing
 from .study.pages import checked_parameters, execute_pages, notebook_of, read_verdicts
 from .study.plan import (
     Here, amount, hours_text, known_timings, measure_rounds, most_first, part_of, plan_record,
-    plan_text, plans_of, standings, to_measure)
+    plan_text, plans_of, records, run_from, standings, to_measure)
 from .study.processes import Interrupted, raise_if_noted, signals_noted
 from .study.runs import REGISTERS, Run, methods, range_of, run_id
+from .study.sources import changed_since, stale_text
 from .study.store import Store, write_text
-from .study.training import cores, read_rows, train_all
+from .study.training import cores, read_rows, say_once, train_all
 from .study.verdicts import summary
 
 # %% ../nbs/cli.ipynb #7b61fe0d
@@ -644,6 +645,12 @@ def report_options(p):
     p.add_argument('--readme', action='store_true', help="rewrite the README's tables and pictures")
 
 # %% ../nbs/cli.ipynb #020b4c88
+def committed_changes()->list: # of `changed_since`, one a committed run
+    "How the code has changed since the committed runs were trained."
+    paths = papers_folder().glob('*/results/*.json')
+    found = {about['run']: about for path in paths for about in records(path)}
+    return [changed_since(run_from(about['config']), about) for about in found.values()]
+
 @VERBS.add('report', options=report_options)
 def report_verb(options)->int:
     """Write the README's tables and its pictures, or print the status.
@@ -653,6 +660,7 @@ def report_verb(options)->int:
       fedcl report --readme
     """
     from fedcl_repro.status import status_table, with_tables, write_pictures
+    say_once(stale_text(committed_changes(), 'committed'))
     if not options.readme:
         print(status_table())
         return 0

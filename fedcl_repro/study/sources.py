@@ -176,15 +176,15 @@ def known_executor(about:dict)->str:
     load_registers()
     return about['executor'] if about.get('executor') in EXECUTORS else 'loop'
 
-def stale_text(changes:list)->str: # of `changed_since`, one a run; empty: all is well
-    "What to say of finished runs before their rows are used: nothing, a sentence, or two."
+def stale_text(changes:list, what='finished')->str: # changes: of `changed_since`, one a run; empty: all is well
+    "What to say of finished or committed runs before their rows are used: nothing, a sentence, or two."
     changed = [c for c in changes if c]
     unknown = sum(c is None for c in changes)
     said = []
     if changed:
         modules = sorted({m for c in changed for m in c})
         named = ', '.join(modules[:4]) + (f' and {len(modules) - 4} more' if len(modules) > 4 else '')
-        said.append(f'{len(changed)} finished: trained by other code, for since then {named} changed. '
+        said.append(f'{len(changed)} {what}: trained by other code, for since then {named} changed. '
                     'The rows are used; --retrain trains them anew.')
-    if unknown: said.append(f'{unknown} finished: trained before digests were kept, by the code of their commit.')
+    if unknown: said.append(f'{unknown} {what}: trained before digests were kept, by the code of their commit.')
     return ' '.join(said)
