@@ -120,7 +120,8 @@ def described_setting(field)->dict:
 
 def setting_row(name:str, default, allowed)->dict:
     "A setting with its default and range."
-    return dict(name=name, default=default, range=str(allowed or ''), about=setting_text(name, default, allowed))
+    about = setting_text(name, default, allowed)
+    return dict(name=name, default=default, range=str(allowed or ''), about=about)
 
 def setting_text(name:str, default, allowed=None)->str:
     "A setting, its default and its range in a line."
@@ -154,7 +155,7 @@ def list_options(p):
 # %% ../nbs/cli.ipynb #7b16a8ad
 @VERBS.add('list', options=list_options)
 def list_verb(options)->int:
-    """Print a listing, as lines or as JSON. A name is followed by its settings, their defaults and their ranges.
+    """Print a listing, as lines or as JSON: names, their settings, defaults and ranges.
 
     examples:
       fedcl list methods            the methods, and what can be set: --method "fedcosr(gamma=0.5)"
@@ -285,7 +286,8 @@ def tell_problems(outcomes)->int: # how many failed
         which = f'{o.run.method} on {o.run.data}, {o.run.partition}, seed {o.run.seed}'
         print(f'{o.word}: {which}. {o.why}', file=sys.stderr)
     if many:
-        print(f'{waiting[0].word}: {len(waiting)} runs wait. The same command goes on with them.', file=sys.stderr)
+        word = waiting[0].word
+        print(f'{word}: {len(waiting)} runs wait. The same command goes on with them.', file=sys.stderr)
     return sum(o.word == 'failed' for o in outcomes)
 
 # %% ../nbs/cli.ipynb #1d164436
@@ -322,7 +324,7 @@ def one_run(options)->Run:
         if name in settings: raise ValueError(f'{name} is given twice: leave one out')
         settings[name] = value if name in REGISTERS else parse_value(value)
     for name, value in dict(settings, method=options.method).items():
-        if value == '': raise ValueError(f'{name} is empty: name one, `fedcl list settings` says where they are listed')
+        if value == '': raise ValueError(f'{name} is empty: `fedcl list settings` says where names are listed')
     return Run.of(options.method, **settings)
 
 # %% ../nbs/cli.ipynb #9bb6d813
@@ -540,7 +542,8 @@ def total_line(plans:list, device:str)->str:
 def reproduce_options(p):
     "Options of `fedcl reproduce` beside those of all verbs that train."
     training_options(p)
-    p.add_argument('--out', default='report', help='folder of the report; the pages are executed in copies there')
+    out_help = 'folder of the report; the pages are executed in copies there'
+    p.add_argument('--out', default='report', help=out_help)
 
 # %% ../nbs/cli.ipynb #bb1845b7
 @VERBS.add('reproduce', options=reproduce_options)

@@ -58,7 +58,7 @@ def command(store, jobs):
     return int(any(o.word != 'done' for o in outcomes))
 
 
-def exit_code(pid, seconds=60):
+def exit_code(pid, seconds=600):
     "How a process ended; minus the signal that ended it."
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -80,7 +80,7 @@ def gone(pid):
     except OSError: return True
 
 
-def wait_for(holds, seconds=30):
+def wait_for(holds, seconds=300):
     "Whether it holds at last."
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -211,7 +211,8 @@ AWAY = 'move it elsewhere, and it will be made anew from the original'
 @contextmanager
 def open_archive(path:Path):
     "The archive, for reading; whatever goes wrong inside becomes a `DamagedData` that says what to do."
-    unreadable = zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError, MemoryError
+    unreadable = zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError
+    unreadable += NotImplementedError, MemoryError
     if not path.is_file(): raise DamagedData(f'{path} is no file: {AWAY}')
     try:
         with zipfile.ZipFile(path) as z: yield z
@@ -274,7 +275,8 @@ def check_labels(where, y:np.ndarray, n_classes:int)->np.ndarray:
     "The labels as int64, if all of them are classes."
     y = y.astype(np.int64)
     if len(y) and not 0 <= y.min() <= y.max() < n_classes:
-        raise DamagedData(f'{where} holds labels from {y.min()} to {y.max()}, expected 0 to {n_classes-1}: {AWAY}')
+        found = f'labels from {y.min()} to {y.max()}'
+        raise DamagedData(f'{where} holds {found}, expected 0 to {n_classes-1}: {AWAY}')
     return y
 
 # %% ../../nbs/data/datasets.ipynb #78e194fb

@@ -39,7 +39,7 @@ def note(number:int, frame):
 # %% ../../nbs/study/processes.ipynb #418d25cc
 @contextlib.contextmanager
 def signals_noted():
-    "Note SIGINT and SIGTERM meanwhile. Inside another such block, or outside the main thread, nothing changes."
+    "Note SIGINT and SIGTERM meanwhile. In another such block, or in another thread, nothing changes."
     outer = signal.getsignal(signal.SIGINT) is note
     if outer or threading.current_thread() is not threading.main_thread():
         yield

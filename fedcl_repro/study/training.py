@@ -144,7 +144,8 @@ class Session:
         still.opt = replace(self.fed.opt, lr=0.)
         try: one_round(Loop(still), self.stages, self.state)
         except NonFinite:
-            return f'not for the learning rate, for it is so at 0 too. Look at {self.run.method}, the model and the data'
+            where = f'{self.run.method}, the model and the data'
+            return f'not for the learning rate, for it is so at 0 too. Look at {where}'
         return rate
 
     def seconds(self)->float:
@@ -237,8 +238,8 @@ def train_all(
     checkpoint=60., # seconds between checkpoints of a run
     retrain=False,  # also the finished runs that other code trained
 )->list: # of Outcome, one for each run that the store lacked
-    """Train the runs that the store lacks. An impossible run is told before the first one trains. After SIGINT or SIGTERM
-    all stop at a checkpoint, and `Interrupted` is raised."""
+    """Train the runs that the store lacks. An impossible run is told before the first one trains. After SIGINT
+    or SIGTERM all stop at a checkpoint, and `Interrupted` is raised."""
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     todo = lacking(runs, store, data_root, retrain)
     refused = impossible(todo, data_root)
@@ -267,8 +268,8 @@ class Outcome:
     why: str = ''
 
 def lacking(runs, store:Store, data_root, retrain=False)->list: # of Run, each once
-    """The runs that the store lacks; with `retrain`, also those that other code trained. A damaged run is set aside.
-    Says so if finished runs are used that other code trained."""
+    """The runs that the store lacks; with `retrain`, also those that other code trained. A damaged run is set
+    aside. Says so if finished runs are used that other code trained."""
     missing, changes = [], []
     for r in dict.fromkeys(runs):
         id = run_id(r, data_root)
@@ -353,7 +354,7 @@ def attempt(run:Run, store:Store, options:dict, progress=None, barrier=None, pla
 
 # %% ../../nbs/study/training.ipynb #fe6fc555
 class Progress:
-    "One bar for all rounds of all runs. Rounds that were done earlier count, but not for the time that is left."
+    "One bar for all rounds of all runs. Rounds done earlier do not count for the time that is left."
     def __init__(self, runs, store:Store, data_root=None, quiet=False):
         self.done = {r: checkpoint_progress(store, run_id(r, data_root))[0] for r in runs}
         bar = dict(unit='round', disable=quiet, smoothing=.1, dynamic_ncols=True)
