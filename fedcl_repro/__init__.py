@@ -7,3 +7,7 @@ __all__ = []
 
 # %% ../nbs/version.ipynb #ffa7b229
 __version__ = '0.1.0'
+
+# %% ../nbs/version.ipynb #3633f655
+from .docments import show_shapes_in_help
+show_shapes_in_help()

@@ -91,7 +91,7 @@ class Fed(FedData, FedNetworks):
         opt=None,             # an optimiser; Adam
         seed=0,
         participation=1.,     # share of the clients in a round, in (0, 1]
-        wire=None,            # (Inbox) -> Inbox: what happens to messages on the way
+        wire=None,            # (Inbox) -> Inbox, or one that seals and opens: what happens on the way
         buffers='average',    # of batch norm: 'average', 'local' or 'reset'
         augment=None,         # random views of images in training
         beginning='common',   # clients begin with 'common' weights, or each with its 'own'
@@ -111,6 +111,7 @@ class Fed(FedData, FedNetworks):
         self.opt = opt or Adam()
         self.participation, self.wire, self.buffers = participation, wire, buffers
         self.augment, self.beginning = augment, beginning
+        self.secret = None # what clients of other processes share and the server does not know
 
     def tensor(self, value)->Tensor: return torch.tensor(value, dtype=self.dtype, device=self.device)
 

@@ -156,9 +156,9 @@ def no_reply(server, i)->dict:
     "Nothing comes back in phase 2."
     return {}
 
-def deploy_rserver(server, client)->dict:
-    "The client with the rServer's part, as it is tested (Algorithm 1, line 22)."
-    return client | sub(server, *RSERVER)
+def deploy_rserver(server)->dict:
+    "The rServer's part, which a test needs behind the client's (Algorithm 1, line 22)."
+    return sub(server, *RSERVER)
 
 # %% ../../nbs/methods/mfcl.ipynb #895ff35e
 def representation_phase(pairs, twins, mix, dropout, serve, represent)->Method:

@@ -39,10 +39,12 @@ EXPERIMENTS = Register(
     title=Attribute('what it shows'),
     judge=Attribute('(rows, profile) -> verdicts'),
     judge_maps=Attribute('(maps, rows, profile) -> verdicts', None),
+    view=Attribute('(rows, profile) -> None: displays the table or figure', None),
     picture=Attribute('(rows, profile) -> figure for the README', None),
     highlight=Attribute('whether the first command makes it', False),
     tables=Attribute('whether its committed rows keep tables that a method reports', False),
     maps=Attribute('whether maps of its representations are committed', False),
+    earlier=Attribute('(profile) -> runs that are trained no more, but whose committed rows are shown', None),
 )
 
 # %% ../../nbs/study/experiments.ipynb #b2c3a996
@@ -218,7 +220,9 @@ def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenan
     def rank(path): return path.stem != own.stem, path.stem not in with_tables, path
     files = sorted(own.parent.glob(f'*-{profile}.json'), key=rank)
     if not files: return {}
-    missing = {config_key(config(r)): r for r in runs_of(name, profile)}
+    earlier = experiments()[name].about['earlier']
+    wanted = [*runs_of(name, profile), *(earlier(profile) if earlier else [])]
+    missing = {config_key(config(r)): r for r in wanted}
     found = {}
     for path in files:
         for about in json.loads(path.read_text()):

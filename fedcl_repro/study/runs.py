@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SEED', 'REGISTERS', 'REGISTERING', 'Run', 'load_registers', 'methods', 'resolved', 'range_of', 'check', 'check_needs',
-           'config', 'dataset', 'run_id', 'setting', 'label', 'shards', 'on_device', 'stages', 'federation',
-           'check_federation']
+           'config', 'run_from', 'dataset', 'run_id', 'setting', 'label', 'shards', 'on_device', 'stages',
+           'tested_clients', 'federation', 'federation_of', 'check_federation']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from ..core import COUNT, OneOf, Range, Spec, check_value, load_all, plain
+from ..core import COUNT, OneOf, Range, Spec, check_value, load_all, plain, stream
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.partition import PARTITIONS, SCARCITIES, partition
@@ -51,6 +51,7 @@ class Run:
     eval_every: COUNT = 1               # rounds between evaluations; the last round is always evaluated
     dtype: OneOf('float32', 'float64', 'bfloat16') = 'float32' # bfloat16: of products in forward passes only
     tf32: bool = False
+    eval_clients: Range('[0, inf)') = 0 # clients that are tested, drawn once for each seed; 0: all
 
     @classmethod
     def of(cls, method, **settings):
@@ -129,7 +130,15 @@ def check_needs(run:Run):
 def config(run:Run)->dict: # plain JSON
     "The record as nested plain values."
     values = {f.name: getattr(run, f.name) for f in fields(run)}
+    if not run.eval_clients: del values['eval_clients'] # runs that test all keep the names they had
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
+
+def run_from(said:dict)->Run:
+    "The run that a record of plain values describes."
+    def setting(v): return tuple(v) if isinstance(v, list) else v
+    def spec(v): return Spec.of(v['name'], **{k: setting(x) for k, x in v.items() if k != 'name'})
+    values = {k: spec(v) if isinstance(v, dict) else v for k, v in said.items()}
+    return Run.of(values.pop('method'), **values)
 
 @functools.lru_cache(4)
 def dataset(spec:Spec, data_root:str):
@@ -173,21 +182,40 @@ def stages(run:Run)->tuple:
     "The run's method as stages."
     return stages_of(methods().build(run.method), run.n_rounds)
 
+def tested_clients(run:Run): # tuple of ids, or None for all
+    "The clients that the run tests: a sample if it asks for one, the same in every round."
+    if not 0 < run.eval_clients < run.n_clients: return None
+    order = stream(run.seed, 'evaluation').permutation(run.n_clients)
+    return tuple(sorted(order[:run.eval_clients].tolist()))
+
 # %% ../../nbs/study/runs.ipynb #9c10bc5c
 def federation(run:Run, data_root=None, device='cpu')->Fed:
     "Data, partition, networks and optimiser of a run, on a device."
     root = str(find_root(data_root))
     data = dataset(run.data, root)
     split = shards(run, data_root)
-    archs = architectures(run.model, data.x.shape[1:], data.n_classes)
+    store = on_device(run.data, root, device)
+    return federation_of(run, store, split.train, split.test, data.x.shape[1:], data.n_classes, device)
+
+def federation_of(
+    run:Run,
+    store:tuple, # images and labels, as `to_store` makes them
+    train:list,  # of each client: its rows of the store
+    test:list,   # the same, for tests
+    shape:tuple, # of an image in the data set
+    n_classes:int,
+    device='cpu',
+)->Fed:
+    "The same with other data."
+    archs = architectures(run.model, shape, n_classes)
     names = list(archs)
     return Fed(
-        on_device(run.data, root, device),
-        split.train,
-        split.test,
+        store,
+        train,
+        test,
         archs,
         [names[i % len(names)] for i in range(run.n_clients)],
-        n_classes=data.n_classes,
+        n_classes=n_classes,
         batch_size=run.batch_size,
         local_epochs=run.local_epochs,
         opt=OPTIMISERS.build(run.optimiser),

@@ -27,6 +27,7 @@ from tqdm import tqdm # a bar of text is seen everywhere
 
 from ..core import Spec
 from ..data.augment import AUGMENTATIONS
+from ..federation.clients import fields_of
 from ..federation.loop import Loop, NonFinite
 from ..federation.rounds import State, begin, one_round
 from ..federation.side_by_side import Barrier
@@ -35,7 +36,8 @@ from .executor_choice import choose_executor, executor_for, fastest
 from .measures import MEASURE_COLUMNS, measure, predictions, provenance
 from .measures import represented, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
-from .runs import Run, check_federation, federation, label, methods, run_id, stages
+from .runs import (
+    Run, check_federation, federation, label, methods, run_id, stages, tested_clients)
 from .sources import changed_since, digest_of, sources, stale_text
 from .store import (
     DamagedRun, Store, checkpoint_progress, load_checkpoint, locked, save_checkpoint)
@@ -62,6 +64,7 @@ def train(
     progress=ignore,   # called with the number of rounds done
     barrier=None,      # of runs that train together
     place=0,           # of this run among them
+    state_memory=math.inf, # bytes of the clients' fields in memory; the rest lies on disk
 )->str: # the run's id
     "Train a run that the store lacks."
     id = run_id(run, data_root)
@@ -73,7 +76,7 @@ def train(
         if time.monotonic() >= deadline: raise OutOfTime(f'run {id} was not begun')
         if noted(): raise Stopped(f'run {id} was not begun')
         found = usable_checkpoint(run, store, id, again)
-        session = Session(run, found, device, data_root, executor, workers, barrier, place)
+        session = Session(run, found, device, data_root, executor, workers, barrier, place, state_memory)
         train_rounds(session, store, id, deadline, every, progress)
         write_result(session, store, id)
     return id
@@ -107,7 +110,8 @@ def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
 # %% ../../nbs/study/training.ipynb #1d697a5b
 class Session:
     "One run in training, between two rounds."
-    def __init__(self, run:Run, found:dict, device, data_root, executor:str, workers:int, barrier, place):
+    def __init__(self, run:Run, found:dict, device, data_root, executor:str, workers:int, barrier, place,
+                 state_memory=math.inf):
         arithmetic(run, device)
         self.run = run
         self.device = device
@@ -121,8 +125,9 @@ class Session:
         self.execute = executor_for(self.fed, self.executor, workers, barrier, place)
         self.modules = sources(run, self.executor)
         self.sources = digest_of(self.modules)
-        if found: self.state, self.rows, self.spent = from_checkpoint(found, device)
-        else: self.state, self.rows, self.spent = begin(self.fed), [], 0.
+        self.who = tested_clients(run)
+        self.state, self.rows, self.spent = begin(self.fed, memory=state_memory), [], 0.
+        if found: self.state, self.rows, self.spent = from_checkpoint(found, device, self.state)
         if found and found.get('sources') != self.sources: self.note_other_sources(found.get('sources'))
         self.start = self.clock()
 
@@ -157,7 +162,7 @@ class Session:
         try: self.state = one_round(self.execute, self.stages, self.state)
         except NonFinite as e: raise FloatingPointError(f'{label(self.run)}: {e}: {self.cause()}') from e
         if self.state.round % self.run.eval_every == 0 or self.finished:
-            self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner)
+            self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner, self.who)
             self.rows += measure(self.execute, self.stages, self.state, self.owner, self.tests)
 
     def to_checkpoint(self)->dict:
@@ -170,7 +175,7 @@ def write_result(session:Session, store:Store, id:str):
     s = session
     arrays = dict(predictions=predictions(s.fed, s.tests))
     rows = s.rows
-    sample = represented(s.execute, s.stages, s.state)
+    sample = represented(s.execute, s.stages, s.state, s.who)
     if sample:
         arrays['representations'] = sample
         rows = rows + separations(s.fed, sample, s.state.round, s.owner)
@@ -186,15 +191,18 @@ def write_result(session:Session, store:Store, id:str):
 # %% ../../nbs/study/training.ipynb #cf8d8350
 def to_checkpoint(state:State, rows:list, seconds:float, executor:str)->dict:
     "The state of a run between two rounds, as tensors and plain values."
-    return dict(vars(state), rows=rows, seconds=seconds, executor=executor)
+    changed = {i: fields_of(c) for i, c in state.clients.changed.items()}
+    return dict(vars(state), clients=changed, rows=rows, seconds=seconds, executor=executor)
 
-def from_checkpoint(found:dict, device)->tuple: # (State, rows, seconds)
+def from_checkpoint(found:dict, device, first:State)->tuple: # (State, rows, seconds)
     "What a checkpoint holds, on a device. Ids, seeds, rounds and training sums always stay on the CPU."
-    def moved(k, v): return v if k in ('id', 'seed', 'round') or k.startswith('train.') else v.to(device)
+    on_cpu = 'id', 'seed', 'round', 'stage'
+    def moved(k, v): return v if k in on_cpu or k.startswith('train.') else v.to(device)
     def placed(fields): return {k: moved(k, v) for k, v in fields.items()}
+    clients = found['clients'] if isinstance(found['clients'], dict) else dict(enumerate(found['clients']))
     state = State(
         round=found['round'],
-        clients=tuple(placed(c) for c in found['clients']),
+        clients=first.clients.replaced({i: placed(c) for i, c in clients.items()}),
         servers={name: placed(s) for name, s in found['servers'].items()},
         up=tuple(found['up']),
         down=tuple(found['down']),
