@@ -324,7 +324,8 @@ def one_run(options)->Run:
         if name in settings: raise ValueError(f'{name} is given twice: leave one out')
         settings[name] = value if name in REGISTERS else parse_value(value)
     for name, value in dict(settings, method=options.method).items():
-        if value == '': raise ValueError(f'{name} is empty: `fedcl list settings` says where names are listed')
+        if value == '':
+            raise ValueError(f'{name} is empty: `fedcl list settings` says where names are listed')
     return Run.of(options.method, **settings)
 
 # %% ../nbs/cli.ipynb #9bb6d813

@@ -99,6 +99,7 @@ PROMISED = {
     'models': {'name', 'settings', 'about'},
     'optimisers': {'name', 'settings', 'about'},
     'executors': {'name', 'settings', 'about', 'experimental'},
+    'settings': {'name', 'default', 'range', 'about'},
 }
 
 

@@ -35,7 +35,9 @@ def own_method(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     def write(text):
         (tmp_path/'own_scaled_module.py').write_text(text)
-        for forget in (sources.module.cache_clear, sources.definitions_of.cache_clear, training.SAID.clear): forget()
+        sources.module.cache_clear()
+        sources.definitions_of.cache_clear()
+        training.SAID_ONCE.clear()
         sys.modules.pop('own_scaled_module', None)
         METHODS.pop('own_scaled', None)
         __import__('importlib').invalidate_caches()
@@ -146,7 +148,8 @@ def test_what_is_committed_stays(quick_runs, tmp_path):
     save_results('fedcosr/fig8', 'quick', one)
     assert path.read_text() == after, 'saved again, nothing changes'
     records = json.loads(path.with_suffix('.json').read_text())
-    assert [r['note'] for r in records] == ['', '', 'of another machine'] and all('sources' in r for r in records)
+    assert [r['note'] for r in records] == ['', '', 'of another machine']
+    assert all('sources' in r for r in records)
 
 
 def test_an_interrupted_reproduce_leaves_a_report(monkeypatch, tmp_path, capsys):
@@ -156,8 +159,8 @@ def test_an_interrupted_reproduce_leaves_a_report(monkeypatch, tmp_path, capsys)
         os.kill(os.getpid(), 15)
         raise Interrupted(15)
     monkeypatch.setattr(cli, 'train_as_asked', interrupted)
-    asked = ['reproduce', 'fedcosr/fig8', '--seeds', '1', '--store', str(tmp_path/'runs'), '--out', str(tmp_path/'out')]
-    assert main(asked) == 143
+    folders = ['--store', str(tmp_path/'runs'), '--out', str(tmp_path/'out')]
+    assert main(['reproduce', 'fedcosr/fig8', '--seeds', '1', *folders]) == 143
     html = (tmp_path/'out'/'index.html').read_text()
     assert 'fedcosr/fig8' in html and 'not executed' in html and 'interrupted before it was executed' in html
     assert 'the same command goes on' in capsys.readouterr().err

@@ -83,8 +83,8 @@ def methods():
 
 # %% ../../nbs/study/runs.ipynb #6bfe6c99
 def resolved(method, settings:dict)->dict: # setting -> value
-    """The values of all settings of a run, defaults filled in. What is unknown, of another type or out of range
-    is refused."""
+    """The values of all settings of a run, defaults filled in. What is unknown, of another type or out of
+    range is refused."""
     load_registers()
     known = {f.name: f for f in fields(Run)}
     for k in settings:

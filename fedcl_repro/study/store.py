@@ -133,8 +133,8 @@ def checkpoint_progress(store:Store, id:str)->tuple: # (rounds, seconds)
 # %% ../../nbs/study/store.ipynb #9aaf2b38
 @contextlib.contextmanager
 def locked(store:Store, id:str):
-    """Whether this process now holds the run. If so, what a killed process half wrote is deleted, and a folder
-    that it was about to replace is put back."""
+    """Whether this process now holds the run. If so, what a killed process half wrote is deleted, and a
+    folder that it was about to replace is put back."""
     store.root.mkdir(parents=True, exist_ok=True)
     with open(store.root / f'{id}.lock', 'w') as f:
         try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
