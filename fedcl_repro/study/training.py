@@ -102,7 +102,9 @@ def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
     found = load_checkpoint(store, id, set_aside=True)
     if found is None: return None
     now = digest_of(sources(run, found['executor']))
-    if len(found['clients']) != run.n_clients or found['round'] > run.n_rounds: why = 'is of another run'
+    clients, n = found['clients'], run.n_clients
+    fits = max(clients, default=-1) < n if isinstance(clients, dict) else len(clients) == n
+    if not fits or found['round'] > run.n_rounds: why = 'is of another run'
     elif again and found.get('sources') != now: why = 'was trained by other code'
     else: return found
     store.set_aside(store.checkpoint(id), why)
