@@ -11,8 +11,8 @@ __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOIN
            'wanted_runs', 'run_verb', 'show_finished', 'notes_of', 'save_rows', 'run_backlog', 'here_of',
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
-           'data_options', 'data_verb', 'data_line', 'report_options', 'report_verb', 'docs_options', 'docs_verb',
-           'flower_options', 'flower_verb', 'bench_options', 'bench_verb', 'entry']
+           'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes', 'report_verb',
+           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -45,11 +45,12 @@ from .study.experiments import runs_of, save_results, why_missing
 from .study.pages import checked_parameters, execute_pages, notebook_of, read_verdicts
 from .study.plan import (
     Here, amount, hours_text, known_timings, measure_rounds, most_first, part_of, plan_record,
-    plan_text, plans_of, standings, to_measure)
+    plan_text, plans_of, records, run_from, standings, to_measure)
 from .study.processes import Interrupted, raise_if_noted, signals_noted
 from .study.runs import REGISTERS, Run, methods, range_of, run_id
+from .study.sources import changed_since, stale_text
 from .study.store import Store, write_text
-from .study.training import cores, train_all
+from .study.training import cores, say_once, train_all
 from .verbs.options import (
     asked_settings, extras_of, extras_options, setting_options, use_as_asked, use_option)
 from .verbs.verb import VERBS
@@ -124,7 +125,8 @@ def described_setting(field)->dict:
 
 def setting_row(name:str, default, allowed)->dict:
     "A setting with its default and range."
-    return dict(name=name, default=default, range=str(allowed or ''), about=setting_text(name, default, allowed))
+    about = setting_text(name, default, allowed)
+    return dict(name=name, default=default, range=str(allowed or ''), about=about)
 
 def setting_text(name:str, default, allowed=None)->str:
     "A setting, its default and its range in a line."
@@ -158,7 +160,7 @@ def list_options(p):
 # %% ../nbs/cli.ipynb #7b16a8ad
 @VERBS.add('list', options=list_options)
 def list_verb(options)->int:
-    """Print a listing, as lines or as JSON. A name is followed by its settings, their defaults and their ranges.
+    """Print a listing, as lines or as JSON: names, their settings, defaults and ranges.
 
     examples:
       fedcl list methods            the methods, and what can be set: --method "fedcosr(gamma=0.5)"
@@ -294,7 +296,8 @@ def tell_problems(outcomes)->int: # how many failed
         which = f'{o.run.method} on {o.run.data}, {o.run.partition}, seed {o.run.seed}'
         print(f'{o.word}: {which}. {o.why}', file=sys.stderr)
     if many:
-        print(f'{waiting[0].word}: {len(waiting)} runs wait. The same command goes on with them.', file=sys.stderr)
+        word = waiting[0].word
+        print(f'{word}: {len(waiting)} runs wait. The same command goes on with them.', file=sys.stderr)
     return sum(o.word == 'failed' for o in outcomes)
 
 # %% ../nbs/cli.ipynb #1d164436
@@ -544,7 +547,8 @@ def total_line(plans:list, device:str)->str:
 def reproduce_options(p):
     "Options of `fedcl reproduce` beside those of all verbs that train."
     training_options(p)
-    p.add_argument('--out', default='report', help='folder of the report; the pages are executed in copies there')
+    out_help = 'folder of the report; the pages are executed in copies there'
+    p.add_argument('--out', default='report', help=out_help)
 
 # %% ../nbs/cli.ipynb #bb1845b7
 @VERBS.add('reproduce', options=reproduce_options)
@@ -651,6 +655,12 @@ def report_options(p):
     add('--readme', action='store_true', help='as without it; older scripts say so')
 
 # %% ../nbs/cli.ipynb #020b4c88
+def committed_changes()->list: # of `changed_since`, one a committed run
+    "How the code has changed since the committed runs were trained."
+    paths = papers_folder().glob('*/results/*.json')
+    found = {about['run']: about for path in paths for about in records(path)}
+    return [changed_since(run_from(about['config']), about) for about in found.values()]
+
 @VERBS.add('report', options=report_options)
 def report_verb(options)->int:
     """Write the pages on verdicts and on speed, the README's findings, and its pictures.
@@ -660,6 +670,7 @@ def report_verb(options)->int:
       fedcl report --print
     """
     from fedcl_repro.status import status_table, write_pictures, written_pages
+    say_once(stale_text(committed_changes(), 'committed'))
     if options.only_print:
         print(status_table())
         return 0

@@ -276,7 +276,7 @@ class Register(dict):
         raise ValueError(f'unknown {self.kind} {name!r}{hint}: choose from {known}')
 
     def resolve(self, spec)->Spec: # a `Spec`, or its text
-        "The spec with all its defaults; refuses unknown settings, and values of another type or out of range."
+        "The spec with all its defaults. Refuses unknown settings, values of another type or out of range."
         if isinstance(spec, str): spec = parse_spec(spec)
         if not isinstance(spec, Spec):
             raise ValueError(f"a {self.kind} is named by a text such as 'name(setting=1)', got {spec!r}")

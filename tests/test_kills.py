@@ -1,7 +1,7 @@
 """Whatever is killed, and whenever: no row is lost, none is doubled, and the same command goes on.
 
-Twenty kills stand in the suite; `pytest -m nightly tests/test_kills.py` makes 200. The processes are forked from this one,
-which has imported everything, so a start costs nothing."""
+Twenty kills stand in the suite; `pytest -m nightly tests/test_kills.py` makes 200. The processes are
+forked from this one, which has imported everything, so a start costs nothing."""
 import json
 import os
 import random
@@ -17,8 +17,8 @@ from fedcl_repro.study.runs import Run, run_id
 from fedcl_repro.study.store import Store, checkpoint_progress
 from fedcl_repro.study.training import train_all
 
-SMALL = dict(n_clients=2, n_rounds=8, batch_size=64, eval_every=4, model='cnn(k=8)', scarcity='all_clients(share=0.05)',
-             partition='dirichlet(concentration=1.0, test_share=0.05)')
+SMALL = dict(n_clients=2, n_rounds=8, batch_size=64, eval_every=4, model='cnn(k=8)',
+             scarcity='all_clients(share=0.05)', partition='dirichlet(concentration=1.0, test_share=0.05)')
 RUNS = [Run.of('fedper', **SMALL, seed=seed) for seed in range(3)]
 IDS = [run_id(r) for r in RUNS]
 SIGNAL = dict(kill=signal.SIGKILL, interrupt=signal.SIGINT, terminate=signal.SIGTERM)
@@ -58,7 +58,7 @@ def command(store, jobs):
     return int(any(o.word != 'done' for o in outcomes))
 
 
-def exit_code(pid, seconds=60):
+def exit_code(pid, seconds=600):
     "How a process ended; minus the signal that ended it."
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -80,7 +80,7 @@ def gone(pid):
     except OSError: return True
 
 
-def wait_for(holds, seconds=30):
+def wait_for(holds, seconds=300):
     "Whether it holds at last."
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -155,12 +155,14 @@ def check_whole(store, wanted):
     assert sorted(left) == sorted(IDS), left
 
 
-def code_cell(source): return dict(cell_type='code', execution_count=None, id='a', metadata={}, outputs=[], source=source)
+def code_cell(source):
+    return dict(cell_type='code', execution_count=None, id='a', metadata={}, outputs=[], source=source)
 
 
 def toy_page(folder, name):
     "A notebook that says when it is executed."
-    source = f'import time\nopen({str(folder/name)!r}, "a").write("begun ")\ntime.sleep(.2)\nprint("finished")'
+    begun = f'open({str(folder/name)!r}, "a").write("begun ")'
+    source = f'import time\n{begun}\ntime.sleep(.2)\nprint("finished")'
     kernel = dict(name='python3', display_name='python3', language='python')
     path = folder/f'{name}.ipynb'
     path.write_text(json.dumps(dict(cells=[code_cell(source)], metadata=dict(kernelspec=kernel), nbformat=4,
@@ -169,8 +171,9 @@ def toy_page(folder, name):
 
 
 def page_kills(tmp_path, n):
-    "Kill workers that execute pages; every page is executed to its end, and every row of the report is there."
-    pages.execute_page('fedcosr/fig8', str(toy_page(tmp_path, 'first')), str(tmp_path/'out.ipynb'), {}) # imports all
+    "Kill workers that execute pages; every page is executed to its end, and has its row of the report."
+    first = str(toy_page(tmp_path, 'first'))
+    pages.execute_page('fedcosr/fig8', first, str(tmp_path/'out.ipynb'), {}) # imports all
     names = ['fedcosr/table2', 'fedcosr/fig8', 'mapl/fig4']
     for k in range(n):
         folder = tmp_path/f'pages{k}'

@@ -101,6 +101,7 @@ PROMISED = {
     'shifts': {'name', 'settings', 'about'},
     'metrics': {'name', 'settings', 'about'},
     'executors': {'name', 'settings', 'about', 'experimental'},
+    'settings': {'name', 'default', 'range', 'about'},
 }
 
 

@@ -214,7 +214,8 @@ AWAY = 'move it elsewhere, and it will be made anew from the original'
 @contextmanager
 def open_archive(path:Path):
     "The archive, for reading; whatever goes wrong inside becomes a `DamagedData` that says what to do."
-    unreadable = zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError, MemoryError
+    unreadable = zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError
+    unreadable += NotImplementedError, MemoryError
     if not path.is_file(): raise DamagedData(f'{path} is no file: {AWAY}')
     try:
         with zipfile.ZipFile(path) as z: yield z
@@ -242,7 +243,7 @@ def array_summary(z:zipfile.ZipFile, path:Path, shape:tuple)->dict: # n_train, n
         with z.open(infos[k]) as f: array_shape, _, dtype = read_head(f)
         heads[k] = array_shape, dtype
         promised = math.prod(array_shape) * dtype.itemsize
-        if promised > infos[k].file_size:
+        if promised > infos[k].file_size and not dtype.hasobject:
             raise DamagedData(f'{path} promises {promised} bytes of {k} and has {infos[k].file_size}: {AWAY}')
     wrong = mismatch(heads, shape)
     if wrong: raise DamagedData(f'{path} {wrong}: {AWAY}')
@@ -277,7 +278,8 @@ def check_labels(where, y:np.ndarray, n_classes:int)->np.ndarray:
     "The labels as int64, if all of them are classes."
     y = y.astype(np.int64)
     if len(y) and not 0 <= y.min() <= y.max() < n_classes:
-        raise DamagedData(f'{where} holds labels from {y.min()} to {y.max()}, expected 0 to {n_classes-1}: {AWAY}')
+        found = f'labels from {y.min()} to {y.max()}'
+        raise DamagedData(f'{where} holds {found}, expected 0 to {n_classes-1}: {AWAY}')
     return y
 
 # %% ../../nbs/data/datasets.ipynb #78e194fb

@@ -29,7 +29,8 @@ class FedData:
     "The data half of a federation: all images once, and each client's rows of them."
     def put_data(self, store:tuple, train:list, test:list):
         def on_device(rows): return [torch.as_tensor(r, dtype=torch.long).to(self.device) for r in rows]
-        train, test = (checked_rows(rows, len(store[1]), part) for part, rows in (('train', train), ('test', test)))
+        n = len(store[1])
+        train, test = checked_rows(train, n, 'train'), checked_rows(test, n, 'test')
         self.x, self.y = (t.to(self.device) for t in store)
         self.rows = dict(train=on_device(train), test=on_device(test))
         self.sizes = [len(r) for r in train]
@@ -101,8 +102,8 @@ class Fed(FedData, FedNetworks):
         device='cpu',
         dtype=torch.float32): # bfloat16: products are made in it, weights and images stay in float32
         check_settings(buffers, participation, beginning)
-        for name, number in dict(batch_size=batch_size, local_epochs=local_epochs, n_classes=n_classes).items():
-            check_value(name, number, 1, COUNT)
+        counts = dict(batch_size=batch_size, local_epochs=local_epochs, n_classes=n_classes)
+        for name, number in counts.items(): check_value(name, number, 1, COUNT)
         check_store(store, n_classes)
         check_clients(train, test, arch, archs)
         self.mixed = dtype == torch.bfloat16
@@ -144,7 +145,8 @@ def check_settings(buffers:str, participation:float, beginning:str):
 # %% ../../nbs/federation/federation.ipynb #f00d2002
 def check_store(store, n_classes:int):
     "Refuse images and labels that are not what a federation takes."
-    if not (isinstance(store, (tuple, list)) and len(store) == 2 and all(isinstance(t, Tensor) for t in store)):
+    is_pair = isinstance(store, (tuple, list)) and len(store) == 2
+    if not (is_pair and all(isinstance(t, Tensor) for t in store)):
         raise ValueError(f'the store is a pair of tensors, images and labels, got {kind_of_value(store)}')
     x, y = store
     if len(x) != len(y): raise ValueError(f'{len(x)} images but {len(y)} labels: give each image one label')
@@ -163,7 +165,8 @@ def check_images(x:Tensor):
     if not x.is_floating_point():
         raise ValueError(f'images are bytes (uint8) or floats in [-1, 1], got {x.dtype}: convert them')
     least, most = x.min().item(), x.max().item()
-    if not (math.isfinite(least) and math.isfinite(most)): raise ValueError('some images have values that are not finite')
+    if not (math.isfinite(least) and math.isfinite(most)):
+        raise ValueError('some images have values that are not finite')
     if x.ndim == 4 and not -1 <= least < 0 < most <= 1:
         raise ValueError(f'images of floats must lie in [-1, 1] around 0, got {least:g} to {most:g}: '
                          'scale them, or give bytes from 0 to 255')
@@ -175,7 +178,7 @@ def kind_of_value(value)->str:
     return type(value).__name__ + many
 
 def checked_rows(rows, n:int, part:str)->list: # of arrays of row numbers
-    "Each client's rows of a store of n; refuses rows that are not there. A mask of n truths stands for its rows."
+    "Each client's rows of a store of n; refuses rows that are not there. A mask stands for its rows."
     found = []
     for i, r in enumerate(rows):
         r = np.asarray(r.cpu() if isinstance(r, Tensor) else r)
@@ -183,7 +186,8 @@ def checked_rows(rows, n:int, part:str)->list: # of arrays of row numbers
         if r.dtype == bool and r.shape == (n,): r = np.flatnonzero(r)
         if r.size == 0: r = r.astype(np.int64).reshape(-1)
         if r.ndim != 1 or r.dtype.kind not in 'iu':
-            raise ValueError(f'{whose} must be whole numbers (k,) or a mask ({n},), got {r.dtype}{list(r.shape)}')
+            expected = f'must be whole numbers (k,) or a mask ({n},)'
+            raise ValueError(f'{whose} {expected}, got {r.dtype}{list(r.shape)}')
         if r.size and not 0 <= r.min() <= r.max() < n:
             raise ValueError(f'{whose} go from {r.min()} to {r.max()}, the store has rows 0 to {n - 1}')
         found.append(r.astype(np.int64))
@@ -193,12 +197,15 @@ def check_clients(train, test, arch, archs:dict):
     "Refuse a federation without clients or networks, or lists of different lengths."
     if not len(train): raise ValueError('a federation needs at least one client, got none')
     if len(test) != len(train):
-        raise ValueError(f'{len(train)} clients have training rows but {len(test)} test rows: give each client both')
-    if not archs: raise ValueError('a federation needs at least one architecture: give {name: function that builds it}')
+        raise ValueError(f'{len(train)} clients have training rows but {len(test)} test rows: '
+                         'give each client both')
+    if not archs:
+        raise ValueError('a federation needs at least one architecture: give {name: function that builds it}')
     if arch is None: return
     unknown = sorted({a for a in arch if a not in archs}, key=str)
     if unknown: raise ValueError(f'unknown architecture {unknown[0]!r}: choose from {", ".join(archs)}')
-    if len(arch) != len(train): raise ValueError(f'{len(train)} clients but {len(arch)} architectures: name one for each')
+    if len(arch) != len(train):
+        raise ValueError(f'{len(train)} clients but {len(arch)} architectures: name one for each')
 
 # %% ../../nbs/federation/federation.ipynb #5371cfd8
 def initial(build:Callable, seed:int, dtype, *who)->tuple[nn.Module,dict,set]:

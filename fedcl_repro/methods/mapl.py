@@ -166,7 +166,8 @@ def mapl_stages(
     needs='proj views')
 def mapl(
     *,
-    preset:OneOf(*LOSS_PRESETS)='code', contrast=True, prototypes=True, uniform=True, views:COUNT=2, # the loss
+    preset:OneOf(*LOSS_PRESETS)='code',
+    contrast=True, prototypes=True, uniform=True, views:COUNT=2, # the loss
     warmup=100, graph=True, similarity=True, confidence=True, norm:COUNT=2, steps:COUNT=1, # the graph
     edges:OneOf(*EDGES)='everyone', drop_edges=False, # who reads whom
 ):

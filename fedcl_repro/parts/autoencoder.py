@@ -12,7 +12,7 @@ import torch.nn as nn
 
 from ..core import COUNT, OneOf
 from .models import MODELS, Head
-from .resnet import NORMS, RESNETS, VGG16, conv_norm, mlp, norm_layer
+from .resnet import NORM_NAMES, RESNETS, VGG16, conv_norm, mlp, norm_layer
 from .resnet import pooled_features, residual_stages
 from .twin_norm import Twins
 
@@ -124,7 +124,7 @@ def mfcl_model(
     *,
     kind:OneOf('resnet18', 'resnet50', 'vgg16', 'small')='resnet18',
     cut:COUNT=2,        # layers of the client
-    norm:NORMS='tn',    # of client module and decoder
+    norm:NORM_NAMES='tn',    # of client module and decoder
     per_group:COUNT=16, # channels a group of the norm
     pool=False,         # whether the client module ends in a pooling
     width:COUNT=64,     # channels of the first layer

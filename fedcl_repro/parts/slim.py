@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core import COUNT, OneOf, Range
 from .autoencoder import REST_OF, client_module, layers
 from .models import DROPOUT, MODELS, Head, side_after_stages
-from .resnet import NORMS, norm_layer
+from .resnet import NORM_NAMES, norm_layer
 
 # %% ../../nbs/parts/slim.ipynb #33560450
 def narrowed(width:int, rate:float)->int:
@@ -100,7 +100,7 @@ def split_resnet(
     *,
     kind:OneOf('resnet18', 'resnet50', 'vgg16', 'small')='resnet18',
     cut:COUNT=2,        # layers of the client
-    norm:NORMS='bn',    # of the client's part
+    norm:NORM_NAMES='bn',    # of the client's part
     per_group:COUNT=16, # channels a group of that norm
     width:COUNT=64,     # channels of the first layer
 ):

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'experiments', 'runs_of', 'matrix', 'Page', 'has_data',
            'why_missing', 'papers_folder', 'in_package', 'default_store', 'committed_path', 'maps_path', 'save_results',
-           'kept_records', 'place_of', 'with_kept', 'committed_rows', 'curve_means', 'run_records', 'committed_runs',
-           'config_key', 'committed', 'committed_maps', 'committed_note', 'committed_verdicts', 'verdicts_alone',
-           'belonging', 'nothing_more', 'claims_page', 'claims_of']
+           'kept_records', 'record_place', 'with_kept_rows', 'committed_rows', 'curve_means', 'run_records',
+           'committed_runs', 'config_key', 'committed', 'committed_maps', 'committed_note', 'committed_verdicts',
+           'verdicts_alone', 'belonging', 'nothing_more', 'claims_page', 'claims_of']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import io
@@ -158,11 +158,11 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     records = run_records(rows, store, notes or {})
     kept = kept_records(path, records)
     ids = [about['run'] for about in kept]
-    write_text(path, with_kept(path, committed_rows(rows, about['tables']), ids))
+    write_text(path, with_kept_rows(path, committed_rows(rows, about['tables']), ids))
     if about['maps']:
         maps = maps_of(runs, store, data_root).round(5)
-        write_text(maps_path(path), with_kept(maps_path(path), maps, ids))
-    records = sorted(kept + records, key=place_of(name, profile))
+        write_text(maps_path(path), with_kept_rows(maps_path(path), maps, ids))
+    records = sorted(kept + records, key=record_place(name, profile))
     write_text(path.with_suffix('.json'), json.dumps(records, indent=1))
     return path
 
@@ -173,13 +173,13 @@ def kept_records(path:Path, records:list)->list: # of dicts
     committed = json.loads(path.with_suffix('.json').read_text())
     return [about for about in committed if config_key(about['config']) not in new]
 
-def place_of(name:str, profile:str): # (record) -> number
+def record_place(name:str, profile:str): # (record) -> number
     "The place of a committed run among those of an experiment; runs that it no longer names come last."
     places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
     def place(about): return places.get(config_key(about['config']), len(places))
     return place
 
-def with_kept(path:Path, table:pd.DataFrame, ids:list)->str: # CSV
+def with_kept_rows(path:Path, table:pd.DataFrame, ids:list)->str: # CSV
     "A table as text, with the committed rows of these runs as they are."
     text = table.to_csv(index=False)
     if not (ids and path.exists()): return text

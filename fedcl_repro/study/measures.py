@@ -179,8 +179,8 @@ def git(*args)->str:
 
 @functools.cache
 def state_of_sources()->dict: # commit: or None; dirty: whether a tracked file of the package was changed
-    """What git knows of the package when this process begins to train. A repository that only surrounds it, such as one
-    in which a virtual environment lies, knows nothing of it."""
+    """What git knows of the package when this process begins to train. A repository that only surrounds it,
+    such as one in which a virtual environment lies, knows nothing of it."""
     if not git('ls-files', '--', '__init__.py'): return dict(commit=None, dirty=False)
     changed = git('status', '--porcelain', '--untracked-files=no', '--', '.')
     return dict(commit=git('rev-parse', 'HEAD') or None, dirty=bool(changed))

@@ -124,8 +124,8 @@ def execute_pages(
     parameters:dict, # of all pages, beside the profile
     jobs:int,        # pages at a time
 )->list:             # rows of the report, in the order of the names
-    """Execute pages in processes of their own. One that fails does not stop the rest, one whose process is killed is
-    tried once more, and after a signal no other is begun."""
+    """Execute pages in processes of their own. One that fails does not stop the rest, one whose process is
+    killed is tried once more, and after a signal no other is begun."""
     os.environ.setdefault('JUPYTER_PLATFORM_DIRS', '1')
     parameters = dict(profile=profile, **parameters)
     todo = {name: checked_parameters(notebook_of(name), parameters) for name in names}
@@ -143,7 +143,8 @@ def do_pages(tasks:dict, jobs:int)->dict: # name -> row of the report, or `Died`
         def told(name, status):
             bar.set_postfix_str(f'{name}: {status}', refresh=False)
             bar.update()
-        def died(name, code): bar.write(f'{name}: its process died (exit code {code}) and is tried again at the end')
+        def died(name, code):
+            bar.write(f'{name}: its process died (exit code {code}) and is tried again at the end')
         return Crew(tasks, jobs, partial(page_worker, jobs), told, died).run()
 
 def page_task(name:str, notebook:str, out:str, parameters:dict, tell)->dict: # a row of the report

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SIGNALS', 'NOTED', 'START', 'Interrupted', 'noted', 'signal_name', 'note', 'signals_noted', 'raise_if_noted',
-           'with_parent', 'note_sigterm', 'quiet_worker', 'serve', 'Worker', 'Died', 'Crew']
+           'with_parent', 'note_sigterm', 'quiet_worker', 'serve', 'WorkerProcess', 'Died', 'Workers', 'Tasks', 'Crew']
 
 # %% ../../nbs/study/processes.ipynb #6ed96812
 import contextlib
@@ -39,7 +39,7 @@ def note(number:int, frame):
 # %% ../../nbs/study/processes.ipynb #418d25cc
 @contextlib.contextmanager
 def signals_noted():
-    "Note SIGINT and SIGTERM meanwhile. Inside another such block, or outside the main thread, nothing changes."
+    "Note SIGINT and SIGTERM meanwhile. In another such block, or in another thread, nothing changes."
     outer = signal.getsignal(signal.SIGINT) is note
     if outer or threading.current_thread() is not threading.main_thread():
         yield
@@ -85,7 +85,7 @@ def serve(pipe, prepare):
 # %% ../../nbs/study/processes.ipynb #c6f7c4e0
 START = 'spawn' # how a process begins: with nothing of this one
 
-class Worker:
+class WorkerProcess:
     "A process with a pipe, and the key of its task."
     def __init__(self, prepare):
         context = multiprocessing.get_context(START)
@@ -118,21 +118,63 @@ class Died:
         return (f'its process {how} twice, the second time with no other beside it. SIGKILL often means that '
                 'memory was short: free some, or take a smaller model, fewer clients or smaller batches')
 
-# %% ../../nbs/study/processes.ipynb #f9b2b7fa
-class Crew:
-    "Worker processes, and the tasks that they do."
+# %% ../../nbs/study/processes.ipynb #f00d3001
+class Workers:
+    "WorkerProcess processes, busy or idle."
+    def __init__(self, prepare):
+        self.prepare = prepare # what a process begins with
+        self.workers = []
+
+    def busy(self)->list: return [w for w in self.workers if w.key is not None]
+
+    def idle(self)->WorkerProcess:
+        "A process that has nothing to do, perhaps a new one."
+        for w in self.workers:
+            if w.key is None: return w
+        self.workers.append(WorkerProcess(self.prepare))
+        return self.workers[-1]
+
+    def close(self):
+        "End all processes; one that is still busy is not waited for."
+        for w in self.workers:
+            if w.key is not None: w.process.kill()
+            else: w.give(None, None) # no more tasks
+        for w in self.workers:
+            w.process.join()
+            w.pipe.close()
+
+# %% ../../nbs/study/processes.ipynb #f00d3002
+class Tasks(Workers):
+    "Tasks, and who does them."
     def __init__(self, tasks:dict, n:int, prepare=quiet_worker, told=print, died=print):
+        super().__init__(prepare)
         self.tasks = tasks         # key -> (function, args)
         self.n = n                 # processes
-        self.prepare = prepare     # what a process begins with
         self.told = told           # called with (key, what) when a task tells something
         self.died = died           # called with (key, exit code) when a task is to be tried again
         self.waiting = list(tasks) # keys
         self.again = []            # of those, whose process died; each is tried with no other beside it
         self.once = set()          # keys of tasks whose process died
-        self.results, self.workers = {}, []
+        self.results = {}
         self.stopping = False
 
+    def ready(self)->list:
+        "The keys of the tasks that begin now."
+        if not self.waiting and self.again and not self.busy(): return [self.again.pop(0)]
+        free = self.n - len(self.busy())
+        now, self.waiting = self.waiting[:free], self.waiting[free:]
+        return now
+
+    def stop(self):
+        "Begin nothing more, and let every worker stop where it can go on."
+        if self.stopping: return
+        self.stopping = True
+        self.waiting, self.again = [], []
+        for w in self.busy(): w.process.terminate()
+
+# %% ../../nbs/study/processes.ipynb #f00d3003
+class Crew(Tasks):
+    "WorkerProcess processes that do all tasks."
     def run(self)->dict: # key -> result or `Died`; a task that a signal kept from being done is missing
         "Do all tasks."
         try:
@@ -142,22 +184,6 @@ class Crew:
                 for pipe in wait_for([w.pipe for w in self.workers], .2): self.hear(pipe)
         finally: self.close()
         return self.results
-
-    def busy(self)->list: return [w for w in self.workers if w.key is not None]
-
-    def ready(self)->list:
-        "The keys of the tasks that begin now."
-        if not self.waiting and self.again and not self.busy(): return [self.again.pop(0)]
-        free = self.n - len(self.busy())
-        now, self.waiting = self.waiting[:free], self.waiting[free:]
-        return now
-
-    def idle(self)->Worker:
-        "A process that has nothing to do, perhaps a new one."
-        for w in self.workers:
-            if w.key is None: return w
-        self.workers.append(Worker(self.prepare))
-        return self.workers[-1]
 
     def hear(self, pipe):
         "Take a message of a worker, or its death."
@@ -169,7 +195,7 @@ class Crew:
             self.results[worker.key] = what
             worker.key = None
 
-    def bury(self, worker:Worker, code:int):
+    def bury(self, worker:WorkerProcess, code:int):
         "Go on without a worker."
         self.workers.remove(worker)
         key = worker.key
@@ -180,19 +206,3 @@ class Crew:
         self.once.add(key)
         self.again.append(key)
         self.died(key, code)
-
-    def stop(self):
-        "Begin nothing more, and let every worker stop where it can go on."
-        if self.stopping: return
-        self.stopping = True
-        self.waiting, self.again = [], []
-        for w in self.busy(): w.process.terminate()
-
-    def close(self):
-        "End all processes; one that is still busy is not waited for."
-        for w in self.workers:
-            if w.key is not None: w.process.kill()
-            else: w.give(None, None) # no more tasks
-        for w in self.workers:
-            w.process.join()
-            w.pipe.close()

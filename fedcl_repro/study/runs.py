@@ -94,8 +94,8 @@ def methods():
 
 # %% ../../nbs/study/runs.ipynb #6bfe6c99
 def resolved(method, settings:dict)->dict: # setting -> value
-    """The values of all settings of a run, defaults filled in. What is unknown, of another type or out of range is
-    refused."""
+    """The values of all settings of a run, defaults filled in. What is unknown, of another type or out of
+    range is refused."""
     load_registers()
     known = {f.name: f for f in fields(Run)}
     for k in settings:
@@ -289,4 +289,4 @@ def check_federation(run:Run, data_root=None):
     for build in architectures(run.model, data.x.shape[1:], data.n_classes).values():
         try:
             with torch.device('meta'): build() # shapes alone, no weights
-        except (NotImplementedError, RuntimeError): continue # a network that wants weights says so in training
+        except (NotImplementedError, RuntimeError): continue # it wants weights, and says so in training

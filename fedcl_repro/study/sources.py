@@ -29,12 +29,14 @@ def canonical(node): # nested lists, the same in every version of Python
     if isinstance(node, list): return [canonical(n) for n in node if not is_docstring(n)]
     if not isinstance(node, ast.AST): return repr(node)
     fields = {k: v for k, v in ast.iter_fields(node) if k not in WORDS and v not in (None, [])}
-    if 'decorator_list' in fields: fields['decorator_list'] = [d for d in node.decorator_list if not is_entry(d)]
+    if 'decorator_list' in fields:
+        fields['decorator_list'] = [d for d in node.decorator_list if not is_entry(d)]
     return [type(node).__name__, *([k, canonical(v)] for k, v in sorted(fields.items()) if v != [])]
 
 def is_docstring(node)->bool:
     "Whether a statement is a text alone."
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 def is_entry(decorator)->bool:
     "Whether a decorator enters a function in a register: `@METHODS.add('fedavg', ...)`."
@@ -176,15 +178,19 @@ def known_executor(about:dict)->str:
     load_registers()
     return about['executor'] if about.get('executor') in EXECUTORS else 'loop'
 
-def stale_text(changes:list)->str: # of `changed_since`, one a run; empty: all is well
-    "What to say of finished runs before their rows are used: nothing, a sentence, or two."
+def stale_text(
+    changes:list,    # of `changed_since`, one a run
+    what='finished',
+)->str:              # empty: all is well
+    "What to say of finished or committed runs before their rows are used: nothing, a sentence, or two."
     changed = [c for c in changes if c]
     unknown = sum(c is None for c in changes)
     said = []
     if changed:
         modules = sorted({m for c in changed for m in c})
         named = ', '.join(modules[:4]) + (f' and {len(modules) - 4} more' if len(modules) > 4 else '')
-        said.append(f'{len(changed)} finished: trained by other code, for since then {named} changed. '
+        said.append(f'{len(changed)} {what}: trained by other code, for since then {named} changed. '
                     'The rows are used; --retrain trains them anew.')
-    if unknown: said.append(f'{unknown} finished: trained before digests were kept, by the code of their commit.')
+    if unknown:
+        said.append(f'{unknown} {what}: trained before digests were kept, by the code of their commit.')
     return ' '.join(said)

@@ -104,7 +104,8 @@ def save_checkpoint(store:Store, id:str, content:dict):
         with atomic_write(store.checkpoint(id)) as new: torch.save(content, new)
     except (OSError, RuntimeError) as e: warnings.warn(f'no checkpoint of run {id}: {e}')
 
-CONTENT = dict(round=int, clients=(dict, tuple), servers=dict, up=tuple, down=tuple, rows=list, seconds=float, executor=str)
+CONTENT = dict(
+    round=int, clients=(dict, tuple), servers=dict, up=tuple, down=tuple, rows=list, seconds=float, executor=str)
 
 def load_checkpoint(store:Store, id:str, set_aside=False): # dict, or None
     "The last checkpoint of a run, its tensors on the CPU; None if there is none that can be used."
@@ -117,7 +118,8 @@ def load_checkpoint(store:Store, id:str, set_aside=False): # dict, or None
 
 def read_checkpoint(path:Path, id:str, **options)->dict:
     "What a checkpoint holds; an error if it does not fit."
-    found = torch.load(path, weights_only=True, map_location='cpu', **options) # its own device may be missing here
+    # on the CPU, for its own device may be missing here
+    found = torch.load(path, weights_only=True, map_location='cpu', **options)
     if not isinstance(found, dict): raise ValueError(f'it holds a {type(found).__name__}')
     wrong = [k for k, kind in CONTENT.items() if not isinstance(found.get(k), kind)]
     if wrong: raise ValueError(f"it has no {', '.join(wrong)}")
@@ -135,8 +137,8 @@ def checkpoint_progress(store:Store, id:str)->tuple: # (rounds, seconds)
 # %% ../../nbs/study/store.ipynb #9aaf2b38
 @contextlib.contextmanager
 def locked(store:Store, id:str):
-    """Whether this process now holds the run. If so, what a killed process half wrote is deleted, and a folder that it
-    was about to replace is put back."""
+    """Whether this process now holds the run. If so, what a killed process half wrote is deleted, and a
+    folder that it was about to replace is put back."""
     store.root.mkdir(parents=True, exist_ok=True)
     with open(store.root / f'{id}.lock', 'w') as f:
         try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
