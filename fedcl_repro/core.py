@@ -5,7 +5,8 @@ name, and files that are written all at once"""
 
 # %% auto #0
 __all__ = ['REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value', 'parse_spec', 'Entry', 'Attribute', 'explain',
-           'checked_about', 'check_type', 'load_all', 'Register', 'write_error', 'atomic_write', 'write_text']
+           'checked_about', 'check_type', 'load_all', 'as_today', 'as_recorded', 'Register', 'write_error',
+           'atomic_write', 'write_text']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -167,6 +168,25 @@ def load_all(*packages:str):
         folders = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(folders, package + '.'): importlib.import_module(module.name)
 
+# %% ../nbs/core.ipynb #1d435673
+def as_today(settings:dict, formerly:dict)->dict:
+    "Settings, those with a former name replaced by what they are called today."
+    found = {k: v for k, v in settings.items() if k not in formerly}
+    for k in settings.keys() & formerly.keys():
+        if settings[k] not in formerly[k]:
+            known = ', '.join(map(repr, formerly[k]))
+            raise ValueError(f'the former setting {k!r} was one of {known}, got {settings[k]!r}')
+        found |= formerly[k][settings[k]]
+    return found
+
+def as_recorded(settings:dict, formerly:dict)->dict:
+    "Settings under the names they had first, where these can say it."
+    for old, values in formerly.items():
+        for value, today in values.items():
+            if any(settings.get(k) != v for k, v in today.items()): continue
+            return {k: v for k, v in settings.items() if k not in today} | {old: value}
+    return settings
+
 # %% ../nbs/core.ipynb #dc4ffe7e
 class Register(dict):
     "The entries of one kind of thing by name; an unknown name is an error that lists the known ones."
@@ -205,13 +225,14 @@ class Register(dict):
     def resolve(self, spec)->Spec: # a `Spec`, or its text
         "The spec with all its defaults; refuses unknown settings and values of another type."
         if isinstance(spec, str): spec = parse_spec(spec)
-        defaults = self[spec.name].settings
-        for k, value in spec.settings:
+        defaults, formerly = self[spec.name].settings, self[spec.name].about.get('formerly', {})
+        given = as_today(dict(spec.settings), formerly)
+        for k, value in given.items():
             if k not in defaults:
                 known = ', '.join(defaults) or 'none'
                 raise ValueError(f'{self.kind} {spec.name!r} has no setting {k!r}: it knows {known}')
             check_type(f'{self.kind} {spec.name!r}: {k}', value, defaults[k])
-        return Spec.of(spec.name, **{**defaults, **dict(spec.settings)})
+        return Spec.of(spec.name, **defaults | given)
 
     def build(self, spec, *args):
         "Call the function that the spec names, with these arguments and the spec's settings."

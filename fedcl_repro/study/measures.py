@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['MEASURE_COLUMNS', 'measure', 'last_method', 'row', 'scores_by_moment', 'score_rows', 'training_rows', 'traffic_rows',
-           'predictions', 'sampled', 'by_body', 'represented', 'silhouette', 'separations', 'git', 'provenance']
+           'predictions', 'sampled', 'by_body', 'represented', 'silhouette', 'separations', 'examined', 'git',
+           'provenance']
 
 # %% ../../nbs/study/measures.ipynb #30feaabd
 import math
@@ -45,7 +46,7 @@ def row(round:int, metric:str, value:float, n:int, *, client:int, owner:str, mom
 # %% ../../nbs/study/measures.ipynb #9327f6a3
 def scores_by_moment(execute, stages:tuple, state:State, owner:str)->dict: # moment -> scores of the clients
     "Tests of the clients at each moment that counts."
-    one_model = owner == 'shared' and execute.fed.one_test
+    one_model = owner == 'shared' and execute.fed.one_test and execute.fed.buffers != 'local'
     who = (0,) if one_model else None
     moments = ['merged']
     if not (one_model or last_method(stages, state).represent): moments.append('trained')
@@ -146,6 +147,15 @@ def separations(fed, sample:dict, r:int, owner:str)->list: # of rows
     )
     about = dict(client=-1, owner=owner, moment='merged', split='test')
     return [row(r, k, v, len(sample['y']), **about) for k, v in found.items() if not math.isnan(v)]
+
+# %% ../../nbs/study/measures.ipynb #128db15f
+def examined(execute, stages:tuple, state:State, owner:str)->list: # of rows
+    "What the method itself finds out about the first client's model after the last round."
+    method, clients = clients_at(execute, stages, state, 'merged', (0,))
+    if not method.examine: return []
+    about = dict(client=-1, owner=owner, moment='merged', split='test')
+    found = method.examine(execute, clients[0])
+    return [row(state.round, name, value, n, **about) for name, (value, n) in found.items()]
 
 # %% ../../nbs/study/measures.ipynb #01fae311
 def git(*args)->str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from ..core import Spec, check_type, load_all
+from ..core import Spec, as_recorded, check_type, load_all
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.partition import PARTITIONS, SCARCITIES, partition
@@ -148,6 +148,8 @@ def check_needs(run:Run):
 def config(run:Run)->dict: # plain JSON
     "The record as nested plain values."
     values = {f.name: getattr(run, f.name) for f in fields(run)}
+    formerly = methods()[run.method.name].about['formerly']
+    values['method'] = Spec.of(run.method.name, **as_recorded(dict(run.method.settings), formerly))
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
 @functools.lru_cache(4)

@@ -36,7 +36,7 @@ from ..federation.rounds import State, begin, one_round
 from ..federation.side_by_side import Barrier
 from ..parts.models import MODELS
 from .executor_choice import choose_executor, executor_for, fastest
-from .measures import MEASURE_COLUMNS, measure, predictions, provenance
+from .measures import MEASURE_COLUMNS, examined, measure, predictions, provenance
 from .measures import represented, separations, silhouette, scores_by_moment
 from .runs import Run, federation, label, methods, run_id, stages
 from .store import Store, load_checkpoint, locked, save_checkpoint
@@ -137,6 +137,7 @@ def write_result(session:Session, store:Store, id:str):
     if sample:
         arrays['representations'] = sample
         rows = rows + separations(s.fed, sample, s.state.round, s.owner)
+    rows = rows + examined(s.execute, s.stages, s.state, s.owner)
     about = provenance(s.run, s.data_root, s.device, s.seconds())
     about['executor'] = s.executor
     about['together'] = getattr(s.execute, 'company', 1)
