@@ -24,10 +24,11 @@ from .training import cores, with_parent
 
 # %% ../../nbs/study/pages.ipynb #8ff40238
 def papermill_error(notebook:str, out:str, parameters:dict)->str: # empty if all cells ran
-    "Execute a notebook with papermill; the error that stopped it, as text."
+    "Execute a notebook with papermill, in this process; the error that stopped it, as text."
     warnings.filterwarnings('ignore')
     logging.getLogger('papermill').setLevel(logging.ERROR)
     import papermill
+    from fedcl_repro.study import in_process # registers the engine
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     try:
         papermill.execute_notebook(
@@ -37,7 +38,7 @@ def papermill_error(notebook:str, out:str, parameters:dict)->str: # empty if all
             progress_bar=False,
             log_output=False,
             cwd=os.getcwd(),
-            extra_arguments=['--IPKernelApp.log_level=50'], # the kernel keeps its own messages to itself
+            engine_name=in_process.ENGINE,
         )
     except papermill.PapermillExecutionError as e:
         return f'{e.ename}: {e.evalue}'
