@@ -223,9 +223,9 @@ def floor_title(run)->str:
     "What is tested where phase 2 has no part in it; empty for a run that is no floor."
     probe = dict(run.method.settings)['probe']
     if probe == 'pixels': return 'floor: 8x8 thumbnails'
-    norm = norm_title(run)
-    trained = dict(run.optimiser.settings)['lr'] > 0
-    return '' if probe != 'enc' else f'floor: encoder after phase 1, {norm}' if trained else 'floor: random encoder'
+    if probe != 'enc': return ''
+    if dict(run.optimiser.settings)['lr'] == 0: return 'floor: random encoder'
+    return f'floor: encoder after phase 1, {norm_title(run)}'
 
 def norm_title(run)->str: # 'TN'; 'TN as in Table 18'
     norm = dict(run.model.settings).get('norm', 'tn')
@@ -243,7 +243,8 @@ def mfcl_title(run)->str:
     elif s['positives'] == 'across': title += ', across'
     if run.buffers == 'local': title += ', local statistics'
     if s['probe_on'] == 'received': title += ', fitted to what was received'
-    return title
+    if s['probe'] == 'chi': title += ', before the projection'
+    return title + (', untrained rServer' if run.n_rounds == s['phase1'] + 1 else '')
 
 # %% ../../nbs/methods/mfcl.ipynb #f946e9ab
 POSITIVES, PROBED_ON = tuple(ENCODINGS), ('own', 'received')
