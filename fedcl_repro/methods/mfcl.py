@@ -8,7 +8,7 @@ __all__ = ['AUTOENCODER', 'RSERVER', 'ENCODINGS', 'POOLED', 'READING_TITLES', 'P
            'encode_views', 'ask_owners', 'pairs_of_epoch', 'ask_views', 'server_batches', 'rserver_loss', 'holding',
            'train_rserver', 'start_rserver', 'no_reply', 'deploy_rserver', 'representation_phase', 'represent_at',
            'floor_title', 'norm_title', 'mfcl_title', 'check_mfcl', 'embedded', 'mfcl', 'whole_network',
-           'averaged_network']
+           'averaged_network', 'received_by_rserver']
 
 # %% ../../nbs/methods/mfcl.ipynb #89c99e04
 import math
@@ -313,3 +313,17 @@ def averaged_network(execute, state, i=0):
     "The whole model of client i after training: its encoder, and what both servers hold."
     return whole_network(execute, state.clients[i] | state.servers['gserver'], state, i)
 
+
+# %% ../../nbs/methods/mfcl.ipynb #b6b45d31
+def received_by_rserver(execute, state, most=1000)->tuple: # numpy: (n, k) and classes (n,)
+    "What the rServer's network makes of the first view of clients' images, as it received them, and their classes."
+    fed, found, classes = execute.fed, [], []
+    each = max(1, most // fed.n_clients)
+    net = averaged_network(execute, state)
+    for i in range(fed.n_clients):
+        images = torch.arange(min(each, fed.sizes[i]), device=fed.device)
+        if not len(images) or not state.clients[i]['offers']: continue
+        z = state.clients[i]['z'].make(images, torch.zeros_like(images))[:, 0]
+        with torch.no_grad(): found.append(net.proj(net.chi(z)))
+        classes.append(fed.y[fed.rows['train'][i][images]])
+    return torch.cat(found).cpu().float().numpy(), torch.cat(classes).cpu().numpy()

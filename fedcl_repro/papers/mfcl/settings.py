@@ -15,7 +15,7 @@ __all__ = ['SMALL_MFCL', 'RESNET', 'MFCL_SIZES', 'COMMON_BASE', 'OTHER_DATA', 'D
            'judge_cells', 'each_reading', 'is_skewed', 'is_even', 'mfcl_experiment', 'says_print', 'supervised_wins',
            'table2', 'collapses', 'table5', 'about_privacy', 'table6', 'steady', 'table16', 'inside', 'about_groups',
            'table17', 'best_cut', 'about_cuts', 'table1', 'table15', 'dealt_classes', 'as_close', 'table7', 'table4',
-           'dropped', 'alike', 'closes', 'about_dropout', 'fig8', 'clearer', 'clearer_told', 'fig9', 'few_images',
+           'dropped', 'alike', 'closes', 'about_dropout', 'fig8', 'clearer', 'clearer_told', 'fig9', 'small_federation',
            'finds', 'twins', 'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0307cad9
@@ -505,9 +505,10 @@ def fig9(profile):
     return runs
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #a12fae88
-def few_images(profile:str)->dict: # settings of a run
-    "A small federation in the profile lite: 2,500 images of CIFAR-10, so that it is trained in minutes."
-    return dict(scarcity='all_clients(share=0.05)') if profile == 'lite' else {}
+def small_federation(profile:str)->tuple: # (settings of a run, of the method)
+    "In the profile lite 1,000 images of CIFAR-10 and two rounds of phase 1, trained in minutes."
+    if profile != 'lite': return {}, {}
+    return dict(scarcity='all_clients(share=0.02)'), dict(phase1=2, server_batch=128)
 
 def finds(name:str, of:str, limit:float, says:str, most=False)->Claim:
     "A label's network finds more (or, with `most`, at most) so many percent of the partners."
@@ -521,27 +522,30 @@ MFCL_TWINS = claims(OURS,
     finds(TN, 'strangers', 5, 'Trained across pairs, it does not find strangers', most=True),
     finds(SIMCLR_TN, 'strangers', 10, 'FedSimCLR(TN) has the same leak'))
 
-@mfcl_experiment('twins', 'Who is found as partner: two views, or two strangers normalised together', MFCL_TWINS, kind='figure')
+@mfcl_experiment('twins', 'Who is found as partner: two views, or strangers normalised together', MFCL_TWINS, kind='figure')
 def twins(profile):
-    few, size = few_images(profile), MFCL_SIZES[profile]
+    few, fewer = small_federation(profile)
+    size = MFCL_SIZES[profile]
     group = {k: v for k, v in size['model'].settings if k == 'per_group'}
-    T = size['method']['phase1']
-    length = dict(n_rounds=T + 1 + 12, eval_every=T + 1 + 12)
+    T = (size['method'] | fewer)['phase1'] + 1
+    def trained(at, epochs, **more):
+        return ours(*at, run=few | dict(n_rounds=T + epochs, eval_every=T + epochs), **fewer | more)
     runs = []
     for at in each_setting(profile):
-        ways = *product(READINGS, ['proj']), ('across', 'chi'), ('twins', 'chi')
-        runs += [ours(*at, run=few | length, positives=p, probe=q) for p, q in ways]
-        runs += [ours(*at, run=few | dict(n_rounds=T + 1, eval_every=T + 1), probe=q) for q in ('proj', 'chi')]
+        runs += [trained(at, 60 if profile == 'lite' else 10, positives=p) for p in READINGS]
         runs.append(rival('fedsimclr', *at, dict(norm='tn', **group), **few, n_rounds=8, eval_every=8))
+        if profile == 'lite': continue
+        runs += [trained(at, 10, positives=p, probe='chi') for p in READINGS]
+        runs += [trained(at, 0, probe=q) for q in ('proj', 'chi')]
     return runs
 
-def untrained(artifact:str, title:str, judge=None, kind='table'):
-    "Register what has no runs of its own: it is counted, or looked at on its page."
-    experiment(MFCL, f'mfcl/{artifact}', title, also=judge, kind=kind)(lambda profile: [])
+def untrained(artifact:str, title:str, judge=None, kind='table', **about):
+    "Register what has no runs of its own: it is counted, or trained and looked at on its page."
+    experiment(MFCL, f'mfcl/{artifact}', title, also=judge, kind=kind, **about)(lambda profile: [])
 
 untrained('table3', 'Costs of a client', judge_table3)
 untrained('fig7', 'Class distributions', judge_fig7, 'figure')
 untrained('architecture', 'Tables 9 to 13: networks, hyperparameters, augmentations', judge_architecture)
-untrained('fig4', 'Saliency of two classes in one image', kind='figure')
-untrained('table8', 'Attacks on representations', kind='figure')
+untrained('fig4', 'Saliency of two classes in one image', kind='figure', on_page=True)
+untrained('table8', 'Attacks on representations', kind='figure', on_page=True)
 claims_page('mfcl', 'Sentences, all in one place')
