@@ -72,7 +72,8 @@ class Sealed(Inbox):
         missing = sorted(set(self.roster) - set(self.who))
         if missing:
             raise ValueError(f'clients {missing} have dropped out, and the masks they share with others '
-                             'do not cancel; this simulation cannot recover them: repeat the round without them')
+                             'do not cancel; this simulation cannot recover them: '
+                             'repeat the round without them')
         n = self.places * self.n.double().sum()
         def mean_of(k):
             total = torch.stack([m[k] for m in self.messages]).sum(0, dtype=torch.int32)

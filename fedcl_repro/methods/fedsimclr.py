@@ -23,7 +23,8 @@ def search_where_twins(execute, client)->dict:
     "Whether the network finds the partners of views, asked where it normalises them together."
     body = execute.fed.nets[execute.fed.arch[int(client['id'])]]['body']
     if not any(isinstance(m, TwinNorm) for m in body.modules()): return {}
-    def embed(net, views): return net.proj(each_view(net.body, views).flatten(0, 1)).unflatten(0, views.shape[:2])
+    def embed(net, views): return net.proj(each_view(net.body, views).flatten(0, 1)).unflatten(0,
+        views.shape[:2])
     return search_partners(execute, client, embed=embed)
 
 @METHODS.add(

@@ -8,7 +8,7 @@ __all__ = ['AUTOENCODER', 'RSERVER', 'ENCODINGS', 'POOLED', 'READING_TITLES', 'P
            'encode_views', 'ask_owners', 'pairs_of_epoch', 'ask_views', 'server_batches', 'rserver_loss', 'holding',
            'train_rserver', 'start_rserver', 'no_reply', 'deploy_rserver', 'representation_phase', 'represent_at',
            'floor_title', 'norm_title', 'mfcl_title', 'check_mfcl', 'embedded', 'mfcl', 'whole_network',
-           'averaged_network', 'received_by_rserver']
+           'averaged_network', 'seen_by_rserver']
 
 # %% ../../nbs/methods/mfcl.ipynb #89c99e04
 import math
@@ -23,6 +23,7 @@ from ..core import stream
 from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
 from ..parts.fields import sub
+from ..federation.federation import pixels
 from ..federation.lars import LARS, cosine
 from ..federation.loop import Worker
 from ..federation.method import METHODS, Later, Method, Stage, Sweep
@@ -202,10 +203,10 @@ def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Me
     )
 
 # %% ../../nbs/methods/mfcl.ipynb #be45d9eb
-POOLED = dict(pixels=8, enc=4) # side of what is left, where there is no rServer's module in front of the classifier
+POOLED = dict(pixels=8, enc=4) # side of what the classifier sees
 
 def represent_at(probe:str):
-    "Representations of single images: of the projection, the features before it, the encoder, or a thumbnail."
+    "Representations of single images: projection, features before it, encoder, or a thumbnail."
     def small(probe, maps): return F.adaptive_avg_pool2d(maps, POOLED[probe]).flatten(1)
     probes = dict(
         proj=lambda net, x: net.proj(net.chi(net.enc(x))),
@@ -315,15 +316,13 @@ def averaged_network(execute, state, i=0):
 
 
 # %% ../../nbs/methods/mfcl.ipynb #b6b45d31
-def received_by_rserver(execute, state, most=1000)->tuple: # numpy: (n, k) and classes (n,)
-    "What the rServer's network makes of the first view of clients' images, as it received them, and their classes."
+def seen_by_rserver(execute, state, most=1000)->tuple: # numpy: (n, k) and classes (n,)
+    "What the rServer's network makes of clients' own images, as each client encodes them, and their classes."
     fed, found, classes = execute.fed, [], []
-    each = max(1, most // fed.n_clients)
-    net = averaged_network(execute, state)
     for i in range(fed.n_clients):
-        images = torch.arange(min(each, fed.sizes[i]), device=fed.device)
-        if not len(images) or not state.clients[i]['offers']: continue
-        z = state.clients[i]['z'].make(images, torch.zeros_like(images))[:, 0]
-        with torch.no_grad(): found.append(net.proj(net.chi(z)))
-        classes.append(fed.y[fed.rows['train'][i][images]])
+        rows = fed.rows['train'][i][:max(1, most // fed.n_clients)]
+        if not len(rows): continue
+        net = averaged_network(execute, state, i)
+        with torch.no_grad(): found.append(net.proj(net.chi(net.enc(pixels(fed.x[rows], fed.dtype)))))
+        classes.append(fed.y[rows])
     return torch.cat(found).cpu().float().numpy(), torch.cat(classes).cpu().numpy()

@@ -35,8 +35,8 @@ def map_correlation(a:Tensor, b:Tensor)->Tensor: # (..., H, W) twice -> (...)
     a, b = (v.flatten(-2) - v.flatten(-2).mean(-1, keepdim=True) for v in (a, b))
     return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1)).clamp(min=1e-12)
 
-def seen_by_pca(z:Tensor, views:Tensor)->tuple: # (maps (..., H, W) in [0, 1], their correlation with the views (...))
-    "What the attacker sees in representations of views (in [0, 1]), its one sign right."
+def seen_by_pca(z:Tensor, views:Tensor)->tuple: # maps (..., H, W) in [0, 1]; correlations (...)
+    "What the attacker sees in representations of views (in [0, 1]), its one sign right, and how like them."
     maps, light = principal_maps(z), luminance(views)
     likeness = map_correlation(maps, light)
     if likeness.median() < 0: maps, likeness = 1 - maps, -likeness
@@ -83,8 +83,9 @@ def blended_with(
     return alike.fill_diagonal_(-1).argmax(1)
 
 def neighbours_found(guess:Tensor, partner:Tensor)->float:
-    "Share of the images whose guess is a neighbour on the circle: the image's partner, or whose partner it is."
-    back = torch.empty_like(partner).index_copy_(0, partner, torch.arange(len(partner), device=partner.device))
+    "Share of the images whose guess is a neighbour on the circle, on either side."
+    own = torch.arange(len(partner), device=partner.device)
+    back = torch.empty_like(partner).index_copy_(0, partner, own)
     return float(((guess == partner) | (guess == back)).double().mean())
 
 def unmix(

@@ -165,7 +165,8 @@ def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile
     "Published cells with ours, in the settings that were run, and below them labels that the paper lacks."
     both, runs = cells_of_print(paper, cells, rows, profile), paper.runs(rows)
     keys = [k for k in cells if k not in PRINTED and k != 'label']
-    shown = both.merge(runs[list(paper.keys)].drop_duplicates(), on=list(paper.keys)) if len(runs) else both[:0]
+    shown = both.merge(runs[list(paper.keys)].drop_duplicates(),
+        on=list(paper.keys)) if len(runs) else both[:0]
     more = runs[~runs.label.isin(cells.label)].groupby(['label', *keys], sort=False, dropna=False).micro
     more = more.agg(ours='mean', sd_seeds='std').reset_index()
     return pd.concat([shown, more], ignore_index=True).sort_values(list(paper.keys), kind='stable')
@@ -173,10 +174,11 @@ def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile
 def said_of(page, profile:str, rows:pd.DataFrame)->str:
     "What rows are, in a line above them."
     if profile == page.profile != 'lite':
-        stand_in = ', digits in place of CIFAR-10: no number of the paper can come out' if profile == 'quick' else ''
+        stand_in = ', digits in place of CIFAR-10: the numbers cannot be the paper\'s' if profile == 'quick' else ''
         return f'Profile {profile}, trained by this page{stand_in}.'
     note = committed_note(page.name, profile)
-    return f"Committed rows, profile {profile}: {rows['round'].max()} rounds at reduced size, real data. {note}"
+    n_rounds = rows['round'].max()
+    return f'Committed rows, profile {profile}: {n_rounds} rounds at reduced size, real data. {note}'
 
 # %% ../../nbs/study/show.ipynb #36719b9e
 def show_results(paper:Paper, page, cells:pd.DataFrame, draw:Callable=None):
