@@ -182,7 +182,7 @@ def said_of(page, profile:str, rows:pd.DataFrame)->str:
 
 # %% ../../nbs/study/show.ipynb #36719b9e
 def show_results(paper:Paper, page, cells:pd.DataFrame, draw:Callable=None):
-    "Table, picture and claims: of the committed rows first, then of the page's own. `draw`: (rows)."
+    "Table, picture, claims: of the committed rows first, then of the page's own. `draw`: (rows), or dots."
     from IPython.display import Markdown, display
     from fedcl_repro.study.figures import nice_table
     best = committed(page.name, 'lite')
@@ -195,6 +195,7 @@ def show_results(paper:Paper, page, cells:pd.DataFrame, draw:Callable=None):
         caption = 'Accuracy in percent: published, ours, and ours that the paper does not have.'
         display(nice_table(beside_and_below(paper, cells, rows, profile).reset_index(drop=True), caption))
         if draw: draw(rows)
+        else: show_dots(paper, cells, rows, profile)
         display(show_claims(EXPERIMENTS[page.name].about['judge'](rows, profile)))
 
 # %% ../../nbs/study/show.ipynb #3529bcdf
