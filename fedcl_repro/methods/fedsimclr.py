@@ -6,6 +6,7 @@
 __all__ = ['ENCODER_AND_PROJECTOR', 'simclr_title', 'search_where_twins', 'fedsimclr']
 
 # %% ../../nbs/methods/fedsimclr.ipynb #3a852a02
+from ..core import POSITIVE
 from ..parts.contrastive import ntxent
 from ..parts.twin_norm import TwinNorm, each_view
 from ..federation.method import METHODS, Method, Sweep, average_of, send, take
@@ -33,7 +34,7 @@ def search_where_twins(execute, client)->dict:
     needs='proj views',
     type='SSL', technique='contrastive', skew=True, scarcity=False,
     papers='mfcl', revision=2)
-def fedsimclr(*, temp=.5):
+def fedsimclr(*, temp:POSITIVE=.5):
     "Averaged SimCLR (MFCL Eq. 7 at the clients)."
     def loss(net, client, batch):
         z = net.proj(each_view(net.body, batch.views).flatten(0, 1))

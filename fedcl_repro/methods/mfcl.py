@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import stream
+from ..core import COUNT, POSITIVE, OneOf, Range, stream
 from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
 from ..parts.fields import sub
@@ -176,9 +176,9 @@ def no_reply(server, i)->dict:
     "Nothing comes back in phase 2."
     return {}
 
-def deploy_rserver(server, client)->dict:
-    "The client with the rServer's part, as it is tested (Algorithm 1, line 22)."
-    return client | sub(server, *RSERVER)
+def deploy_rserver(server)->dict:
+    "The rServer's part, which a test needs behind the client's (Algorithm 1, line 22)."
+    return sub(server, *RSERVER)
 
 # %% ../../nbs/methods/mfcl.ipynb #895ff35e
 def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Method:
@@ -279,9 +279,10 @@ def embedded(net, views:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, k)
 def mfcl(
     *,
     phase1=0, secure=False,                                              # phase 1
-    pairs=8, dropout=0., mix=False, positives='across',                  # phase 2, clients
-    server_batch=512, temp=.5, server_lr=1., warmup=0,                   # phase 2, rServer
-    probe='proj', probe_on='own',                                        # test
+    pairs:COUNT=8, dropout:Range('[0, 1)')=0., mix=False,                # phase 2, clients
+    positives:OneOf(*POSITIVES)='across',
+    server_batch:Range('[2, inf)')=512, temp:POSITIVE=.5, server_lr=1., warmup=0, # phase 2, rServer
+    probe:OneOf('proj', 'chi', 'enc', 'pixels')='proj', probe_on:OneOf(*PROBED_ON)='own', # test
 ):
     "An averaged autoencoder, then contrastive learning at another server (MFCL, Algorithm 1)."
     check_mfcl(dropout, positives, pairs, probe_on)

@@ -231,7 +231,7 @@ PAIRINGS = 'pair', 'strangers', 'alone'
 MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
 MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
-MFCL = Paper(('data', 'xi'), placed, say_setting, measures=MFCL_MEASURES)
+MFCL = Paper(('data', 'xi'), placed, say_setting, MFCL_MEASURES, sizes=('mfcl/table2',))
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #d7364f2c
 MFCL_COLUMNS = dict( # ours: theirs
