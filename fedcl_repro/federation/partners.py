@@ -55,6 +55,7 @@ def search_partners(
         shares[f'partner, {name}'] = partner_found(first, second), len(rows)
     return shares
 
+# %% ../../nbs/federation/partners.ipynb #aa256f1f
 def augmented_pairs(fed:Fed, rows)->Tensor: # (2, n, C, H, W)
     "Two views of each of these images, from a random stream of their own."
     x, chance = pixels(fed.x[rows], fed.dtype), torch_stream(fed.seed, 'partners', device=fed.device)

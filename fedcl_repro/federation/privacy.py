@@ -12,10 +12,12 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+# %% ../../nbs/federation/privacy.ipynb #8afda440
 import numpy as np
 import torch
 from torch import Tensor
 
+# %% ../../nbs/federation/privacy.ipynb #9d1e66da
 from .messages import Inbox, Roster
 from ..parts.fields import sub
 
@@ -24,10 +26,12 @@ def pair_secret(root:int, a:int, b:int)->bytes:
     "The secret of two clients; nothing about another pair's follows from it."
     return hashlib.sha256(f'{root}/{min(a, b)}/{max(a, b)}'.encode()).digest()
 
+# %% ../../nbs/federation/privacy.ipynb #897ffb2a
 def known_to(i:int, who:tuple, root:int)->dict: # other client -> 32 bytes
     "The secrets that client i shares with others: all that it could give away."
     return {j: pair_secret(root, i, j) for j in who if j != i}
 
+# %% ../../nbs/federation/privacy.ipynb #e6ecd252
 def mask(secret:bytes, r:int, like:dict)->dict: # of int32, shaped as `like`
     "The mask that the two holders of a secret share in a round."
     def uniform(k, v):

@@ -15,10 +15,12 @@ import math
 from functools import partial
 from types import SimpleNamespace
 
+# %% ../../nbs/methods/mfcl.ipynb #5a36ea4d
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+# %% ../../nbs/methods/mfcl.ipynb #ea4a3a15
 from ..core import COUNT, POSITIVE, OneOf, Range, stream
 from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
@@ -76,10 +78,12 @@ def has_offered(client)->bool:
     "Whether the client has sent its table in an earlier round."
     return bool(client['offered'])
 
+# %% ../../nbs/methods/mfcl.ipynb #ffba8ce4
 def remember_offer(client)->dict:
     "The client, its table being sent from now on."
     return client | dict(offered=torch.ones_like(client['offered']))
 
+# %% ../../nbs/methods/mfcl.ipynb #64fd9508
 def offer(client)->dict:
     "The table of representations, of who takes part."
     return {'z': client['z']} if client['offers'] else {}
@@ -111,6 +115,7 @@ def pairs_of_epoch(epoch:int, pairs:int, positives:str)->tuple: # the pair of th
     first = epoch % pairs
     return first, (first + 1) % pairs if positives == 'across' else first
 
+# %% ../../nbs/methods/mfcl.ipynb #28993262
 def ask_views(tables:list, owner:Tensor, image:Tensor, pairs:tuple)->Tensor: # (n, 2, ...)
     "The first view of one pair and the second view of a pair, which may be the same."
     first, second = pairs
@@ -205,6 +210,7 @@ def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Me
 # %% ../../nbs/methods/mfcl.ipynb #be45d9eb
 POOLED = dict(pixels=8, enc=4) # side of what the classifier sees
 
+# %% ../../nbs/methods/mfcl.ipynb #820dfd16
 def represent_at(probe:str):
     "Representations of single images: projection, features before it, encoder, or a thumbnail."
     def small(probe, maps): return F.adaptive_avg_pool2d(maps, POOLED[probe]).flatten(1)
@@ -220,6 +226,7 @@ def represent_at(probe:str):
 # %% ../../nbs/methods/mfcl.ipynb #85485b8e
 READING_TITLES = dict(across='', twins=', twins', alone=', views alone')
 
+# %% ../../nbs/methods/mfcl.ipynb #37a291c6
 def floor_title(run)->str:
     "What is tested where phase 2 has no part in it; empty for a run that is no floor."
     probe = dict(run.method.settings)['probe']
@@ -228,10 +235,12 @@ def floor_title(run)->str:
     if dict(run.optimiser.settings)['lr'] == 0: return 'floor: random encoder'
     return f'floor: encoder after phase 1, {norm_title(run)}'
 
+# %% ../../nbs/methods/mfcl.ipynb #5a9d1765
 def norm_title(run)->str: # 'TN'; 'TN as in Table 18'
     norm = dict(run.model.settings).get('norm', 'tn')
     return 'TN as in Table 18' if norm == 'tn_code' else norm.upper()
 
+# %% ../../nbs/methods/mfcl.ipynb #d7cc6fed
 def mfcl_title(run)->str:
     "MFCL with the norm of the run's model, and with what was added or left out."
     s = dict(run.method.settings)
@@ -250,6 +259,7 @@ def mfcl_title(run)->str:
 # %% ../../nbs/methods/mfcl.ipynb #f946e9ab
 POSITIVES, PROBED_ON = tuple(ENCODINGS), ('own', 'received')
 
+# %% ../../nbs/methods/mfcl.ipynb #ac27b553
 def check_mfcl(dropout:float, positives:str, pairs:int, probe_on:str):
     "Refuse settings that mean nothing."
     if not 0 <= dropout < 1:
@@ -265,10 +275,12 @@ FORMERLY = dict(twins={ # what was sent, before positives could be taken across 
     True: dict(positives='twins', probe_on='own'),
     False: dict(positives='alone', probe_on='own')})
 
+# %% ../../nbs/methods/mfcl.ipynb #24fbe6e6
 def embedded(net, views:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, k)
     "What the whole network makes of pairs of views."
     return net.proj(net.chi(net.enc(views).flatten(0, 1))).unflatten(0, views.shape[:2])
 
+# %% ../../nbs/methods/mfcl.ipynb #446ad234
 @METHODS.add('mfcl',
     title='MFCL(TN)', family='self_supervised',
     owner='shared', papers='mfcl',

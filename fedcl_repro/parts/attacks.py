@@ -23,6 +23,7 @@ def principal_maps(z:Tensor)->Tensor: # (..., C, H, W) -> (..., H, W), mean 0.5 
     found = (vectors - flat.mean(0)) @ directions[:, -1]
     return .5 + .25 * found / found.std()
 
+# %% ../../nbs/parts/attacks.ipynb #84d1eccf
 def luminance(x:Tensor)->Tensor: # (..., C, H, W) -> (..., H, W)
     "Brightness of pixels with one channel or three (ITU-R BT.601)."
     if x.shape[-3] == 1: return x.squeeze(-3)
@@ -35,6 +36,7 @@ def map_correlation(a:Tensor, b:Tensor)->Tensor: # (..., H, W) twice -> (...)
     a, b = (v.flatten(-2) - v.flatten(-2).mean(-1, keepdim=True) for v in (a, b))
     return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1)).clamp(min=1e-12)
 
+# %% ../../nbs/parts/attacks.ipynb #ec647d22
 def seen_by_pca(z:Tensor, views:Tensor)->tuple: # maps (..., H, W) in [0, 1]; correlations (...)
     "What the attacker sees in representations of views (in [0, 1]), its one sign right, and how like them."
     maps, light = principal_maps(z), luminance(views)
@@ -82,12 +84,14 @@ def blended_with(
     alike = F.normalize(each, dim=1) @ F.normalize(each, dim=1).T
     return alike.fill_diagonal_(-1).argmax(1)
 
+# %% ../../nbs/parts/attacks.ipynb #4f1af204
 def neighbours_found(guess:Tensor, partner:Tensor)->float:
     "Share of the images whose guess is a neighbour on the circle, on either side."
     own = torch.arange(len(partner), device=partner.device)
     back = torch.empty_like(partner).index_copy_(0, partner, own)
     return float(((guess == partner) | (guess == back)).double().mean())
 
+# %% ../../nbs/parts/attacks.ipynb #74283fe3
 def unmix(
     maps:Tensor,    # (views, n, ...) of blends
     partner:Tensor, # (n,)

@@ -18,11 +18,13 @@ def saliency(score:Callable, x:Tensor)->Tensor: # (b, C, H, W) -> (b, H, W)
     g, = torch.autograd.grad(score(x).square().sum(), x)
     return g.abs().amax(1)
 
+# %% ../../nbs/parts/saliency.ipynb #041abcd5
 def composites(left:Tensor, right:Tensor)->Tensor: # (b, C, H, W) twice -> (b, C, H, W)
     "The left halves of some images beside the right halves of others."
     half = left.shape[3] // 2
     return torch.cat([left[..., :half], right[..., half:]], 3)
 
+# %% ../../nbs/parts/saliency.ipynb #6f566664
 def left_share(maps:Tensor)->Tensor: # (b, H, W) -> (b,)
     "Share of the saliency in the left half."
     return maps[..., :maps.shape[2] // 2].sum((1, 2)) / maps.sum((1, 2)).clamp(min=1e-12)

@@ -23,9 +23,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #d4ea3e46
 import numpy as np
 import pandas as pd
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from ...core import Spec, parse_spec
 from .counted import judge_architecture, judge_costs, judge_fig7, judge_table3
 from ...study.experiments import claims_page
@@ -74,6 +76,7 @@ DEEP = dict( # networks for Tiny-ImageNet
 # %% ../../../nbs/papers/mfcl/settings.ipynb #ef7d0043
 def first_data(profile:str)->str: return MFCL_SIZES[profile]['data'][0]
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #ccdd2381
 def run_of(method, profile:str, data:str, xi, seed, network:Spec, model:dict, **more)->Run:
     "One run at the size of a profile, on a network with these settings; a deeper one for Tiny-ImageNet."
     if data == 'tiny_imagenet': network = network(**DEEP.get(network.name, {}))
@@ -82,6 +85,7 @@ def run_of(method, profile:str, data:str, xi, seed, network:Spec, model:dict, **
     own = dict(data=data, partition=partition, seed=seed, model=network(**model))
     return Run.of(method, **base | own | more)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #43e7acef
 def ours(profile:str, data:str, xi=.1, seed=0, model={}, run={}, **more)->Run:
     "One run of MFCL; `model`, `run` and `more` change settings of the network, the run and the method."
     size = MFCL_SIZES[profile]
@@ -92,6 +96,7 @@ def ours(profile:str, data:str, xi=.1, seed=0, model={}, run={}, **more)->Run:
     run = dict(optimiser=Spec.of('adam', lr=rate, fresh=True)) | run
     return run_of(method, profile, data, xi, seed, size['model'], model, **run)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #9798ef60
 def each_setting(profile:str, xis=(.01,), data=None)->list: # of (profile, data set, ξ, seed)
     "Settings of a table, as `ours` and `rival` take them; of the first data set unless `data` says which."
     size = MFCL_SIZES[profile]
@@ -102,6 +107,7 @@ def each_setting(profile:str, xis=(.01,), data=None)->list: # of (profile, data 
 FLOORS = 'floor: 8x8 thumbnails', 'floor: random encoder' # of every table
 UNTRAINED = dict(n_rounds=2, eval_every=2, optimiser='sgd(lr=0.0)')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #a2b45805
 def floors(profile:str, *at)->list: # of Run
     "What phase 2 has to improve on, in a setting."
     T = MFCL_SIZES[profile]['method']['phase1'] + 1
@@ -111,12 +117,14 @@ def floors(profile:str, *at)->list: # of Run
             positives='twins')
     return [of('pixels'), of('enc'), after_phase1('tn'), after_phase1('gn')]
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #55bd1cd1
 def below_floors(compared, table)->str:
     "Why these labels decide nothing: the best of them is not above the floors."
     floor, best_run = table[list(FLOORS)].mean().max(), table[list(compared)].mean().max()
     if best_run > floor: return ''
     return f'the best of these, {best_run:.1f} %, is not above an untrained floor of {floor:.1f} %'
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #5b18cc0a
 def past_floors(*said:Claim)->list: # of Claim
     "Claims that are decided only by runs above the floors."
     def guarded(c): return replace(c, needs=(*c.needs, *FLOORS), unless=partial(below_floors, c.needs))
@@ -131,6 +139,7 @@ SPLIT_NETWORKS = dict(
 SLIM = 'slim_cnn(rate={}, norm=True)' # a fraction of the width
 SLIM_NETWORKS = dict(quick=SLIM, lite=SLIM, paper='preresnet18(rate={})')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #f4c9228d
 def rivals(profile:str)->dict: # name -> (Spec of the network, optimiser)
     "The baselines at the size of a profile."
     size = MFCL_SIZES[profile]
@@ -152,11 +161,13 @@ def rivals(profile:str)->dict: # name -> (Spec of the network, optimiser)
         splitmix=(parse_spec(eighth), 'sgd(lr=0.01, momentum=0.9, decay=0.0005)'),
         fedpac=(resnet, 'sgd(lr=0.01)'))
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #180e14b5
 BASELINES = [name for name in rivals('paper') if name not in SMALL_RESOURCES]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #3ce64b21
 OWN_EPOCHS = dict(fedu=5, fedema=5, orchestra=10, featarc=5, heterofl=5, splitmix=5) # of the authors' code
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #fd176d53
 def rival(name:str, profile:str, data:str, xi=.1, seed=0, model={}, **run)->Run:
     "One run of a baseline; `model`: more settings of its network."
     size, (network, optimiser) = MFCL_SIZES[profile], rivals(profile)[name]
@@ -179,6 +190,7 @@ THEIRS = dict( # batch, optimiser and schedule, augmentation
     heterofl=(10, 'SGD 0.1, momentum 0.9, decay 5e-4, a tenth after rounds 300 and 500', 'not noted'),
     splitmix=(128, 'SGD 0.01, momentum 0.9, decay 5e-4, a tenth after rounds 150 and 250', 'not noted'))
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #03deea9e
 def training_beside(profile='paper', data='cifar10')->pd.DataFrame: # a row a baseline
     "How baselines are trained: ours / in the authors' code."
     out = {}
@@ -201,13 +213,16 @@ MFCL_PLACES = dict( # column: where a run has it, and its value if it has not
     norm=('model.norm', ''),
     drop=('method.dropout', 0.))
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #e2b55f55
 def placed(table:pd.DataFrame)->pd.DataFrame:
     "Rows or summaries with what the tables vary; digits stand in for CIFAR-10."
     varied = {k: [setting(run, *place) for run in table.settings] for k, place in MFCL_PLACES.items()}
     return table.assign(data=table.dataset.replace('digits', 'cifar10'), **varied)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #c5db7e5c
 def with_value(label:str, column:str, value)->str: return f'{label}, {MFCL_SYMBOLS[column]} = {value:g}'
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #3e496450
 def labelled_by(column:str):
     "A measure: accuracies, with the value of a column in the label: 'MFCL(TN), K = 8'; floors have none."
     def measure(rows):
@@ -216,6 +231,7 @@ def labelled_by(column:str):
         return runs.assign(label=[*map(named, runs.label, runs[column])], value=runs.micro)
     return measure
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #d7ddced8
 def of_metric(metric:str, scale=1.):
     "A measure: the last rows of a metric, such as the silhouette."
     def measure(rows):
@@ -223,10 +239,12 @@ def of_metric(metric:str, scale=1.):
         return found.assign(value=scale * found.value)
     return measure
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #2414ef6e
 def say_setting(data, xi, profile)->str: # 'CIFAR-10, ξ = 0.1'
     words = with_value(MFCL_TITLES[data], 'xi', xi) if xi else MFCL_TITLES[data]
     return words + (' (digits stand in)' if profile == 'quick' else '')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #66d05878
 PAIRINGS = 'pair', 'strangers', 'alone'
 MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
 MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
@@ -241,6 +259,7 @@ MFCL_WORDS = dict(
     label={'FedSimCLR(BN)': 'FedSimCLR'}, # without brackets it has batch norm
     privacy={'none': '', 'SA': ' + SA', 'DM': ' + DM', 'SA+DM': ' + SA + DM'})
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #4f8efb46
 def mfcl_printed(artifact:str)->pd.DataFrame:
     "Published accuracies of a table, with those of `MFCL_COLUMNS` that it has."
     there = set(published('mfcl', artifact, metric='accuracy'))
@@ -250,10 +269,12 @@ def mfcl_printed(artifact:str)->pd.DataFrame:
     if 'privacy' not in cells: return cells
     return cells.assign(label=cells.label + cells.privacy).drop(columns='privacy')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #f963f666
 def mfcl_cells(artifact:str, rows:pd.DataFrame, profile:str)->pd.DataFrame: # a row a cell
     "Published accuracies and ours, with a verdict each."
     return cells_of_print(MFCL, mfcl_printed(artifact), rows, profile)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #91852fb9
 def judge_cells(artifact:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
     "A verdict for each printed accuracy."
     cells = mfcl_cells(artifact, rows, profile)
@@ -270,13 +291,16 @@ TWINS, VIEWS_ALONE = ', twins', ', views alone'
 READINGS = dict(across='', twins=TWINS, alone=VIEWS_ALONE) # which views are positives -> in the label
 MFCL_NORMS = 'bn', 'gn', 'tn'
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #2dcc6408
 def each_reading(*at, **more)->list: # of Run
     "MFCL(TN) with each reading of what the rServer's positives are."
     return [ours(*at, positives=reading, **more) for reading in READINGS]
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #20ccfde9
 def is_skewed(data, xi)->bool: return xi < 1
 def is_even(data, xi)->bool: return xi > 1
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #cf9604a5
 def mfcl_experiment(artifact:str, title:str, said, cells='', costs=False, facts=(), **about):
     """Register what is trained. `said`: claims, or profile -> claims; `cells`: the table with accuracies;
     `facts`: verdicts that need no rows."""
@@ -285,6 +309,7 @@ def mfcl_experiment(artifact:str, title:str, said, cells='', costs=False, facts=
         return [*found, *facts, *(judge_costs(artifact) if costs else [])]
     return experiment(MFCL, f'mfcl/{artifact}', title, said, also, **about)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #d2ff6daf
 def says_print(c:Claim, artifact:str, where=None, place='')->'Verdict':
     "Whether the paper's own table bears a claim out, in the settings that it is about."
     cells = mfcl_printed(artifact)
@@ -301,6 +326,7 @@ SUPERVISED, UNLABELLED = ('FedAvg', 'FedProx', 'MOON'), ('FSL', SIMCLR, 'Orchest
     'FeatARC')
 RIVALS = *SUPERVISED, *UNLABELLED
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #24d0ceb9
 def supervised_wins()->Claim:
     "The worst supervised method is above the best other one."
     others = *UNLABELLED[1:], TN, GN, BN
@@ -308,6 +334,7 @@ def supervised_wins()->Claim:
     says = 'supervised methods outperform MFCL and the others without labels'
     return Claim(says, (*SUPERVISED, *others), margin)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #98c6096f
 BEST_UNDER_SKEW = best(TN, RIVALS, 'MFCL(TN) outperforms all other SFL and SSFL methods')
 MFCL_TABLE2 = claims('MFCL 5.3', *past_floors(BEST_UNDER_SKEW, above(TN, BN), above(TN, GN)), where=is_skewed)
 MFCL_TABLE2 += claims('MFCL 5.3', *past_floors(above(BN, TN), supervised_wins()), where=is_even)
@@ -317,6 +344,7 @@ MFCL_TABLE2 += claims(OURS, *past_floors(*(above(TN, TN + r) for r in (TWINS, VI
 PRINTED_2 = [says_print(c, 'table14', where, 'MFCL 5.3') for c, where in (
     (BEST_UNDER_SKEW, lambda data, xi: xi < .2), (above(TN, GN), is_skewed), (supervised_wins(), is_even))]
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #0aca3332
 @mfcl_experiment('table2', 'Accuracy of MFCL and baselines, by skew', MFCL_TABLE2, 'table14',
     facts=PRINTED_2, highlight=True)
 def table2(profile):
@@ -333,16 +361,19 @@ TN_CODE, SIMCLR_TN = 'MFCL(TN as in Table 18)', 'FedSimCLR(TN)'
 BN_JOINT = BN + ', local statistics, fitted to what was received'
 BN_READINGS = ({}, dict(run=dict(buffers='local')), dict(run=dict(buffers='local'), probe_on='received'))
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #4cc68354
 def collapses(name:str)->Claim:
     "A label below 20 %, where the paper prints 15.3."
     return at_most(20, lambda table: table[name], (name,), f'{name} collapses: below 20 %')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #8290b4a2
 MFCL_TABLE5 = claims('MFCL 5.5', *past_floors(
     above(SIMCLR_TN, SIMCLR, 'TN can improve the performance of FedSimCLR'),
     *(above(TN, f'FedSimCLR{norm}') for norm in ('', '(GN)', '(TN)')), above(TN, GN), above(GN, BN)))
 MFCL_TABLE5 += claims('MFCL Table 5', collapses(BN), collapses(BN_JOINT), where=is_skewed)
 MFCL_TABLE5 += claims(OURS, *past_floors(above(TN, TN + TWINS), above(TN, TN_CODE)))
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #e5e6fd72
 @mfcl_experiment('table5', 'Norms in FedSimCLR and MFCL', MFCL_TABLE5, 'table5')
 def table5(profile):
     size = MFCL_SIZES[profile]
@@ -363,8 +394,10 @@ def about_privacy(how:str)->list: # of Claim
     return past_floors(at_most(1, moved, (secure, plain), says),
         above(plain, mixed, f'DataMix costs accuracy{how}'))
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #882ed9ac
 MFCL_TABLE6 = claims('MFCL Table 6', *(c for how in READINGS.values() for c in about_privacy(how)))
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #e92695d4
 @mfcl_experiment('table6', 'Secure aggregation and DataMix', MFCL_TABLE6, 'table6')
 def table6(profile):
     settings = each_setting(profile)
@@ -375,6 +408,7 @@ def table6(profile):
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e4c1c575
 BATCHES = 8, 16, 32, 64
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #90dbe191
 def steady(how:str)->Claim:
     "Accuracy is much the same for all batch sizes, in one reading of the positives."
     labels = [with_value(TN + how, 'K', k) for k in BATCHES]
@@ -382,8 +416,10 @@ def steady(how:str)->Claim:
     sentence = f'The batch size of the clients moves accuracy by less than a point{how}'
     return at_most(1, spread, labels, sentence)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #5654b63d
 MFCL_TABLE16 = claims('MFCL B.2.4', *past_floors(steady(''), steady(TWINS)), of='K')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #d4bf9bf7
 @mfcl_experiment('table16', "The clients' batch size", MFCL_TABLE16, 'table16')
 def table16(profile):
     settings = each_setting(profile)
@@ -400,6 +436,7 @@ def inside(name:str, groups)->Claim:
     return Claim(f'{name}: neither the smallest nor the largest groups are best', (first, last, *middle),
         margin)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #0db5090e
 def about_groups(profile:str)->list: # of Claim
     "TN against GN with as many channels in all, which is twice Λ for GN, and with the same Λ."
     groups = MFCL_SIZES[profile]['groups']
@@ -410,6 +447,7 @@ def about_groups(profile:str)->list: # of Claim
     return said + claims('MFCL Table 17', *past_floors(*same, inside(GN, groups), inside(TN, groups)),
         of='per_group')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #4c0f11df
 @mfcl_experiment('table17', 'Channels in a group', about_groups, 'table17')
 def table17(profile):
     settings = each_setting(profile, (.1,))
@@ -425,11 +463,13 @@ def best_cut(data:str, cut:int, cuts)->Claim:
     sentence = f'The best cut-off for {MFCL_TITLES[data]} is layer {cut}'
     return replace(best(with_value(TN, 'cut', cut), labels, sentence), where=about)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #21d11ad0
 def about_cuts(profile:str)->list: # of Claim
     cuts = MFCL_SIZES[profile]['cuts']
     said = past_floors(best_cut('cifar10', 2, cuts), best_cut('tiny_imagenet', 4, cuts))
     return claims('MFCL 5.1', *said, of='cut')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #9fae3e4a
 @mfcl_experiment('table1', 'The cut-off layer', about_cuts, 'table1')
 def table1(profile):
     size = MFCL_SIZES[profile]
@@ -446,14 +486,17 @@ def table15(profile):
     runs = [ours(*at, vgg) for at in settings] + [rival('fedsimclr', *at, vgg) for at in settings]
     return runs + [r for at in settings for r in floors(*at)[:2]]
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #293c4063
 def dealt_classes(n_classes:int)->Spec: # a partition
     return Spec.of('pathological', classes=n_classes, balance=True, protocol='global')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #05acb966
 def as_close()->Claim:
     "FedEMA and MFCL(TN) differ by less than three points."
     def gap(table): return table[TN] - table['FedEMA']
     return at_most(3, gap, (TN, 'FedEMA'), 'with five clients FedEMA is close to MFCL(TN): within 3 points')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #da63e33d
 @mfcl_experiment('table7', "FedEMA's data", claims('MFCL 5.7', above(TN, 'FedEMA'), as_close()), 'table7')
 def table7(profile):
     def five(data): return dict(n_clients=5, partition=dealt_classes(20 if data == 'cifar100' else 2))
@@ -476,18 +519,21 @@ def table4(profile):
 # %% ../../../nbs/papers/mfcl/settings.ipynb #cfa9792a
 def dropped(name:str, share:float)->str: return f'{name}, {100*share:g} % drop out' if share else name
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #f448aca9
 def alike(share:float)->Claim:
     "TN and GN lose the same when clients drop out, to three points."
     names = [dropped(name, s) for name in (TN, GN) for s in (0, share)]
     def apart(table): return (table[names[0]] - table[names[1]]) - (table[names[2]] - table[names[3]])
     return at_most(3, apart, names, 'TN and GN lose the same, to 3 points, when clients drop out')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #f3f350f4
 def closes(share:float)->Claim:
     "The gap between TN and BN is smaller with fewer clients."
     all_, few = [(dropped(TN, s), dropped(BN, s)) for s in (0, share)]
     def margin(table): return (table[all_[0]] - table[all_[1]]).abs() - (table[few[0]] - table[few[1]]).abs()
     return Claim('the gap between TN and BN decreases when clients drop out', (*all_, *few), margin)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #ed2af32d
 def about_dropout(profile:str)->list: # of Claim
     shares = MFCL_SIZES[profile]['drop']
     stays = [best(dropped(TN, s), [dropped(n, s) for n in (BN, GN)],
@@ -496,6 +542,7 @@ def about_dropout(profile:str)->list: # of Claim
     said += claims('MFCL B.2.5', *past_floors(closes(shares[-1])), where=is_even)
     return said + claims('MFCL B.2.5', *past_floors(*stays), where=is_skewed)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #d38702d9
 @mfcl_experiment('fig8', 'Clients that drop out of phase 2', about_dropout, kind='figure')
 def fig8(profile):
     settings = each_setting(profile, (200., .1, .01) if profile == 'paper' else (200., .01))
@@ -508,10 +555,12 @@ def clearer(table)->pd.Series: return np.minimum(table[TN] - table[GN], table[GN
 def clearer_told(table, margin)->str:
     return 'silhouettes ' + ', '.join(f'{name} {v:.2f}' for name, v in table.mean().items())
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #754959af
 CLEAREST = Claim(
     'clusters are clearest with TN, then GN, then BN', (TN, GN, BN), clearer, clearer_told, each=True)
 MFCL_FIG9 = claims('MFCL B.4', CLEAREST, of='silhouette')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #36ff54b7
 @mfcl_experiment('fig9', 'What was learned, in two dimensions', MFCL_FIG9, kind='figure')
 def fig9(profile):
     two, runs = dict(n_clients=10, partition=dealt_classes(2)), []
@@ -526,12 +575,14 @@ def small_federation(profile:str)->tuple: # (settings of a run, of the method)
     if profile != 'lite': return {}, {}
     return dict(scarcity='all_clients(share=0.02)'), dict(phase1=2, server_batch=128)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #d54e69d9
 def finds(name:str, of:str, limit:float, says:str, most=False)->Claim:
     "A label's network finds more (or, with `most`, at most) so many percent of the partners."
     def margin(table): return limit - table[name] if most else table[name] - limit
     def tell(table, margin): return f'{table[name].mean():.1f} % of 512, {100/512:.1f} by chance'
     return Claim(says, (name,), margin, tell, of=of, each=True)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #c6520a0a
 BY_CHANCE = 100 / 512 # percent of partners found
 MFCL_TWINS = claims(OURS,
     finds(TN + TWINS, 'strangers', 4*BY_CHANCE,
@@ -542,6 +593,7 @@ MFCL_TWINS = claims(OURS,
     finds(TN, 'alone', 4*BY_CHANCE, 'Trained across pairs, it recognises views of an image'),
     finds(SIMCLR_TN, 'strangers', 4*BY_CHANCE, 'FedSimCLR(TN) has the same leak'))
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #cd712f52
 @mfcl_experiment('twins', 'Who is found as partner: two views, or strangers normalised together', MFCL_TWINS,
     kind='figure')
 def twins(profile):
@@ -560,14 +612,17 @@ def twins(profile):
         runs += [trained(at, 0, probe=q) for q in ('proj', 'chi')]
     return runs
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #e90cd8b0
 @mfcl_experiment('floors', 'What a linear classifier gets without phase 2', ())
 def floors_alone(profile):
     return [r for at in each_setting(profile, MFCL_SIZES[profile]['xis']) for r in floors(*at)]
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #418c7f07
 def untrained(artifact:str, title:str, judge=None, kind='table', **about):
     "Register what has no runs of its own: it is counted, or trained and looked at on its page."
     experiment(MFCL, f'mfcl/{artifact}', title, also=judge, kind=kind, **about)(lambda profile: [])
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #bd46fc23
 untrained('table3', 'Costs of a client', judge_table3)
 untrained('fig7', 'Class distributions', judge_fig7, 'figure')
 untrained('architecture', 'Tables 9 to 13: networks, hyperparameters, augmentations', judge_architecture)
