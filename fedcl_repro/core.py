@@ -6,8 +6,8 @@ name, and files that are written all at once"""
 # %% auto #0
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
-           'check_type', 'plain', 'check_value', 'load_all', 'Register', 'write_error', 'expanded', 'atomic_write',
-           'write_text']
+           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'Register', 'write_error',
+           'expanded', 'atomic_write', 'write_text']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -240,6 +240,25 @@ def load_all(*packages:str):
         folders = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(folders, package + '.'): importlib.import_module(module.name)
 
+# %% ../nbs/core.ipynb #1d435673
+def as_today(settings:dict, formerly:dict)->dict:
+    "Settings, those with a former name replaced by what they are called today."
+    found = {k: v for k, v in settings.items() if k not in formerly}
+    for k in settings.keys() & formerly.keys():
+        if settings[k] not in formerly[k]:
+            known = ', '.join(map(repr, formerly[k]))
+            raise ValueError(f'the former setting {k!r} was one of {known}, got {settings[k]!r}')
+        found |= formerly[k][settings[k]]
+    return found
+
+def as_recorded(settings:dict, formerly:dict)->dict:
+    "Settings under the names they had first, where these can say it."
+    for old, values in formerly.items():
+        for value, today in values.items():
+            if any(settings.get(k) != v for k, v in today.items()): continue
+            return {k: v for k, v in settings.items() if k not in today} | {old: value}
+    return settings
+
 # %% ../nbs/core.ipynb #dc4ffe7e
 class Register(dict):
     "The entries of one kind of thing by name; an unknown name is an error that lists the known ones."
@@ -281,7 +300,8 @@ class Register(dict):
         if not isinstance(spec, Spec):
             raise ValueError(f"a {self.kind} is named by a text such as 'name(setting=1)', got {spec!r}")
         entry = self[spec.name]
-        given = {k: plain(value) for k, value in spec.settings}
+        said = {k: plain(value) for k, value in spec.settings}
+        given = as_today(said, entry.about.get('formerly', {}))
         for k, value in given.items():
             what = f'{self.kind} {spec.name!r}'
             if k not in entry.settings:

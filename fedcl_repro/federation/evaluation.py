@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['evaluate', 'clients_at', 'tested', 'surveyed', 'Score', 'scored', 'micro', 'accuracies', 'macro', 'sd_clients',
-           'representations', 'standard_scores', 'linear_classifier', 'probed']
+           'representations', 'standard_scores', 'linear_classifier', 'fitted', 'probed']
 
 # %% ../../nbs/federation/evaluation.ipynb #dae8e2f3
 import math
@@ -23,8 +23,9 @@ from .steps import run_steps
 def evaluate(execute, stages:tuple, state:State, moment:str, split='test', who=None)->list: # of Score
     "Each client's own model on its own data, at a moment, for all clients or those in `who`."
     method, clients = clients_at(execute, stages, state, moment, who)
-    test = scored if method.represent is None else probed
-    return test(execute, method, clients, split)
+    if method.represent is None: return scored(execute, method, clients, split)
+    owners = clients_at(execute, stages, state, moment)[1] if method.received else None
+    return probed(execute, method, clients, split, owners)
 
 # %% ../../nbs/federation/evaluation.ipynb #7c01fdf0
 def clients_at(execute, stages:tuple, state:State, moment:str, who=None)->tuple: # (Method, clients)
@@ -148,16 +149,25 @@ def linear_classifier(z, y, n_classes:int, rng, n_passes=100, batch_size=512, lr
     return lambda z: scores(score(z)).detach()
 
 # %% ../../nbs/federation/evaluation.ipynb #bb4550d4
-def probed(execute, method, clients:dict, split:str)->list: # of Score
+def fitted(execute, method, clients:dict, rows:dict): # (scores of representations)
+    "A linear classifier fitted to images of the data set, rows[i] of them as client i represents them."
+    fed = execute.fed
+    z = torch.cat([representations(execute, method, i, clients[i], at) for i, at in rows.items()])
+    y = fed.y[torch.cat(list(rows.values()))]
+    return linear_classifier(z, y, fed.n_classes, stream(fed.seed, 'probe'))
+
+def probed(
+    execute, method, clients:dict, split:str,
+    owners:dict=None, # all clients: one classifier, fitted to each training image as its owner represents it
+)->list: # of Score
     "Test each client's representations with a linear classifier fitted to all clients' training images."
     fed, results = execute.fed, []
     train = torch.cat(fed.rows['train']).unique()
+    if owners: classify = fitted(execute, method, owners, {j: fed.rows['train'][j] for j in owners})
     for i, c in clients.items():
         rows = fed.rows[split][i]
-        z = representations(execute, method, i, c, train)
-        z_test = representations(execute, method, i, c, rows)
-        classify = linear_classifier(z, fed.y[train], fed.n_classes, stream(fed.seed, 'probe'))
-        scores, y = classify(z_test), fed.y[rows]
+        if not owners: classify = fitted(execute, method, {i: c}, {i: train})
+        scores, y = classify(representations(execute, method, i, c, rows)), fed.y[rows]
         loss = F.cross_entropy(scores, y, reduction='sum') if len(y) else 0.
         results.append(Score.of(i, scores, y, loss))
     return results

@@ -88,7 +88,9 @@ class Method:
     adapt: tuple = ()                  # steps on own training data before a test, never kept
     predict: Callable = logits         # (net, client, x) -> (b, C) scores
     represent: Callable | None = None  # (net, client, x) -> (b, k): tested by a linear classifier
+    received: bool = False             # that classifier is fitted to each image as its owner represents it
     report: Callable | None = None     # (client) -> {name: number}: more rows, such as a learned graph
+    examine: Callable | None = None    # (executor, client) -> {name: (number, of how many)}, in the end
 
 # %% ../../nbs/federation/method.ipynb #6cf0e7f2
 def nothing(client)->dict:
@@ -184,6 +186,7 @@ METHODS = Register('method',
     owner=Attribute('whose model is tested after the merge', choices=('shared', 'personal')),
     papers=Attribute('papers that compare it, separated by spaces', ''),
     revision=Attribute('raised when its results change, so that its runs are trained again', 1),
+    formerly=Attribute('settings that were renamed: {old setting: {old value: settings of today}}', {}),
     needs=Attribute("parts of the network beside body and head, and `views` where it compares views: "
                     "'proj views'", ''),
     ablation=Attribute('a variant that is not compared with all others', False),

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['RATE', 'CASES', 'COST_ROUNDS', 'COST_RIVALS', 'bits', 'feature_maps', 'memory_printed', 'count', 'kept_for_backward',
-           'memory', 'flops', 'autoencoder', 'check_case', 'cost_paper', 'end_to_end', 'cost_true', 'cost_resource']
+           'memory', 'flops', 'autoencoder', 'check_case', 'cost_paper', 'end_to_end', 'cost_true', 'cost_resource',
+           'costs_of']
 
 # %% ../../nbs/parts/costs.ipynb #06330e43
 from functools import cache
@@ -161,3 +162,10 @@ def cost_resource(method:str)->dict:
     pair = flops(lambda: net(x)) # two views
     return dict(bits_round=each, bits=each*rounds, flops_round=nets * 3 * pair / 2 * 5000,
                 memory=nets * memory_printed(count(net), feature_maps(net.eval(), x[0]), 32))
+
+# %% ../../nbs/parts/costs.ipynb #84d80068
+@cache
+def costs_of(method:str, kind:str)->tuple: # by the formulas, counted
+    "Costs of a client in both ways; those of a rival are its publication's."
+    if method in COST_RIVALS: return (cost_resource(method),) * 2
+    return cost_paper(method, kind), cost_true(method, kind)

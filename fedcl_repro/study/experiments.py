@@ -42,6 +42,7 @@ EXPERIMENTS = Register(
     view=Attribute('(rows, profile) -> None: displays the table or figure', None),
     picture=Attribute('(rows, profile) -> figure for the README', None),
     highlight=Attribute('whether the first command makes it', False),
+    on_page=Attribute('whether its page trains what it shows, without runs of its own', False),
     tables=Attribute('whether its committed rows keep tables that a method reports', False),
     maps=Attribute('whether maps of its representations are committed', False),
     earlier=Attribute('(profile) -> runs that are trained no more, but whose committed rows are shown', None),
@@ -271,7 +272,9 @@ def committed_note(name:str, profile:str)->str:
 def committed_verdicts(name:str)->tuple: # (profile, verdicts)
     """Verdicts on the committed rows of the largest profile that answer anything; (None, []) if none do.
     An experiment without runs needs no rows."""
-    if not runs_of(name, 'paper'): return 'needs no training', list(verdicts_alone(name))
+    if not runs_of(name, 'paper'):
+        where = 'trained on its page' if experiments()[name].about['on_page'] else 'needs no training'
+        return where, list(verdicts_alone(name))
     about = experiments()[name].about
     for profile in reversed(PROFILES):
         rows = committed(name, profile)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MEASURE_COLUMNS', 'measure', 'last_method', 'row', 'scores_by_moment', 'validation_scores', 'score_rows',
            'training_rows', 'traffic_rows', 'predictions', 'sampled', 'by_body', 'represented', 'silhouette',
-           'separations', 'git', 'state_of_sources', 'provenance']
+           'separations', 'examined', 'git', 'state_of_sources', 'provenance']
 
 # %% ../../nbs/study/measures.ipynb #30feaabd
 import functools
@@ -57,7 +57,7 @@ def scores_by_moment(
     who=None, # ids of the clients that are tested; all
 )->dict:      # moment -> scores of the clients
     "Tests of the clients at each moment that counts."
-    one_model = owner == 'shared' and execute.fed.one_test
+    one_model = owner == 'shared' and execute.fed.one_test and execute.fed.buffers != 'local'
     if one_model: who = (0,)
     moments = ['merged']
     if not (one_model or last_method(stages, state).represent): moments.append('trained')
@@ -168,6 +168,15 @@ def separations(fed, sample:dict, r:int, owner:str)->list: # of rows
     )
     about = dict(client=-1, owner=owner, moment='merged', split='test')
     return [row(r, k, v, len(sample['y']), **about) for k, v in found.items() if not math.isnan(v)]
+
+# %% ../../nbs/study/measures.ipynb #128db15f
+def examined(execute, stages:tuple, state:State, owner:str)->list: # of rows
+    "What the method itself finds out about the first client's model after the last round."
+    method, clients = clients_at(execute, stages, state, 'merged', (0,))
+    if not method.examine: return []
+    about = dict(client=-1, owner=owner, moment='merged', split='test')
+    found = method.examine(execute, clients[0])
+    return [row(state.round, name, value, n, **about) for name, (value, n) in found.items()]
 
 # %% ../../nbs/study/measures.ipynb #01fae311
 def git(*args)->str:

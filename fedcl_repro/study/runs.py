@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ..core import COUNT, OneOf, Range, Spec, check_value, load_all, plain, stream
+from ..core import COUNT, OneOf, Range, Spec, as_recorded, check_value, load_all, plain, stream
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.natural import SHIFTS, shifted
@@ -156,6 +156,8 @@ def config(run:Run)->dict: # plain JSON
     values = {f.name: getattr(run, f.name) for f in fields(run)}
     defaults = {k: REGISTERS[k].resolve('none') if k in REGISTERS else getattr(Run, k) for k in LATER}
     values = {k: v for k, v in values.items() if k not in LATER or v != defaults[k]}
+    formerly = methods()[run.method.name].about['formerly']
+    values['method'] = Spec.of(run.method.name, **as_recorded(dict(run.method.settings), formerly))
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
 def run_recorded(said:dict)->Run:

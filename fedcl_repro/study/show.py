@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['COMPARED', 'HOW_TO_READ', 'PRINTED', 'LIKENESS', 'cells_beside', 'setting_blocks', 'no_words', 'show_table',
            'show_dots', 'show_claims', 'show_committed', 'without_settings', 'committed_of', 'measured_cells',
-           'say_profile', 'cells_of_print', 'show_cells', 'show_answers', 'show_lines', 'train_here', 'client_matrices',
-           'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own',
-           'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
-           'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps', 'ranks_marked', 'with_spread',
-           'show_shaped']
+           'say_profile', 'cells_of_print', 'show_cells', 'show_answers', 'beside_and_below', 'said_of', 'show_results',
+           'show_lines', 'train_here', 'client_matrices', 'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar',
+           'draw_matrices', 'weight_scale', 'without_own', 'shown_rounds', 'draw_weights_line', 'draw_by_round',
+           'graph_numbers', 'draw_graph_numbers', 'last_of_names', 'draw_last_weights', 'draw_overlap', 'map_numbers',
+           'draw_maps', 'ranks_marked', 'with_spread', 'show_shaped']
 
 # %% ../../nbs/study/show.ipynb #de8ab0d1
 from collections.abc import Callable
@@ -189,6 +189,44 @@ def show_answers(name:str, rows:pd.DataFrame, profile='lite'): # a styled table,
     from fedcl_repro.study.figures import nice_table
     return nice_table(verdict_table(said), 'The claims on the committed rows.')
 
+
+# %% ../../nbs/study/show.ipynb #b2901f1c
+def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str)->pd.DataFrame:
+    "Published cells with ours, in the settings that were run, and below them labels that the paper lacks."
+    both, runs = cells_of_print(paper, cells, rows, profile), paper.runs(rows)
+    keys = [k for k in cells if k not in PRINTED and k != 'label']
+    shown = both.merge(runs[list(paper.keys)].drop_duplicates(),
+        on=list(paper.keys)) if len(runs) else both[:0]
+    more = runs[~runs.label.isin(cells.label)].groupby(['label', *keys], sort=False, dropna=False).micro
+    more = more.agg(ours='mean', sd_seeds='std').reset_index()
+    return pd.concat([shown, more], ignore_index=True).sort_values(list(paper.keys), kind='stable')
+
+def said_of(page, profile:str, rows:pd.DataFrame)->str:
+    "What rows are, in a line above them."
+    if profile == page.profile != 'lite':
+        stand_in = ', digits in place of CIFAR-10: the numbers cannot be the paper\'s' if profile == 'quick' else ''
+        return f'Profile {profile}, trained by this page{stand_in}.'
+    note = committed_note(page.name, profile)
+    n_rounds = rows['round'].max()
+    return f'Committed rows, profile {profile}: {n_rounds} rounds at reduced size, real data. {note}'
+
+# %% ../../nbs/study/show.ipynb #36719b9e
+def show_results(paper:Paper, page, cells:pd.DataFrame, draw:Callable=None):
+    "Table, picture, claims: of the committed rows first, then of the page's own. `draw`: (rows), or dots."
+    from IPython.display import Markdown, display
+    from fedcl_repro.study.figures import nice_table
+    best = committed(page.name, 'lite')
+    versions = [('lite', best)] if len(best) and page.profile == 'quick' else []
+    for profile, rows in [*versions, (page.profile, page.rows)]:
+        display(Markdown(f'**{said_of(page, profile, rows)}**'))
+        if not len(rows):
+            print('not run')
+            continue
+        caption = 'Accuracy in percent: published, ours, and ours that the paper does not have.'
+        display(nice_table(beside_and_below(paper, cells, rows, profile).reset_index(drop=True), caption))
+        if draw: draw(rows)
+        else: show_dots(paper, cells, rows, profile)
+        display(show_claims(EXPERIMENTS[page.name].about['judge'](rows, profile)))
 
 # %% ../../nbs/study/show.ipynb #3529bcdf
 def show_lines(paper:Paper, rows:pd.DataFrame, x:str, names:list, xlabel:str, xscale='log'):

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'REDRAWN', 'READINGS', 'points', 'Claim', 'claims', 'above', 'lead', 'best', 'top', 'at_most', 'between',
-           'Paper', 'last_tests', 'by_seed', 'complete', 'why_not', 'held', 'answer', 'redraw', 'drawn_for', 'ask',
-           'limited', 'gains_more', 'ask_across', 'experiment', 'printed_cells', 'share_possible', 'printed_tables',
-           'as_printed', 'means_of_seeds', 'first_reason', 'with_reasons', 'beside_print', 'draw_beside', 'curve_words',
-           'readings', 'side_by_side']
+           'Paper', 'last_tests', 'by_seed', 'complete', 'why_not', 'held', 'answer', 'redraw', 'drawn_for',
+           'not_decided', 'ask', 'limited', 'gains_more', 'ask_across', 'experiment', 'printed_cells', 'share_possible',
+           'printed_tables', 'as_printed', 'means_of_seeds', 'first_reason', 'with_reasons', 'beside_print',
+           'draw_beside', 'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -40,6 +40,7 @@ class Claim:
     comparisons: int = 1      # how many differences the sentence is about: its level is divided by them
     each: bool = False        # its number is not an accuracy: each seed is asked, without an interval
     where: Callable = None    # (values of the keys) -> whether the sentence is about this setting; all
+    unless: Callable = None   # table -> why these runs cannot decide it, or ''
 
 def claims(place:str, *said:Claim, **more)->list: # of Claim
     "What a paper says in one place. `more`: what else these claims share, such as `of` or `where`."
@@ -189,6 +190,12 @@ def drawn_for(c:Claim, table, drawn:dict, n_clients:int)->tuple: # (table or Non
     anew = drawn[c.of]
     return anew[anew.index.get_level_values('seed').isin(table.index)], n_clients
 
+# %% ../../nbs/study/tables.ipynb #912fef80
+def not_decided(c:Claim, where:str, why:str, data_fits:bool)->Verdict:
+    "A claim that its runs cannot decide, such as runs below a trivial one."
+    word = 'undecided' if data_fits else 'stand-in undecided'
+    return Verdict(f'{c.sentence}: {where}', word, why, c.place, 'claim')
+
 # %% ../../nbs/study/tables.ipynb #bc011fcc
 def ask(
     paper:Paper, said, rows:pd.DataFrame, profile:str,
@@ -204,6 +211,9 @@ def ask(
         fitting = {key: complete(t, c.needs) for key, t in about.items()}
         asked = {key: t for key, t in fitting.items() if len(t)}
         for key, t in asked.items():
+            if c.unless and c.unless(t):
+                out.append(not_decided(c, paper.say(*key, profile), c.unless(t), fits))
+                continue
             drawn, n_clients = drawn_for(c, t, *anew[key]) if key in anew else (None, 1)
             there = printed.get(key) if c.of == 'accuracy' else None
             out.append(answer(c, t, paper.say(*key, profile), fits, drawn, n_clients, there))

@@ -6,8 +6,8 @@
 __all__ = ['SAID_ONCE', 'RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
            'usable_checkpoint', 'Session', 'write_result', 'to_checkpoint', 'from_checkpoint', 'one_core',
            'deterministic', 'arithmetic', 'train_all', 'Outcome', 'lacking', 'intact', 'wait_for_others', 'say_once',
-           'is_stale', 'impossible', 'refusal', 'cores', 'train_lacking', 'attempt', 'Progress', 'train_in_processes',
-           'attempt_and_tell', 'death_text', 'outcome_of', 'described', 'in_short', 'read_rows', 'seed_groups',
+           'is_stale', 'cores', 'train_lacking', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell',
+           'death_text', 'outcome_of', 'impossible', 'refusal', 'described', 'in_short', 'read_rows', 'seed_groups',
            'train_groups', 'train_group', 'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
@@ -36,7 +36,7 @@ from ..federation.side_by_side import Barrier
 from ..parts.models import MODELS
 from .executor_choice import choose_executor, executor_for, fastest
 from .kept_models import models_to_keep
-from .measures import MEASURE_COLUMNS, measure, predictions, provenance
+from .measures import MEASURE_COLUMNS, examined, measure, predictions, provenance
 from .measures import represented, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
 from .runs import (
@@ -191,6 +191,7 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
     if sample:
         arrays['representations'] = sample
         rows = rows + separations(s.fed, sample, s.state.round, s.owner)
+    rows = rows + examined(s.execute, s.stages, s.state, s.owner)
     about = provenance(s.run, s.data_root, s.device, s.seconds())
     about |= dict(sources=s.sources, modules=s.modules)
     about['executor'] = s.executor
@@ -331,24 +332,6 @@ def is_stale(run:Run, store:Store, id:str)->bool:
     "Whether other code, or unknown code, trained a finished run."
     return changed_since(run, store.check(id)) != []
 
-# %% ../../nbs/study/training.ipynb #3f336dae
-def impossible(runs:list, data_root)->list: # of Outcome, failed
-    "The runs that their data do not allow, told before any other trains; an error if no run is possible."
-    found, why = [], {}
-    for r in runs:
-        key = replace(r, method=Spec('fedavg'), seed=0)
-        if key not in why: why[key] = refusal(key, data_root)
-        if why[key]: found.append(Outcome(r, 'failed', why[key]))
-    if found and len(found) == len(runs): raise ValueError(found[0].why)
-    for text in dict.fromkeys(o.why for o in found): print(f'not possible: {text}', file=sys.stderr)
-    return found
-
-def refusal(run:Run, data_root)->str: # empty: none
-    "Why a federation is not possible."
-    try: check_federation(run, data_root)
-    except ValueError as e: return f'{run.partition} with {run.n_clients} clients on {run.data}: {e}'
-    return ''
-
 # %% ../../nbs/study/training.ipynb #375a006d
 def cores()->int:
     "Cores this process may use."
@@ -428,6 +411,24 @@ def outcome_of(found, run:Run)->Outcome: # found: an Outcome, `Died` or None
     if isinstance(found, Outcome): return found
     if isinstance(found, Died): return Outcome(run, 'failed', str(found))
     return Outcome(run, 'interrupted', 'it was not begun, or waits at its last checkpoint')
+
+# %% ../../nbs/study/training.ipynb #3f336dae
+def impossible(runs:list, data_root)->list: # of Outcome, failed
+    "The runs that their data do not allow, told before any other trains; an error if no run is possible."
+    found, why = [], {}
+    for r in runs:
+        key = replace(r, method=Spec('fedavg'), seed=0)
+        if key not in why: why[key] = refusal(key, data_root)
+        if why[key]: found.append(Outcome(r, 'failed', why[key]))
+    if found and len(found) == len(runs): raise ValueError(found[0].why)
+    for text in dict.fromkeys(o.why for o in found): print(f'not possible: {text}', file=sys.stderr)
+    return found
+
+def refusal(run:Run, data_root)->str: # empty: none
+    "Why a federation is not possible."
+    try: check_federation(run, data_root)
+    except ValueError as e: return f'{run.partition} with {run.n_clients} clients on {run.data}: {e}'
+    return ''
 
 # %% ../../nbs/study/training.ipynb #b6abb3ea
 RUN_COLUMNS = [
