@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'experiments', 'runs_of', 'matrix', 'Page', 'has_data',
-           'papers_folder', 'default_store', 'committed_path', 'maps_path', 'save_results', 'committed_rows',
-           'curve_means', 'run_records', 'committed_runs', 'config_key', 'committed', 'committed_maps',
-           'committed_note', 'committed_verdicts', 'verdicts_alone', 'belonging', 'nothing_more', 'claims_page',
-           'claims_of']
+           'why_missing', 'papers_folder', 'in_package', 'default_store', 'committed_path', 'maps_path', 'save_results',
+           'kept_records', 'place_of', 'with_kept', 'committed_rows', 'curve_means', 'run_records', 'committed_runs',
+           'config_key', 'committed', 'committed_maps', 'committed_note', 'committed_verdicts', 'verdicts_alone',
+           'belonging', 'nothing_more', 'claims_page', 'claims_of']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
+import io
 import json
 import os
 from functools import cache
@@ -43,6 +44,7 @@ EXPERIMENTS = Register(
     highlight=Attribute('whether the first command makes it', False),
     tables=Attribute('whether its committed rows keep tables that a method reports', False),
     maps=Attribute('whether maps of its representations are committed', False),
+    earlier=Attribute('(profile) -> runs that are trained no more, but whose committed rows are shown', None),
 )
 
 # %% ../../nbs/study/experiments.ipynb #b2c3a996
@@ -97,27 +99,38 @@ SAID_MISSING = set()
 
 def has_data(spec:str, data_root=None)->bool:
     "Whether a data set is here or needs no download; what is missing is said once."
+    why = why_missing(spec, data_root)
+    if why and (spec, data_root) not in SAID_MISSING: print(why)
+    if why: SAID_MISSING.add((spec, data_root))
+    return not why
+
+def why_missing(spec:str, data_root=None)->str: # empty: it is here
+    "Why a data set cannot be used."
     try: dataset(parse_spec(spec), str(find_root(data_root)))
-    except MissingData as e:
-        if (spec, data_root) not in SAID_MISSING: print(e)
-        SAID_MISSING.add((spec, data_root))
-        return False
-    return True
+    except MissingData as e: return str(e)
+    return ''
 
 # %% ../../nbs/study/experiments.ipynb #26e1a310
 def papers_folder()->Path:
-    "The folder of the papers' notebooks: FEDCL_PAPERS, or nbs/papers here or beside the package."
+    "The folder of the papers' notebooks: FEDCL_PAPERS, or nbs/papers here, beside or in the package."
     package = Path(fedcl_repro.__file__).resolve().parent
-    for p in (os.environ.get('FEDCL_PAPERS'), 'nbs/papers', package.parent / 'nbs/papers'):
+    given = os.environ.get('FEDCL_PAPERS')
+    if given and not Path(given).is_dir():
+        raise FileNotFoundError(f'FEDCL_PAPERS names no folder: {given}. `fedcl pages OUT` makes OUT/papers')
+    for p in (given, 'nbs/papers', package.parent / 'nbs/papers', package / 'nbs/papers'):
         if p and Path(p).is_dir(): return Path(p)
-    raise FileNotFoundError('the notebooks are not here: run this in a clone of the repository, '
-                            'or set FEDCL_PAPERS to its folder nbs/papers')
+    raise FileNotFoundError(f'the notebooks are not here: {package} is neither an installed package nor '
+                            'in a clone of the repository; install it again')
+
+def in_package(path:Path)->bool:
+    "Whether a file belongs to an installed package, where nothing is written."
+    return Path(path).resolve().is_relative_to(Path(fedcl_repro.__file__).resolve().parent)
 
 def default_store()->Path:
     "The folder of the runs: FEDCL_STORE, or `runs` in the clone, or `runs` here."
     if os.environ.get('FEDCL_STORE'): return Path(os.environ['FEDCL_STORE'])
-    try: return papers_folder().resolve().parents[1] / 'runs'
-    except FileNotFoundError: return Path('runs')
+    papers = papers_folder()
+    return Path('runs') if in_package(papers) else papers.resolve().parents[1] / 'runs'
 
 # %% ../../nbs/study/experiments.ipynb #0ce6525a
 def committed_path(name:str, profile:str)->Path:
@@ -131,21 +144,49 @@ def maps_path(path:Path)->Path: return path.with_name(path.stem + '-maps.csv')
 def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=None)->Path:
     """Commit an experiment's finished runs: rows, provenance and, if it asks for them, maps.
     `notes`: data set -> a note kept with its runs; the note under '' is for all other data sets."""
+    path = committed_path(name, profile)
+    if in_package(path):
+        raise ValueError(f'{path.parent} belongs to the installed package: copy the notebooks with '
+                         '`fedcl pages OUT` and set FEDCL_PAPERS=OUT/papers, and rows are saved there')
     available = [r for r in runs_of(name, profile) if has_data(str(r.data), data_root)]
     runs = [r for r in available if store.has(run_id(r, data_root))]
     if not runs:
         advice = f'`fedcl run {name} --profile {profile}` trains them'
         raise ValueError(f'no run of {name} in profile {profile} is finished in {store.root}: {advice}')
     about = experiments()[name].about
-    path = committed_path(name, profile)
     rows = read_rows(runs, store, data_root)
-    write_text(path, committed_rows(rows, about['tables']).to_csv(index=False))
+    records = run_records(rows, store, notes or {})
+    kept = kept_records(path, records)
+    ids = [about['run'] for about in kept]
+    write_text(path, with_kept(path, committed_rows(rows, about['tables']), ids))
     if about['maps']:
         maps = maps_of(runs, store, data_root).round(5)
-        write_text(maps_path(path), maps.to_csv(index=False))
-    records = run_records(rows, store, notes or {})
+        write_text(maps_path(path), with_kept(maps_path(path), maps, ids))
+    records = sorted(kept + records, key=place_of(name, profile))
     write_text(path.with_suffix('.json'), json.dumps(records, indent=1))
     return path
+
+def kept_records(path:Path, records:list)->list: # of dicts
+    "What is committed about runs that are not among these records; a store need not have all of them."
+    if not path.with_suffix('.json').exists(): return []
+    new = {config_key(about['config']) for about in records}
+    committed = json.loads(path.with_suffix('.json').read_text())
+    return [about for about in committed if config_key(about['config']) not in new]
+
+def place_of(name:str, profile:str): # (record) -> number
+    "The place of a committed run among those of an experiment; runs that it no longer names come last."
+    places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
+    def place(about): return places.get(config_key(about['config']), len(places))
+    return place
+
+def with_kept(path:Path, table:pd.DataFrame, ids:list)->str: # CSV
+    "A table as text, with the committed rows of these runs as they are."
+    text = table.to_csv(index=False)
+    if not (ids and path.exists()): return text
+    old = pd.read_csv(path, dtype=str, keep_default_na=False)
+    new = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    both = pd.concat([old[old.run.isin(ids)], new])
+    return both.sort_values('run', kind='stable').to_csv(index=False)
 
 # %% ../../nbs/study/experiments.ipynb #c209d59e
 COMMITTED_COLUMNS = ['run', *MEASURE_COLUMNS]
@@ -176,7 +217,7 @@ def run_records(rows:pd.DataFrame, store:Store, notes:dict)->list: # of dicts
     about = rows[RUN_COLUMNS].drop(columns='settings').drop_duplicates('run')
     for shared in about.to_dict('records'):
         _, provenance = store.read(shared['run'])
-        del provenance['sha256']
+        for k in ('sha256', 'modules'): provenance.pop(k, None)
         note = notes.get(shared['dataset'], notes.get('', ''))
         records.append(shared | provenance | dict(note=note))
     return records
@@ -189,7 +230,9 @@ def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenan
     def rank(path): return path.stem != own.stem, path.stem not in with_tables, path
     files = sorted(own.parent.glob(f'*-{profile}.json'), key=rank)
     if not files: return {}
-    missing = {config_key(config(r)): r for r in runs_of(name, profile)}
+    earlier = experiments()[name].about['earlier']
+    wanted = [*runs_of(name, profile), *(earlier(profile) if earlier else [])]
+    missing = {config_key(config(r)): r for r in wanted}
     found = {}
     for path in files:
         for about in json.loads(path.read_text()):

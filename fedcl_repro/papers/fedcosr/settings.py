@@ -129,7 +129,8 @@ def span(rows:pd.DataFrame, late:bool)->pd.DataFrame: # a row a run, with `value
 def late(rows): return span(rows, True)
 def early(rows): return span(rows, False)
 
-FEDCOSR = Paper(('column',), place, say, dict(late=late, early=early))
+FEDCOSR = Paper(('column',), place, say, dict(late=late, early=early),
+                sizes=('fedcosr/table2', 'fedcosr/table3'))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #4d27d219
 def second(name:str, among)->Claim:
