@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'LINK', 'DOCUMENTS', 'SETTINGS', 'SITE_LOOK', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate',
-           'folded', 'linked_output', 'ready_cell', 'ready_cells', 'place_of', 'relinked', 'write_page', 'toctree',
+           'folded', 'linked_output', 'ready_cell', 'ready_cells', 'place_in_site', 'relinked', 'write_page', 'toctree',
            'write_library', 'write_documents', 'write_sources', 'setup', 'skip_node', 'inline_formula', 'shown_formula',
            'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values',
            'copy_font', 'build_site', 'links_and_anchors', 'broken_links']
@@ -85,7 +85,7 @@ DOCUMENTS = { # files of the repository that are pages of the site
     'fedcl_repro/published/oddities.md': 'oddities',
 }
 
-def place_of(path:Path)->str: # relative to the folder of the site's sources; '' if it is no file of ours
+def place_in_site(path:Path)->str: # relative to the folder of the site's sources; '' if it is no file of ours
     "Where a file of the repository lies among the sources of the site."
     root = book_folder().parent
     if not path.is_relative_to(root) or not path.is_file(): return ''
@@ -102,7 +102,7 @@ def relinked(
     "The text with its links leading to places of the site."
     def change(match):
         path = (home.parent / match[1]).resolve()
-        target = place_of(path)
+        target = place_in_site(path)
         if not target: return match[0]
         copy = folder / target
         if path.suffix not in ('.ipynb', '.md') and not copy.exists():
