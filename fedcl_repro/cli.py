@@ -7,12 +7,12 @@ __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOIN
            'plural', 'executors', 'described_entry', 'described_setting', 'setting_row', 'setting_text',
            'described_experiment', 'listing', 'list_options', 'list_verb', 'chosen', 'available_runs', 'between',
            'experiment_options', 'training_options', 'backlog_option', 'check_folder', 'check_file', 'check_device',
-           'tell_problems', 'train_as_asked', 'one_run', 'single_options', 'check_options', 'check_alone',
+           'tell_problems', 'train_as_asked', 'cluster_of', 'one_run', 'single_options', 'check_options', 'check_alone',
            'wanted_runs', 'run_verb', 'show_finished', 'notes_of', 'save_rows', 'run_backlog', 'here_of',
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
            'data_options', 'data_verb', 'data_line', 'report_options', 'report_verb', 'docs_options', 'docs_verb',
-           'bench_options', 'bench_verb', 'entry']
+           'flower_options', 'flower_verb', 'bench_options', 'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -246,6 +247,9 @@ def training_options(p):
     add('--executor', default='auto', choices=('auto', *sorted(executors())), help=executor_help)
     use_option(p)
     extras_options(p)
+    memory_help = "GB of the clients' state in memory, for each run; the rest lies on disk (0: no limit)"
+    add('--state-memory', type=between(0.), default=0., help=memory_help)
+    add('--ray', default='', metavar='ADDRESS', help='spread the runs over a Ray cluster (`local`: here)')
 
 def backlog_option(p, what:str):
     "The option `--backlog`, with or without a file."
@@ -308,11 +312,20 @@ def train_as_asked(runs:list, store:Store, options)->int: # how many failed
             checkpoint=options.checkpoint,
             retrain=options.retrain,
             extras=extras_of(options),
+            state_memory=options.state_memory * 2**30 or math.inf,
+            cluster=cluster_of(options),
         )
     except Interrupted as e:
         tell_problems(e.outcomes)
         raise
     return tell_problems(outcomes)
+
+def cluster_of(options): # or None
+    "Where runs are trained, if not in this machine's processes."
+    if not options.ray: return None
+    from fedcl_repro.scale.ray import connect_ray, train_on_ray
+    connect_ray(options.ray) # refuses what is not there before any work
+    return partial(train_on_ray, address=options.ray)
 
 # %% ../nbs/cli.ipynb #f4cb124f
 def one_run(options)->Run:
@@ -680,6 +693,33 @@ def docs_verb(options)->int:
     print(f'site: {path.resolve()}')
     if not options.no_open: webbrowser.open(path.resolve().as_uri())
     return int(bool(warnings))
+
+# %% ../nbs/cli.ipynb #e7c7347a
+def flower_options(p):
+    "Options of `fedcl flower`."
+    add = p.add_argument
+    add('folder', help='a new folder for the app')
+    add('--method', required=True, help='such as fedcosr or "fedcosr(gamma=0.5)"')
+    add('--data', help='the data set whose shape and number of classes the clients have (digits)')
+    add('--partition', help='how the data are dealt out with --clients')
+    add('--set', action='append', metavar='NAME=VALUE', help='any other setting of the run: n_clients=3')
+    clients_help = 'write the data of each client into FOLDER/0, FOLDER/1, ...'
+    add('--clients', default='', metavar='FOLDER', help=clients_help)
+    add('--data-root', default='', help=DATA_HELP)
+
+@VERBS.add('flower', options=flower_options)
+def flower_verb(options)->int:
+    "Write a run as a Flower app."
+    from fedcl_repro.scale.flower import write_app
+    from fedcl_repro.scale.nodes import SharedPlan, dealt
+    run = one_run(options)
+    plan = SharedPlan.of(run, options.data_root or None)
+    write_app(options.folder, plan, options.clients)
+    print(f'written: {Path(options.folder).resolve()}')
+    if not options.clients: return 0
+    for i, data in enumerate(dealt(run, options.data_root or None)): data.save(Path(options.clients)/str(i))
+    print(f'written: the data of {run.n_clients} clients, {Path(options.clients).resolve()}')
+    return 0
 
 # %% ../nbs/cli.ipynb #c6ded999
 def bench_options(p):
