@@ -651,7 +651,7 @@ def data_line(row:dict)->str:
 def report_options(p):
     "Options of `fedcl report`."
     add = p.add_argument
-    add('--print', action='store_true', dest='only_print', help='print the table of verdicts and write nothing')
+    add('--print', action='store_true', dest='only_print', help='print the verdicts and write nothing')
     add('--readme', action='store_true', help='as without it; older scripts say so')
 
 # %% ../nbs/cli.ipynb #020b4c88

@@ -1,7 +1,7 @@
-"""Notebooks in JupyterLab, in a real browser: Chromium opens them, runs all cells, and no cell shows an error.
+"""Notebooks in JupyterLab, in a real browser: Chromium opens them, runs all cells, and sees no error.
 
-Slow, and skipped where there is no Chromium: `pytest -m slow tests/test_lab.py`. Debian has it as the packages
-`chromium` and `chromium-driver`. The browser is driven by its own protocol over a web socket."""
+Slow, and skipped where there is no Chromium: `pytest -m slow tests/test_lab.py`. Debian has it as the
+packages `chromium` and `chromium-driver`. The browser is driven by its own protocol over a web socket."""
 import json
 import os
 import re
@@ -50,8 +50,10 @@ def lab(tmp_path_factory):
     "The address of a JupyterLab on a copy of the notebooks."
     folder = tmp_path_factory.mktemp('lab')
     shutil.copytree(ROOT/'nbs', folder/'nbs')
-    settings = ['--ServerApp.token=', '--ServerApp.port=0', '--LabApp.expose_app_in_browser=True', '--allow-root']
-    command = [sys.executable, '-m', 'jupyterlab', '--no-browser', f'--ServerApp.root_dir={folder}/nbs', *settings]
+    settings = ['--ServerApp.token=', '--ServerApp.port=0', '--allow-root']
+    settings += ['--LabApp.expose_app_in_browser=True']
+    root = f'--ServerApp.root_dir={folder}/nbs'
+    command = [sys.executable, '-m', 'jupyterlab', '--no-browser', root, *settings]
     paths = dict(PYTHONPATH=str(ROOT), FEDCL_PAPERS=str(ROOT/'nbs'/'papers'), FEDCL_STORE=str(folder/'runs'))
     server = started(command, folder/'lab.txt', **paths)
     try:
@@ -129,8 +131,9 @@ def test_all_cells_run_in_jupyterlab(page, lab, browser):
     browser.run(CLEAR)
     browser.run(RUN_ALL)
     cells = json.loads(browser.run(OUTPUTS))
-    kinds = [o['output_type'] for outputs in cells for o in outputs]
-    errors = [f"{o['ename']}: {o['evalue']}" for outputs in cells for o in outputs if o['output_type'] == 'error']
+    shown = [o for outputs in cells for o in outputs]
+    kinds = [o['output_type'] for o in shown]
+    errors = [f"{o['ename']}: {o['evalue']}" for o in shown if o['output_type'] == 'error']
     assert not errors
     assert {'display_data', 'execute_result'} & set(kinds), 'no cell showed anything'
     keep = os.environ.get('FEDCL_SCREENSHOTS') # a folder for pictures of what the browser shows

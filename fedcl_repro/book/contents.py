@@ -16,7 +16,8 @@ from pathlib import Path
 from ..study.experiments import papers_folder
 
 # %% ../../nbs/book/contents.ipynb #83f593ca
-CHAPTERS = { # heading -> folder of nbs/, or pages; '' is the top folder
+CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
+    'Guided tours of the papers': 'tours',
     'Lessons: data': 'data',
     'Lessons: parts of the papers': 'parts',
     'Lessons: federation': 'federation',
@@ -31,12 +32,12 @@ CHAPTERS = { # heading -> folder of nbs/, or pages; '' is the top folder
 }
 FIRST = { # folder -> its first pages in this order
     'data': 'partition augment datasets',
-    'parts': 'contrastive centroids mixing twin_norm self_supervised graph simplex graph_measures proximal fields models '
-             'backbones resnet slim costs attacks autoencoder',
+    'parts': 'contrastive centroids mixing twin_norm self_supervised graph simplex graph_measures proximal '
+             'fields models backbones resnet slim costs attacks autoencoder',
     'federation': 'method rounds messages steps local_step loop federation evaluation class_means networks '
                   'optimisers peers privacy executors batched side_by_side graphs',
-    'methods': 'basic fedcosr fedssc mfcl mapl fedsimclr personal_layers prototypes proximal mixing moon perfedavg '
-               'fedproc fedpac feddyn byol orchestra fsl heterofl splitmix featarc communication mapl_baselines',
+    'methods': 'basic fedcosr fedssc mfcl mapl fedsimclr personal_layers prototypes proximal mixing moon '
+               'perfedavg fedproc fedpac feddyn byol orchestra fsl heterofl splitmix featarc communication',
     'study': 'runs store training experiments tables verdicts intervals result_page',
     'papers/fedcosr': 'claims', 'papers/fedssc': 'claims', 'papers/mfcl': 'claims', 'papers/mapl': 'claims',
     '': 'cli status core',

@@ -31,17 +31,19 @@ ELSEWHERE = { # 'paper/artifact' -> page, or page#name of what it says in code
     'mfcl/table11': 'papers/mfcl/architecture', 'mfcl/table12': 'papers/mfcl/architecture',
     'mfcl/table13': 'papers/mfcl/architecture',
     'mfcl/table14': 'papers/mfcl/table2', 'mfcl/table18': 'parts/twin_norm#twin_norm',
-    'mfcl/fig1': 'methods/mfcl#mfcl', 'mfcl/fig2': 'methods/mfcl#mfcl', 'mfcl/fig3': 'parts/twin_norm#twin_norm',
+    'mfcl/fig1': 'methods/mfcl#mfcl', 'mfcl/fig2': 'methods/mfcl#mfcl',
+    'mfcl/fig3': 'parts/twin_norm#twin_norm',
     'mfcl/fig5': '', # the paper has no Figure 5
     'mfcl/fig6': 'papers/mfcl/fig7', 'mfcl/algorithm1': 'methods/mfcl#mfcl',
     'mapl/table8': 'data/augment',
-    'mapl/fig1': 'methods/mapl#pml_loss', 'mapl/fig2': 'parts/graph#learn_row', 'mapl/fig5': 'papers/mapl/fig4',
+    'mapl/fig1': 'methods/mapl#pml_loss', 'mapl/fig2': 'parts/graph#learn_row',
+    'mapl/fig5': 'papers/mapl/fig4',
     'mapl/algorithm1': 'methods/mapl#pml_loss', 'mapl/algorithm2': 'parts/graph#learn_row',
     'mapl/algorithm3': 'methods/mapl#mapl', 'mapl/algorithm4': 'methods/mapl#mapl',
     'mapl/algorithm5': 'parts/graph#learn_row', 'mapl/algorithm6': 'methods/mapl#pml_loss',
 }
 
-def place_of_artifact(paper:str, artifact:str)->str: # 'page', 'page#name', or '' where there is nothing to show
+def place_of_artifact(paper:str, artifact:str)->str: # 'page', 'page#name', or '': nothing to show
     "Where a table, figure or algorithm of a paper is in the book."
     name = f'{paper}/{artifact}'
     if name in ELSEWHERE: return ELSEWHERE[name]
@@ -72,8 +74,10 @@ def line_of(place:str)->str: # 'parts/mixing.py:33', '' for a place without a na
 def checked_place(place:str, what:str)->str:
     "The place; refuses one that is not in the book."
     page, _, name = place.partition('#')
-    if place and page not in pages_there(): raise ValueError(f'{what} is said to be on {page}, which is no page')
-    if name and not line_of(place): raise ValueError(f'{what} is said to be in {name} of {page}, which has none')
+    if place and page not in pages_there():
+        raise ValueError(f'{what} is said to be on {page}, which is no page')
+    if name and not line_of(place):
+        raise ValueError(f'{what} is said to be in {name} of {page}, which has none')
     return place
 
 # %% ../../nbs/book/paper_map.ipynb #2b00f43c
@@ -121,7 +125,7 @@ def link_to(place:str, text='')->str: # Markdown, seen from the first page
     return f'[{text or name or page}]({page}.ipynb{fragment})'
 
 def file_of(place:str)->str: # Markdown
-    "The file of the library that has a place. Its line would be out of date too soon; the link leads to the cell."
+    "The file of the library that has a place. A line would soon be out of date; the link leads to the cell."
     line = line_of(place)
     return f'`{line.split(":")[0]}`' if line else ''
 
@@ -143,5 +147,6 @@ def equations_table(paper:str)->str: # Markdown
 
 def claims_table()->str: # Markdown
     "The claims of all papers."
-    rows = [(sentence, source, link_to(place, place.removeprefix('papers/'))) for sentence, source, place in claims_map()]
+    rows = [(sentence, source, link_to(place, place.removeprefix('papers/')))
+            for sentence, source, place in claims_map()]
     return table_of(['claim', 'where the paper says it', 'asked on'], rows)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'LINK', 'DOCUMENTS', 'SETTINGS', 'SITE_LOOK', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate',
-           'folded', 'linked_output', 'ready_cell', 'ready_cells', 'place_of', 'relinked', 'write_page', 'toctree',
+           'folded', 'linked_output', 'ready_cell', 'ready_cells', 'place_in_site', 'relinked', 'write_page', 'toctree',
            'write_library', 'write_documents', 'write_sources', 'setup', 'skip_node', 'inline_formula', 'shown_formula',
            'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values',
            'copy_font', 'build_site', 'links_and_anchors', 'broken_links']
@@ -34,7 +34,8 @@ IMPORTS = re.compile(r'\s*((from|import)\s.*|\)?|[\w\s,()]+|#.*|set_style\(\))')
 def only_imports(text:str)->bool:
     "Whether a cell of code does nothing but import."
     lines = [line for line in text.splitlines() if line.strip()]
-    return bool(lines) and re.match(r'from|import', lines[0]) and all(IMPORTS.fullmatch(line) for line in lines)
+    begins = bool(lines) and bool(re.match(r'from|import', lines[0]))
+    return begins and all(IMPORTS.fullmatch(line) for line in lines)
 
 def tags_of(cell:dict)->set: return set(cell['metadata'].get('tags', []))
 
@@ -42,7 +43,8 @@ def is_result_page(page:str)->bool: return any('parameters' in tags_of(cell) for
 
 def is_boilerplate(cell:dict)->bool:
     "Whether a reader of the site can do without a cell: it names the module, or is marked as hidden."
-    return cell['cell_type'] == 'code' and bool(re.search(r'^#\|\s*(default_exp|hide)\b', text_of(cell), re.M))
+    marked = re.search(r'^#\|\s*(default_exp|hide)\b', text_of(cell), re.M)
+    return cell['cell_type'] == 'code' and bool(marked)
 
 def folded(cell:dict, prompt:str)->dict:
     "The cell with its code behind a line that opens it."
@@ -83,7 +85,7 @@ DOCUMENTS = { # files of the repository that are pages of the site
     'fedcl_repro/published/oddities.md': 'oddities',
 }
 
-def place_of(path:Path)->str: # relative to the folder of the site's sources; '' if it is no file of ours
+def place_in_site(path:Path)->str: # relative to the folder of the site's sources; '' if it is no file of ours
     "Where a file of the repository lies among the sources of the site."
     root = book_folder().parent
     if not path.is_relative_to(root) or not path.is_file(): return ''
@@ -100,7 +102,7 @@ def relinked(
     "The text with its links leading to places of the site."
     def change(match):
         path = (home.parent / match[1]).resolve()
-        target = place_of(path)
+        target = place_in_site(path)
         if not target: return match[0]
         copy = folder / target
         if path.suffix not in ('.ipynb', '.md') and not copy.exists():
@@ -137,13 +139,14 @@ def write_library(folder:Path)->list: # of names of pages
     modules = {module_of_page(p): p for pages in chapters().values() for p in pages if module_of_page(p)}
     for module, page in modules.items():
         name = module.removeprefix('fedcl_repro.')
-        text = (f':orphan:\n\n{name}\n{"=" * len(name)}\n\nDefined and explained in :doc:`{title_of(page)} </{page}>`.\n\n'
+        text = (f':orphan:\n\n{name}\n{"=" * len(name)}\n\n'
+                f'Defined and explained in :doc:`{title_of(page)} </{page}>`.\n\n'
                 f'.. automodule:: {module}\n   :members:\n   :undoc-members:\n')
         (folder / 'library' / f'{module}.rst').write_text(text, encoding='utf-8')
     lines = '\n'.join(f'* :doc:`{m.removeprefix("fedcl_repro.")} <{m}>`: {escaped(title_of(modules[m]))}'
                       for m in sorted(modules))
-    text = ('Modules of the library\n======================\n\nEvery function and class with the shapes and units '
-            f'of its parameters, module by module.\n\n{lines}\n')
+    text = ('Modules of the library\n======================\n\nEvery function and class with the shapes '
+            f'and units of its parameters, module by module.\n\n{lines}\n')
     (folder / 'library' / 'index.rst').write_text(text, encoding='utf-8')
     return ['library/index']
 
@@ -266,7 +269,8 @@ def link_names(app, doctree, page):
     from docutils import nodes
     for node in list(doctree.findall(nodes.literal)):
         above = node.parent
-        while above is not None and not isinstance(above, (nodes.reference, nodes.title)): above = above.parent
+        outer = nodes.reference, nodes.title
+        while above is not None and not isinstance(above, outer): above = above.parent
         if above is not None: continue
         text = node.astext()
         target = page_named(text, app.env.found_docs)
@@ -302,7 +306,7 @@ def skip_values(app, what, name, object, skip, options):
 
 # %% ../../nbs/book/site.ipynb #0b31ba93
 def copy_font(folder:Path):
-    "Copy the font of the formulas, STIX Two Math, from the package `ziamath`, so that it is there without a network."
+    "Copy the font of the formulas, STIX Two Math, from the package `ziamath`; it is there without a network."
     from importlib.resources import files
     font = files('ziamath') / 'fonts' / 'STIXTwoMath-Regular.ttf'
     (folder / 'STIXTwoMath-Regular.ttf').write_bytes(font.read_bytes())
@@ -310,7 +314,8 @@ def copy_font(folder:Path):
 def build_site(out)->tuple: # (path of its first page, warnings as text)
     "Build the site into a folder."
     try: from sphinx.application import Sphinx
-    except ImportError as e: raise ValueError("the site needs the extra `docs`: pip install -e '.[docs]'") from e
+    except ImportError as e:
+        raise ValueError("the site needs the extra `docs`: pip install -e '.[docs]'") from e
     out, warnings = Path(out), StringIO()
     with tempfile.TemporaryDirectory() as sources:
         write_sources(Path(sources))
@@ -348,8 +353,8 @@ def broken_links(site)->list: # of texts
             if re.match(r'[a-z]+:', link): continue
             file, _, fragment = link.partition('#')
             target = (path.parent / unquote(file.split('?')[0])).resolve() if file else path
-            missing = not target.exists() or fragment and target in pages and unquote(fragment) not in pages[target][1]
-            if missing: broken.append(f'{path.relative_to(site)}: {link}')
+            lost = fragment and target in pages and unquote(fragment) not in pages[target][1]
+            if lost or not target.exists(): broken.append(f'{path.relative_to(site)}: {link}')
     return broken
 
 # %% ../../nbs/book/site.ipynb #7b52f933

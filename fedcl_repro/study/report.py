@@ -64,8 +64,8 @@ def facts_line(about:dict)->str: # HTML
 
 # %% ../../nbs/study/report.ipynb #5f9dc34d
 DATA_OF_PROFILE = dict(
-    quick="Handwritten digits stand in for the papers' data, so the numbers show that everything runs and nothing more.",
-    lite="The papers' data were used at reduced size, so an order of methods may be compared and a number hardly.",
+    quick="Handwritten digits stand in for the papers' data, so the numbers show no more than that it runs.",
+    lite="The papers' data were used at reduced size, so the order of methods can be compared, hardly a number.",
     paper="The papers' own settings were used, so the numbers can be compared with the printed ones.",
 )
 
@@ -77,7 +77,8 @@ def what_was_run(pages:list, about:dict)->str:
     failed = sum(page['status'] == 'failed' for page, _ in pages)
     ended = f'{amount_of(failed, "page")} failed' if failed else 'none failed'
     took = f" in {amount_of(round(about['seconds']), 'second')}" if 'seconds' in about else ''
-    return f"{amount_of(len(pages), 'page')} of {amount_of(papers, 'paper')} ran{took} on {about.get('device', 'cpu')}; {ended}."
+    ran = f"{amount_of(len(pages), 'page')} of {amount_of(papers, 'paper')} ran{took}"
+    return f"{ran} on {about.get('device', 'cpu')}; {ended}."
 
 def counts_told(verdicts:list)->str:
     "Verdicts by their words, the most frequent first: '3 hold'."
@@ -90,7 +91,8 @@ def what_came_out(pages:list)->list: # of three sentences
     "How claims and printed numbers came out, and on which page the most claims were decided."
     said = [v for _, verdicts in pages for v in verdicts]
     claims, cells = ([v for v in said if v['kind'] == kind] for kind in ('claim', 'cell'))
-    first = f'Of {amount_of(len(claims), "claim")} asked: {counts_told(claims)}.' if claims else 'No claim was asked.'
+    first = (f'Of {amount_of(len(claims), "claim")} asked: {counts_told(claims)}.' if claims
+             else 'No claim was asked.')
     second = (f'Of {amount_of(len(cells), "printed number")} compared: {counts_told(cells)}.' if cells
               else 'No printed number was compared.')
     return [first, second, most_decided(pages)]
@@ -103,7 +105,8 @@ def most_decided(pages:list)->str:
     best = max(pages, key=lambda each: decided(each[1]), default=None)
     if not best or not decided(best[1]): return 'No claim was decided.'
     name = name_of(best[0])
-    return f'The most claims, {decided(best[1])}, were decided on <a href="#{name}">{name}</a>, the place to begin.'
+    link = f'<a href="#{name}">{name}</a>'
+    return f'The most claims, {decided(best[1])}, were decided on {link}, the place to begin.'
 
 def first_sentences(pages:list, about:dict)->list: # of five, HTML
     "What was run and what came out."
@@ -229,7 +232,8 @@ STYLE = '''
   :root { --ink: #cfd0d0; --soft: #9ca0a5; --line: #303335; --ground: #131416; --raised: #1a1c1e;
           --accent: #3d94ff; --good: #24482b; --bad: #5c3413; --odd: #57480d; } }
 body { font: 16px/1.5 -apple-system, BlinkMacSystemFont, "Segoe UI", Helvetica, Arial, sans-serif;
-       color: var(--ink); background: var(--ground); margin: 0 auto; max-width: 60em; padding: 1.5rem 1.2rem 4rem; }
+       color: var(--ink); background: var(--ground);
+       margin: 0 auto; max-width: 60em; padding: 1.5rem 1.2rem 4rem; }
 h1 { font-size: 2rem; margin: .5rem 0 .8rem; line-height: 1.2; }
 h2 { font-size: 1.5rem; margin: 3rem 0 .3rem; border-top: 1px solid var(--line); padding-top: 1.2rem; }
 h2.top { border: none; margin-top: 1.5rem; padding: 0; }
@@ -255,5 +259,6 @@ pre.error, .failed { color: #c2253c; }
 .chip.good { background: var(--good); }
 .chip.bad { background: var(--bad); }
 .chip.odd { background: var(--odd); }
-@media print { body { max-width: none; font-size: 11px; } h2 { break-after: avoid; } img { break-inside: avoid; } }
+@media print { body { max-width: none; font-size: 11px; }
+               h2 { break-after: avoid; } img { break-inside: avoid; } }
 '''
