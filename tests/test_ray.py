@@ -1,5 +1,5 @@
 """Runs over a Ray cluster end in the rows of runs at home, also when a node dies; clients as actors end
-in the bits of the loop. Skipped where Ray is not installed; marked slow, as a cluster takes its time."""
+in the bits of the loop. Skipped where Ray is not installed; nightly, as a cluster takes its time."""
 import math
 import os
 import threading
@@ -10,7 +10,7 @@ import pytest
 from test_methods import assert_equal
 
 ray = pytest.importorskip('ray', reason="Ray is an extra: pip install -e '.[ray]'")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 from fedcl_repro.federation.executors import EXECUTORS
 from fedcl_repro.federation.federation import toy
