@@ -23,6 +23,6 @@ setup(
     packages=find_packages(include=['fedcl_repro', 'fedcl_repro.*']),
     package_data={'fedcl_repro': ['published/*']},
     install_requires=cfg['requirements'].split(),
-    extras_require={extra: cfg[extra + '_requirements'].split() for extra in ('dev', 'flt', 'ray', 'flower')},
+    extras_require={extra: cfg[extra + '_requirements'].split() for extra in ('dev', 'flt', 'flower')},
     entry_points=dict(console_scripts=cfg['console_scripts'].split()),
 )
