@@ -7,7 +7,7 @@ __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOIN
            'plural', 'executors', 'described_entry', 'described_setting', 'setting_row', 'setting_text',
            'described_experiment', 'listing', 'list_options', 'list_verb', 'chosen', 'available_runs', 'between',
            'experiment_options', 'training_options', 'backlog_option', 'check_folder', 'check_file', 'check_device',
-           'tell_problems', 'train_as_asked', 'cluster_of', 'one_run', 'single_options', 'check_options', 'check_alone',
+           'tell_problems', 'train_as_asked', 'one_run', 'single_options', 'check_options', 'check_alone',
            'wanted_runs', 'run_verb', 'show_finished', 'notes_of', 'save_rows', 'run_backlog', 'here_of',
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
@@ -28,7 +28,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -251,7 +250,6 @@ def training_options(p):
     extras_options(p)
     memory_help = "GB of the clients' state in memory, for each run; the rest lies on disk (0: no limit)"
     add('--state-memory', type=between(0.), default=0., help=memory_help)
-    add('--ray', default='', metavar='ADDRESS', help='spread the runs over a Ray cluster (`local`: here)')
 
 def backlog_option(p, what:str):
     "The option `--backlog`, with or without a file."
@@ -316,19 +314,11 @@ def train_as_asked(runs:list, store:Store, options)->int: # how many failed
             retrain=options.retrain,
             extras=extras_of(options),
             state_memory=options.state_memory * 2**30 or math.inf,
-            cluster=cluster_of(options),
         )
     except Interrupted as e:
         tell_problems(e.outcomes)
         raise
     return tell_problems(outcomes)
-
-def cluster_of(options): # or None
-    "Where runs are trained, if not in this machine's processes."
-    if not options.ray: return None
-    from fedcl_repro.scale.ray import connect_ray, train_on_ray
-    connect_ray(options.ray) # refuses what is not there before any work
-    return partial(train_on_ray, address=options.ray)
 
 # %% ../nbs/cli.ipynb #f4cb124f
 def one_run(options)->Run:

@@ -1,5 +1,5 @@
-"""Methods as Flower apps end in the bits of the loop: under the simulation engine, and on a SuperLink
-with SuperNodes, encryption and authentication. Skipped where Flower is not installed."""
+"""Methods as Flower apps end in the bits of the loop, under Flower's simulation engine. Skipped where Flower
+is not installed; nightly, as the engine takes its time to start."""
 import os
 from pathlib import Path
 
@@ -8,14 +8,15 @@ import test_golden # registers a small network and partition
 import torch
 
 pytest.importorskip('flwr', reason="Flower is an extra: pip install -e '.[flower]'")
-pytest.importorskip('ray', reason="Flower's simulation engine needs Ray: pip install -e '.[ray]'")
+pytest.importorskip('ray', reason="Flower's simulation engine needs Ray: pip install -e '.[flower]'")
+pytestmark = pytest.mark.nightly
 
 from fedcl_repro.core import Spec
 from fedcl_repro.federation.evaluation import evaluate
 from fedcl_repro.federation.exchange import from_bytes
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.rounds import rounds
-from fedcl_repro.scale.flower import SCORE_COLUMNS, ask_node, envelope, opened_envelope, serve_run, write_app
+from fedcl_repro.scale.flower import SCORE_COLUMNS, ask_node, envelope, opened_envelope, serve_run
 from fedcl_repro.scale.nodes import SharedPlan, dealt
 from fedcl_repro.study.runs import Run, federation, methods, stages
 
@@ -84,5 +85,5 @@ def test_simulation_engine(tmp_path, monkeypatch):
 
     run_simulation(server, client, 3, backend_config=dict(
         client_resources=dict(num_cpus=1, num_gpus=0.),
-        init_args={} if "RAY_ADDRESS" in os.environ else dict(num_cpus=2, include_dashboard=False)))
+        init_args={} if 'RAY_ADDRESS' in os.environ else dict(num_cpus=2, include_dashboard=False)))
     for name, plan in plans.items(): assert_as_together(plan.run, tmp_path/f'out-{name}')

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..core import atomic_write, write_text
-from ..federation.exchange import ClientSide, from_bytes, to_bytes
+from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
 from ..federation.federation import Fed
 from ..federation.loop import Loop
 from ..study.runs import Run, config, dataset, federation_with, find_root, run_recorded, shards, stages
@@ -97,8 +97,8 @@ class SharedPlan:
 def known_at_server(plan:SharedPlan)->Fed:
     "The federation as the server knows it: no data, and no sizes before clients have told them."
     nobody = [np.zeros(0, int)] * plan.run.n_clients
-    return federation_with(plan.run, stored(np.zeros((0, *plan.shape), np.uint8), np.zeros(0)),
-                         nobody, nobody, plan.shape, plan.n_classes)
+    blank = stored(np.zeros((1, *plan.shape), np.uint8), np.zeros(1)) # an image of nobody, taken off again
+    return known_to(federation_with(plan.run, blank, nobody, nobody, plan.shape, plan.n_classes))
 
 def stored(x:np.ndarray, y:np.ndarray)->tuple: # (n, H, W, C), (n,)
     "Images (n, C, H, W) and labels as a federation holds them."

@@ -258,7 +258,6 @@ def train_all(
     quiet=False,    # no progress bar
     wait=True,      # for runs that another process trains
     state_memory=math.inf, # bytes of the clients' fields in memory, for each run
-    cluster=None,   # (runs, store, options, progress) -> outcomes: where runs are trained, if not here
     checkpoint=60., # seconds between checkpoints of a run
     retrain=False,  # also the finished runs that other code trained
     extras=Extras(), # what each run leaves beside its rows
@@ -275,8 +274,7 @@ def train_all(
     with signals_noted():
         while left:
             with contextlib.closing(Progress(left, store, data_root, quiet)) as progress:
-                if cluster: outcomes = cluster(left, store, options, progress)
-                else: outcomes = train_lacking(left, store, jobs, options, progress)
+                outcomes = train_lacking(left, store, jobs, options, progress)
             found |= {o.run: o for o in outcomes}
             left = [o.run for o in outcomes if o.word == 'busy']
             if not wait or noted() or time.monotonic() >= deadline: break
