@@ -39,8 +39,9 @@ from .kept_models import models_to_keep
 from .measures import MEASURE_COLUMNS, measure, predictions, provenance
 from .measures import represented, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
-from .runs import (
-    REGISTERS, Run, check_federation, federation, label, load_registers, methods, run_id, stages, tested_clients)
+from fedcl_repro.study.runs import (
+    REGISTERS, Run, check_federation, federation, label, load_registers, methods, run_id, stages,
+    tested_clients)
 from .sources import changed_since, digest_of, sources, stale_text
 from .store import (
     DamagedRun, Store, checkpoint_progress, load_checkpoint, locked, save_checkpoint)
@@ -109,7 +110,8 @@ def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
     if found is None: return None
     now = digest_of(sources(run, found['executor']))
     clients = found['clients'] # by id those that have trained; in earlier checkpoints all
-    fits = set(clients) <= set(range(run.n_clients)) if isinstance(clients, dict) else len(clients) == run.n_clients
+    fits = len(clients) == run.n_clients
+    if isinstance(clients, dict): fits = set(clients) <= set(range(run.n_clients))
     if not fits or found['round'] > run.n_rounds: why = 'is of another run'
     elif again and found.get('sources') != now: why = 'was trained by other code'
     else: return found
