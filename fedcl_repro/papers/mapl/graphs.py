@@ -82,7 +82,7 @@ def window(profile): # of Run
 
 def first_graph(S:np.ndarray)->np.ndarray: # (M, M)
     "The weights after one step from equal ones, by the authors' rule."
-    return first_step(torch.from_numpy(S)).numpy()
+    return first_step(torch.from_numpy(np.array(S))).numpy()
 
 def window_numbers(rows:pd.DataFrame)->pd.DataFrame: # round, ratio, across; what is drawn
     "Likeness across over that of the nearest, and percent of the weight across after one step, by round."
