@@ -100,6 +100,7 @@ PROMISED = {
     'optimisers': {'name', 'settings', 'about'},
     'shifts': {'name', 'settings', 'about'},
     'metrics': {'name', 'settings', 'about'},
+    'settings': {'name', 'default', 'range', 'about'},
     'executors': {'name', 'settings', 'about', 'experimental'},
     'settings': {'name', 'default', 'range', 'about'},
 }

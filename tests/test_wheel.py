@@ -1,5 +1,6 @@
-"""The wheel, installed into a bare environment and used in an empty folder: the pages, the facade, own method, data,
-model and package. Nothing is downloaded: requirements are borrowed from the environment that runs the tests."""
+"""The wheel, installed into a bare environment and used in an empty folder: the pages, the facade, own method,
+data, model and package. Nothing is downloaded: requirements are borrowed from the
+environment that runs the tests."""
 import json
 import os
 import shutil

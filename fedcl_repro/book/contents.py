@@ -28,6 +28,7 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Results: MAPL': 'papers/mapl',
     'How the study is done': 'study',
     'Speed': 'scale',
+    'Verbs of the command': 'verbs',
     'The command and this book': '',
 }
 FIRST = { # folder -> its first pages in this order

@@ -44,12 +44,14 @@ def by_column(dataset, n_clients, rng, *, column='client', protocol='personal', 
     "Natural clients: rows with one id stay together."
     if column not in dataset.columns:
         known = ', '.join(dataset.columns) or 'none'
-        raise ValueError(f'{dataset.name} has no column {column!r} (columns: {known}): an npz file of own data '
+        raise ValueError(f'{dataset.name} has no column {column!r} (columns: {known}): an npz file of own '
+                         'data '
                          'may hold one, an array with an id for each row')
     ids = dataset.columns[column]
     n_ids = int(ids.max()) + 1
     if n_ids < n_clients:
-        raise ValueError(f'{n_clients} clients for {n_ids} ids in the column {column!r}: ask for at most {n_ids}')
+        raise ValueError(f'{n_clients} clients for {n_ids} ids in the column {column!r}: ask for at most '
+                         f'{n_ids}')
     client = np.arange(n_ids)
     if n_ids > n_clients: client[rng.permutation(n_ids)] = np.arange(n_ids) % n_clients
     rows = rows_to_deal(dataset, protocol)
@@ -108,9 +110,11 @@ def shifted(
     "The images of a data set after each client's shift."
     spec = SHIFTS.resolve(spec)
     if spec.name == 'none': return dataset.x
-    if dataset.x.ndim != 4: raise ValueError(f'the shift {spec.name!r} is about images: {dataset.name} has features')
+    if dataset.x.ndim != 4:
+        raise ValueError(f'the shift {spec.name!r} is about images: {dataset.name} has features')
     if shards.notes.get('test') == 'shared' or not shards.notes.get('disjoint', True):
-        raise ValueError(f'the shift {spec.name!r} needs rows that belong to one client each: use a partition '
+        raise ValueError(f'the shift {spec.name!r} needs rows that belong to one client each: use a '
+                         'partition '
                          "with protocol='personal', where clients do not share a test set")
     x = dataset.x.copy()
     for i in range(shards.n_clients):
@@ -118,6 +122,7 @@ def shifted(
         rows = np.concatenate(parts)
         turned = SHIFTS.build(spec, x[rows], i, shards.n_clients, stream(seed, 'shift', i))
         if turned.shape[1:] != x.shape[1:]:
-            raise ValueError(f'the shift {spec} changes the shape of images to {turned.shape[2:]}: turn by 180')
+            raise ValueError(f'the shift {spec} changes the shape of images to {turned.shape[2:]}: turn '
+                             'by 180')
         x[rows] = turned
     return x

@@ -53,7 +53,8 @@ def value_limits(x:np.ndarray, limits=())->tuple: # (least, most)
     "What black and white are, in images of floats."
     low, high = float(x.min()), float(x.max())
     way_out = 'rescale to [0, 1], or say value_range=(black, white)'
-    if not np.isfinite([low, high]).all(): raise ValueError(f'images hold numbers that are not finite: {way_out}')
+    if not np.isfinite([low, high]).all():
+        raise ValueError(f'images hold numbers that are not finite: {way_out}')
     known = [limits] if limits else [(0., 1.), (-1., 1.)]
     if not limits and (x == np.rint(x)).all(): known.append((0., 255.))
     for least, most in known:
@@ -134,7 +135,8 @@ def own_rows(
         if len(rows) != n: raise ValueError(f'a mask over {n} rows has {n} entries, got {len(rows)}')
         return np.flatnonzero(rows)
     if not len(rows): return np.empty(0, np.int64)
-    if rows.dtype.kind == 'f': raise ValueError('rows of a client must be whole numbers or a mask, got floats')
+    if rows.dtype.kind == 'f': raise ValueError('rows of a client must be whole numbers or a mask, got '
+                                                'floats')
     if rows.min() < 0 or rows.max() >= n:
         raise ValueError(f'rows of a client must lie in 0 to {n-1}, got {rows.min()} to {rows.max()}')
     if len(np.unique(rows)) < len(rows): raise ValueError('a client has a row twice: name each row once')
@@ -150,7 +152,8 @@ def client_column(
     nested = isinstance(clients, (list, tuple)) and any(np.ndim(c) for c in clients)
     if nested: return column_of_rows([own_rows(c, n) for c in clients], n)
     ids = np.asarray(clients)
-    if ids.shape != (n,): raise ValueError(f'a column of clients has an id for each of {n} rows, got {ids.shape}')
+    if ids.shape != (n,):
+        raise ValueError(f'a column of clients has an id for each of {n} rows, got {ids.shape}')
     return np.unique(ids, return_inverse=True)[1].astype(np.int64)
 
 def column_of_rows(rows:list, n:int)->np.ndarray: # (n,) int64
@@ -219,7 +222,8 @@ def read_own_npz(path:Path)->Dataset:
                          'np.savez(path, x=images, y=labels) writes one') from e
     names = ARRAYS if 'x_train' in arrays else ('x', 'y')
     lacking = [k for k in names if k not in arrays]
-    if lacking: raise ValueError(f"{path} lacks {', '.join(lacking)}: it holds {', '.join(arrays) or 'nothing'}")
+    if lacking:
+        raise ValueError(f"{path} lacks {', '.join(lacking)}: it holds {', '.join(arrays) or 'nothing'}")
     x, y, *test = [arrays.pop(k) for k in names]
     return with_columns(own_dataset(x, y, test=test or None, fidelity='own npz'), arrays, path)
 
@@ -251,12 +255,14 @@ def picture_arrays(top:Path, classes:list)->tuple: # (images (n, C, H, W) uint8,
     "Pictures below a folder, all of one size; grey if all of them are."
     from PIL import Image
     files, labels = labelled_files(top, [c for c in classes if (top/c).is_dir()])
-    if not files: raise ValueError(f'{top} holds no pictures (.png, .jpg, .jpeg) in the folders of its classes')
+    if not files:
+        raise ValueError(f'{top} holds no pictures (.png, .jpg, .jpeg) in the folders of its classes')
     found = []
     for f in files:
         with Image.open(f) as image: found.append(image.copy())
     sizes = {image.size for image in found}
-    if len(sizes) > 1: raise ValueError(f'pictures below {top} have sizes {sorted(sizes)}: make them one size')
+    if len(sizes) > 1:
+        raise ValueError(f'pictures below {top} have sizes {sorted(sizes)}: make them one size')
     mode = 'L' if all(image.mode in ('1', 'L') for image in found) else 'RGB'
     x = np.stack([np.asarray(image.convert(mode)) for image in found])
     return channels_before(x, 'NHWC'), labels

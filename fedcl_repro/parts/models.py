@@ -121,13 +121,14 @@ def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
     return as_parts(MODELS.build(spec, shape, n_classes), parts)
 
 def as_parts(made, names=('body', 'head'))->nn.ModuleDict:
-    "Named parts from what a model's function returns: named parts, a tuple of modules, or a module with them."
+    "Named parts from what a model's function returns: the same, a tuple of modules, or a module with them."
     if isinstance(made, nn.ModuleDict): return made
     if isinstance(made, (tuple, list)): found = dict(zip(names, made))
     else: found = {p: getattr(made, p, None) for p in names}
     wrong = [p for p in names if not isinstance(found.get(p), nn.Module)]
     if wrong or isinstance(made, (tuple, list)) and len(made) != len(names):
-        raise ValueError(f"a network has the parts {', '.join(names)}: return them as a tuple, or a module that has "
+        raise ValueError(f"a network has the parts {', '.join(names)}: return them as a tuple, or a "
+                         "module that has "
                          f"them as attributes; got {type(made).__name__} without {', '.join(wrong) or 'just these'}")
     parts = nn.ModuleDict(found)
     refuse_global_draws(parts)
@@ -173,11 +174,13 @@ def check_reads(spec, shape:tuple):
     square = len(shape) == 3 and shape[1] == shape[2]
     for s in member_specs(spec):
         if square or MODELS[s.name].about['reads'] == 'anything': continue
-        got = f'feature vectors of {shape[0]} numbers' if len(shape) == 1 else f'images of {shape[1]}x{shape[2]}'
+        got = f'feature vectors of {shape[0]} numbers'
+        if len(shape) > 1: got = f'images of {shape[1]}x{shape[2]}'
         fitting = ', '.join(n for n, e in MODELS.items() if e.about['reads'] == 'anything')
-        raise ValueError(f'the model {s.name!r} reads square images, and these data are {got}: choose {fitting}')
+        raise ValueError(f'the model {s.name!r} reads square images, and these data are {got}: choose '
+                         f'{fitting}')
 
 def default_model(shape:tuple)->str:
-    "The model for data of which nothing else is known: `cnn` for square images it is deep enough for, else `mlp`."
+    "The model for data of which nothing else is known: `cnn` for square images of 16x16 at least, else `mlp`."
     square = len(shape) == 3 and shape[1] == shape[2]
     return 'cnn' if square and shape[1] >= 16 else 'mlp'

@@ -39,7 +39,8 @@ def models_to_keep(run:Run, execute, todo:tuple, state, moments)->dict: # tensor
 
 def kept_fields(client:dict)->dict:
     "The tensors of a client that a prediction may read, on the CPU."
-    return {k: v.detach().cpu() for k, v in client.items() if isinstance(v, Tensor) and not k.startswith(PASSING)}
+    kept = {k: v for k, v in client.items() if isinstance(v, Tensor) and not k.startswith(PASSING)}
+    return {k: v.detach().cpu() for k, v in kept.items()}
 
 def store_shape(fed)->list: # [C, H, W], or [d]
     "The shape of one input."
@@ -75,7 +76,8 @@ def read_models(store:Store, id:str)->dict:
                          '(`Extras(models=True)`)')
     try: return torch.load(path, weights_only=True, map_location='cpu')
     except Exception as e:
-        raise ValueError(f'{path} cannot be read ({type(e).__name__}): train the run again with --keep-models') from e
+        raise ValueError(f'{path} cannot be read ({type(e).__name__}): train the run again with '
+                         '--keep-models') from e
 
 # %% ../../nbs/study/kept_models.ipynb #f83f76ea
 def module_of(run:Run, kept:dict, fields:dict, client:int)->nn.Module:
@@ -131,7 +133,8 @@ def adapt(
 )->nn.Module:      # a copy
     "Fine-tune a copy of a model by SGD."
     if steps < 0 or lr <= 0 or batch_size < 1:
-        raise ValueError(f'adapt needs steps >= 0, lr > 0 and batch_size >= 1, got {steps}, {lr}, {batch_size}')
+        raise ValueError(f'adapt needs steps >= 0, lr > 0 and batch_size >= 1, got {steps}, {lr}, '
+                         f'{batch_size}')
     model, x = copy.deepcopy(model).eval(), network_input(x, model)
     y = torch.from_numpy(own_labels(y, len(x))[0])
     moving = [p for name, p in model.named_parameters() if part in name and p.is_floating_point()]

@@ -30,7 +30,7 @@ from .runs import Run, config, dataset, find_root
 MEASURE_COLUMNS = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n']
 
 def measure(execute, stages:tuple, state:State, owner:str, tests:dict, metrics=(), who=None)->list:
-    "All rows of a round, tuples of MEASURE_COLUMNS: tests, validation (of all, or `who`), training and traffic."
+    "All rows of a round, tuples of MEASURE_COLUMNS: tests, validation (of all, or `who`), training, traffic."
     valid = validation_scores(execute, stages, state, tests, who)
     return [
         *score_rows(state.round, owner, tests, 'test', metrics),

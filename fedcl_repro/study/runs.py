@@ -146,7 +146,8 @@ def check_later(run:Run):
 def own_sources(run:Run)->dict: # 'kind name' -> digest
     "What a run takes from outside this package."
     specs = [(REGISTERS[k], getattr(run, k)) for k in REGISTERS if k not in ('data', 'model')]
-    specs += [(MODELS, s) for s in member_specs(run.model)] + [(METRICS, METRICS.resolve(m)) for m in run.metrics]
+    specs += [(MODELS, s) for s in member_specs(run.model)]
+    specs += [(METRICS, METRICS.resolve(m)) for m in run.metrics]
     entries = [(register.kind, register[spec.name]) for register, spec in specs]
     return {f'{kind} {e.name}': source_digest(e.make) for kind, e in entries if is_own(e)}
 
@@ -273,7 +274,8 @@ def check_fits(run:Run, data):
     check_reads(run.model, data.shape)
     square = len(data.shape) == 3 and data.shape[1] == data.shape[2]
     if run.augmentation.name != 'none' and not square:
-        raise ValueError(f'the augmentation {run.augmentation.name!r} is about square images, and {data.name} holds '
+        raise ValueError(f'the augmentation {run.augmentation.name!r} is about square images, and '
+                         f'{data.name} holds '
                          f"arrays of shape {data.shape}: use augmentation='none'")
 
 def images_of(run:Run, split, root:str, device:str)->tuple:

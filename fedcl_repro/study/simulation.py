@@ -74,8 +74,8 @@ class Simulation:
         where = f'{self.run.n_clients} clients, {split}, round {self.run.n_rounds}'
         return f'{label(self.run)} on {self.run.data.name}, {where}: {numbers}'
 
-    def curve(self, moment='merged', split='test')->pd.DataFrame: # round, micro, macro, sd_clients, in percent
-        "Accuracy by round."
+    def curve(self, moment='merged', split='test')->pd.DataFrame:
+        "Accuracy by round: columns round, micro, macro, sd_clients, in percent."
         columns = ['round', 'micro', 'macro', 'sd_clients']
         return per_round(self.rows, moment, split)[columns].reset_index(drop=True)
 
@@ -102,7 +102,8 @@ def data_spec(data, labels=None, test=None, clients=None)->Spec:
     arrays = labels is not None or isinstance(data, Dataset)
     if not arrays:
         if test is not None or clients is not None:
-            raise ValueError('test and clients belong to data given as arrays: give labels too, or put a column '
+            raise ValueError('test and clients belong to data given as arrays: give labels too, or put a '
+                             'column '
                              "'client' into the npz file")
         if isinstance(data, (str, Path, Spec)): return named_data(data)
         raise ValueError(f'data given as {type(data).__name__} need labels: simulate(method, images, labels)')
@@ -124,8 +125,8 @@ def named_data(data)->Spec: # a name, a path, or a `Spec`
 
 # %% ../../nbs/study/simulation.ipynb #91e3c79e
 def fitting(data:Spec, settings:dict, model=None, data_root=None)->dict:
-    """Settings of a run completed by what the data are: a model that reads them; with a column `client`, a client
-    for each of its ids."""
+    """Settings of a run completed by what the data are: a model that reads them; with a column `client`, a
+    client for each of its ids."""
     name = DATASETS[data.name].name
     if not DATASETS[name].about['own'] and not isinstance(model, nn.Module) and not callable(model):
         return settings if model is None else settings | dict(model=model)
@@ -151,7 +152,8 @@ def model_spec(model, ds:Dataset): # a name, or a Spec
         def build(shape, n_classes): return model(*(shape, n_classes)[:n_parameters(model)])
         check_network(as_parts(build(ds.shape, ds.n_classes)), ds)
     else:
-        raise ValueError('a model is a name, a module with .body and .head, or a function (shape, n_classes) -> '
+        raise ValueError('a model is a name, a module with .body and .head, or a function (shape, '
+                         'n_classes) -> '
                          f'(body, head), got {type(model).__name__}')
     MODELS.add(name, reads='anything')(build)
     return Spec(name)
@@ -168,7 +170,8 @@ def check_network(net:nn.ModuleDict, ds:Dataset):
     try:
         with torch.no_grad(): scores = net.eval()['head'](net['body'](x))
     except Exception as e:
-        raise ValueError(f'the model does not read inputs of shape {tuple(ds.shape)}: {type(e).__name__}: {e}') from e
+        raise ValueError(f'the model does not read inputs of shape {tuple(ds.shape)}: {type(e).__name__}: '
+                         f'{e}') from e
     if tuple(scores.shape) != (2, ds.n_classes):
         raise ValueError(f'the model gives scores of shape {tuple(scores.shape)} for 2 inputs, '
                          f'expected (2, {ds.n_classes}): one for each class')
@@ -180,7 +183,8 @@ def method_spec(method): # a name, or a Spec
     known = [name for name, e in METHODS.items() if e.make is method]
     if known: return known[0]
     if not (isinstance(method, Method) or callable(method)):
-        raise ValueError('a method is a name such as "fedcosr(gamma=0.5)", a Method, or a function that returns '
+        raise ValueError('a method is a name such as "fedcosr(gamma=0.5)", a Method, or a function that '
+                         'returns '
                          f'one, got {type(method).__name__}')
     make = (lambda: method) if isinstance(method, Method) else method
     made = make()
@@ -196,4 +200,5 @@ def method_spec(method): # a name, or a Spec
 def one_model_for_all(method:Method)->bool:
     "Whether the server's whole network is what every client gets."
     usual = Method()
-    return all(getattr(method, k) is getattr(usual, k) for k in ('merge', 'reply', 'tune', 'deploy', 'predict'))
+    parts = 'merge', 'reply', 'tune', 'deploy', 'predict'
+    return all(getattr(method, k) is getattr(usual, k) for k in parts)

@@ -42,8 +42,10 @@ def check_grid(specs:list, grid:dict):
         if not list(values): raise ValueError(f'the grid gives {name} no values: write {name}=0.1,1')
         if any(setting_of(s, name) for s in specs): continue
         names = ', '.join(s.name for s in specs)
-        raise ValueError(f'no run of {names} has a setting {name!r}: write a setting of the run, PART.SETTING '
-                         f"with a part such as optimiser, or METHOD.SETTING; methods' own: {own_settings(specs)}")
+        raise ValueError(f'no run of {names} has a setting {name!r}: write a setting of the run, '
+                         'PART.SETTING '
+                         f"with a part such as optimiser, or METHOD.SETTING; methods' own: "
+                         f'{own_settings(specs)}')
 
 def own_settings(specs:list)->str:
     found = [f'{s.name}.{k}' for s in specs for k in methods()[s.name].settings]
@@ -62,7 +64,8 @@ def trials(
     found = {s: grid_of(s, grid) for s in specs}
     least = min(found, key=lambda s: len(found[s]))
     if budget > len(found[least]):
-        raise ValueError(f'a budget of {budget} trials, but the grid has {len(found[least])} for {least}: give it '
+        raise ValueError(f'a budget of {budget} trials, but the grid has {len(found[least])} for {least}: '
+                         'give it '
                          f'more values, or use budget={len(found[least])}')
     budget = budget or len(found[least])
     return {s: sampled_trials(s, combinations, budget, seed) for s, combinations in found.items()}
@@ -110,7 +113,7 @@ def sweep(
 
 # %% ../../nbs/study/sweep.ipynb #d194a0b9
 def trial_scores(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.DataFrame:
-    "Validation and test accuracy of each trial, in percent: means over its seeds, each run at its chosen round."
+    "Validation and test accuracy of each trial, in percent: means over seeds, each run at its chosen round."
     if not len(rows): raise ValueError('no trial is finished')
     valid = chosen_rounds(rows).set_index('run').micro
     test = summary(rows, at='valid').set_index('run').micro

@@ -39,8 +39,9 @@ from .kept_models import models_to_keep
 from .measures import MEASURE_COLUMNS, examined, measure, predictions, provenance
 from .measures import represented, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
-from .runs import (
-    REGISTERS, Run, check_federation, federation, label, load_registers, methods, run_id, stages, tested_clients)
+from fedcl_repro.study.runs import (
+    REGISTERS, Run, check_federation, federation, label, load_registers, methods, run_id, stages,
+    tested_clients)
 from .sources import changed_since, digest_of, sources, stale_text
 from .store import (
     DamagedRun, Store, checkpoint_progress, load_checkpoint, locked, save_checkpoint)

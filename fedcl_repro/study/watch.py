@@ -33,7 +33,8 @@ def has_all(store:Store, id:str, extras:Extras)->bool:
 def watcher(extras:Extras, id:str, before:list)->Callable: # (rows of an evaluation) -> None
     """Tells every sink that is asked for of the rows of each evaluation.
     `before`: the rows of rounds before a checkpoint."""
-    sinks = [e.make(Path(getattr(extras, name)), id, before) for name, e in SINKS.items() if getattr(extras, name)]
+    asked = {name: Path(getattr(extras, name)) for name in SINKS if getattr(extras, name)}
+    sinks = [SINKS[name].make(folder, id, before) for name, folder in asked.items()]
     def tell(rows:list):
         for sink in sinks: sink(rows)
     return tell

@@ -44,7 +44,8 @@ def setting_options(p):
     add('--partition', help='its partition, such as "dirichlet(concentration=0.5)"')
     add('--model', help='its network, such as cnn')
     add('--validation', type=float, metavar='SHARE', help='share of the training images to choose a round by')
-    add('--metrics', nargs='+', metavar='NAME', help='what is measured beside accuracy: auc, balanced_accuracy, ...')
+    add('--metrics', nargs='+', metavar='NAME', help='what is measured beside accuracy: auc, '
+                                                     'balanced_accuracy, ...')
     set_help = 'any other setting of the run: n_rounds=100, seed=1, optimiser="adam(lr=0.001)"'
     add('--set', action='append', metavar='NAME=VALUE', help=set_help)
 
@@ -60,7 +61,8 @@ def asked_settings(options)->dict: # setting -> value
         if name in settings: raise ValueError(f'{name} is given twice: leave one out')
         settings[name] = value if name in REGISTERS else parse_value(value)
     for name, value in settings.items():
-        if value == '': raise ValueError(f'{name} is empty: name one, `fedcl list settings` says where they are listed')
+        if value == '':
+            raise ValueError(f'{name} is empty: name one, `fedcl list settings` says where they are listed')
     if 'metrics' in settings: settings['metrics'] = tuple(settings['metrics'])
     data = named_data(settings.get('data', 'digits'))
     if 'data' in settings: settings['data'] = data

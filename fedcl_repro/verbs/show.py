@@ -119,7 +119,8 @@ def show_run(store:Store, id:str)->dict: # curves
     if (rows.split == 'valid').any():
         best = summary(rows, at='valid').iloc[0]
         print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
-    for metric in config.get('metrics', []): print(f'  {metric} {mean_of(rows, metric):.4f} (mean over clients)')
+    for metric in config.get('metrics', []):
+        print(f'  {metric} {mean_of(rows, metric):.4f} (mean over clients)')
     curves = curves_of(rows)
     print(text_chart(curves))
     print(f'rows: {store.folder(id).resolve() / "rows.csv"}')
@@ -151,7 +152,8 @@ def show_artifact(name:str)->dict: # curves
     if profile not in PROFILES: return {}
     rows = committed(name, profile)
     columns = ['run', 'label', 'dataset', 'partition', 'seed']
-    table = summary(rows)[[*columns, 'round', 'micro']].assign(partition=lambda t: t.partition.str.split('(').str[0])
+    table = summary(rows)[[*columns, 'round', 'micro']]
+    table = table.assign(partition=table.partition.str.split('(').str[0])
     print(table.round(2).to_string(index=False))
     curves = curves_of(rows)
     print(text_chart(curves))
@@ -162,7 +164,8 @@ def show_artifact(name:str)->dict: # curves
 def show_options(p):
     "Options of `fedcl show`."
     add = p.add_argument
-    add('what', nargs='?', default='', metavar='RUN|PAPER/ARTIFACT|METHOD', help='what; all runs of the store')
+    add('what', nargs='?', default='', metavar='RUN|PAPER/ARTIFACT|METHOD', help='what; all runs of the '
+                                                                                 'store')
     add('--store', default='', help='folder of the runs (else FEDCL_STORE, else runs/)')
     add('--out', default='', metavar='FILE', help='draw the curves to a file (.svg, .png, .pdf)')
     use_option(p)
@@ -183,7 +186,8 @@ def shown_as_asked(what:str, store:Store)->dict: # curves
     found = stored(store)
     ids = [id for id in found if id.startswith(what)]
     if what and len(ids) == 1: return show_run(store, ids[0])
-    if what in methods(): ids = [id for id, about in found.items() if about['config']['method']['name'] == what]
+    if what in methods():
+        ids = [id for id, about in found.items() if about['config']['method']['name'] == what]
     if ids: return show_runs(store, ids)
     known = f'{len(found)} finished runs in {store.root.resolve()}'
     if not what: raise ValueError(f'nothing to show: {known}. `fedcl run --method fedavg` trains one')

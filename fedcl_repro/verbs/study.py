@@ -12,7 +12,8 @@ import tomllib
 from itertools import product
 from pathlib import Path
 
-from ..cli import DATA_HELP, JOBS_HELP, between, check_device, check_folder, executors, tell_problems
+from ..cli import (
+    DATA_HELP, JOBS_HELP, between, check_device, check_folder, executors, tell_problems)
 from ..core import parse_value
 from ..study.experiments import default_store
 from ..study.runs import Run, run_id
@@ -20,7 +21,8 @@ from ..study.simulation import fitting, named_data
 from ..study.store import Store
 from ..study.sweep import sweep
 from ..study.training import train_all
-from .options import asked_settings, extras_of, extras_options, setting_options, use_as_asked, use_option
+from .options import (
+    asked_settings, extras_of, extras_options, setting_options, use_as_asked, use_option)
 from .show import show_runs
 from .verb import VERBS
 
@@ -49,7 +51,8 @@ def runs_of_entry(entry:dict, folder:Path, data_root=None)->list: # of Run
     "The runs of one entry: a list stands for several runs; `metrics` is a list of its own."
     if 'method' not in entry: raise ValueError(f'no method is named: {FORM}')
     several = {k: v if isinstance(v, list) and k != 'metrics' else [v] for k, v in entry.items()}
-    return [run_of_settings(dict(zip(several, values)), folder, data_root) for values in product(*several.values())]
+    each = [dict(zip(several, values)) for values in product(*several.values())]
+    return [run_of_settings(settings, folder, data_root) for settings in each]
 
 def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
     "A run from plain values; a data file is looked for beside the study."
@@ -67,8 +70,10 @@ def work_options(p):
     add('--device', default='cpu', help='cpu or cuda')
     add('--data-root', default='', help=DATA_HELP)
     add('--jobs', type=between(0), default=0, help=JOBS_HELP)
-    add('--minutes', type=between(0.), default=0., help='time for training; the rest goes on next time (0: no limit)')
-    add('--executor', default='auto', choices=('auto', *sorted(executors())), help='see `fedcl list executors`')
+    add('--minutes', type=between(0.), default=0., help='time for training; the rest goes on next time '
+                                                        '(0: no limit)')
+    add('--executor', default='auto', choices=('auto', *sorted(executors())), help='see `fedcl list '
+                                                                                   'executors`')
     use_option(p)
     extras_options(p)
 
@@ -109,7 +114,8 @@ def grid_as_asked(texts:list)->dict: # name -> values
     grid = {}
     for text in texts:
         name, equals, values = text.partition('=')
-        if not (name and equals and values): raise ValueError(f'cannot read --grid {text!r}: write NAME=VALUE,VALUE')
+        if not (name and equals and values):
+            raise ValueError(f'cannot read --grid {text!r}: write NAME=VALUE,VALUE')
         if name in grid: raise ValueError(f'--grid gives {name} twice: write all values in one')
         grid[name] = [parse_value(v.strip()) for v in values.split(',')]
     return grid
