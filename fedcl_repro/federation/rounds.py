@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['one_round', 'rounds', 'run', 'State', 'begin', 'stage_of', 'entering', 'without_training_loss', 'without_tables',
-           'download', 'without_local_buffers', 'reset_buffers', 'collect', 'check_finite', 'numbers', 'finite']
+           'download', 'Tuned', 'same_fields', 'tuned_once', 'without_local_buffers', 'reset_buffers', 'collect',
+           'check_finite', 'numbers', 'finite']
 
 # %% ../../nbs/federation/rounds.ipynb #9dca71de
 import math
@@ -29,6 +30,7 @@ def one_round(execute, stages:tuple, state:'State')->'State':
     here = range(fed.n_clients) if stage.everybody else participants(fed, r)
     chosen = {i: without_training_loss(clients[i]) for i in here}
     merged, down = download(execute, method, server, chosen, r)
+    execute.tuned = None # what an evaluation learned is used up
     trained = run_steps(execute, method.local, merged, r)
     inbox = collect(fed, method, trained, r)
     up = sum(map(nbytes, inbox.messages))
@@ -103,14 +105,43 @@ def download(execute, method:Method, server:dict, clients:dict, r:int)->tuple: #
     merged, informed, traffic = {}, [], 0
     for i, c in clients.items():
         message = without_local_buffers(fed, i, method.reply(server, i))
-        c = c | dict(round=torch.tensor(r))
+        c = without_training_loss(c) | dict(round=torch.tensor(r))
         if message:
             informed.append(i)
             c = reset_buffers(fed, i, method.merge(c, message))
         merged[i] = c
         traffic += nbytes(message)
-    tuned = run_steps(execute, method.tune, {i: merged[i] for i in informed}, r)
-    return merged | tuned, traffic
+    if not method.tune: return merged, traffic
+    before = {i: (server, clients[i]) for i in informed}
+    return merged | tuned_once(execute, method, before, merged, r), traffic
+
+# %% ../../nbs/federation/rounds.ipynb #ad1f9dd6
+@dataclass
+class Tuned:
+    "What clients became by the `tune` steps of a round, and what they came from."
+    steps: tuple
+    round: int
+    before: dict # id -> (server, client)
+    after: dict  # id -> client
+
+    def fits(self, steps, r:int, before:dict)->bool:
+        "Whether the same steps are asked of the same clients and the same server."
+        if (self.steps, self.round, list(self.before)) != (steps, r, list(before)): return False
+        return all(server is self.before[i][0] and same_fields(c, self.before[i][1])
+                   for i, (server, c) in before.items())
+
+def same_fields(a:dict, b:dict)->bool:
+    "Whether two clients hold the very same tensors, training losses apart."
+    a, b = without_training_loss(a), without_training_loss(b)
+    return a.keys() == b.keys() and all(a[k] is b[k] for k in a)
+
+def tuned_once(execute, method:Method, before:dict, merged:dict, r:int)->dict: # id -> client
+    "The informed clients after the `tune` steps, from memory where the last download was the same."
+    known = getattr(execute, 'tuned', None)
+    if known and known.fits(method.tune, r, before): return known.after
+    after = run_steps(execute, method.tune, {i: merged[i] for i in before}, r)
+    execute.tuned = Tuned(method.tune, r, before, after)
+    return after
 
 # %% ../../nbs/federation/rounds.ipynb #d24e9b32
 def without_local_buffers(fed:Fed, i:int, message:dict)->dict:
