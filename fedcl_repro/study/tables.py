@@ -270,7 +270,7 @@ def as_printed(c:Claim, cases:dict)->Verdict:
 def means_of_seeds(runs:pd.DataFrame, on:list)->pd.DataFrame:
     "A row a cell: means over its seeds, and the spread between them."
     g = runs.groupby(on, sort=False, dropna=False)
-    means = g[['micro', 'macro', 'sd_clients']].mean()
+    means = g[['micro', 'macro', 'sd_clients', 'balanced']].mean()
     return means.assign(sd_seeds=g.micro.std(), seeds=g.size(), round=g['round'].max()).reset_index()
 
 def beside_print(
@@ -305,7 +305,13 @@ def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
     return fig
 
 # %% ../../nbs/study/tables.ipynb #3636f2a8
-READINGS = dict(micro='pooled', macro='mean', sd_clients='sd clients', sd_seeds='sd seeds')
+READINGS = dict(
+    micro='pooled',
+    macro='mean',
+    balanced='balanced',
+    sd_clients='sd clients',
+    sd_seeds='sd seeds',
+)
 
 def readings(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # a row a cell; moment x reading
     "Both accuracies and both spreads at both moments. `keys`: columns that tell cells apart."
