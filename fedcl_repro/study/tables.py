@@ -6,7 +6,7 @@
 __all__ = ['MEASURES', 'REDRAWN', 'READINGS', 'points', 'Claim', 'claims', 'above', 'lead', 'best', 'top', 'at_most', 'Paper',
            'last_tests', 'by_seed', 'complete', 'why_not', 'held', 'answer', 'redraw', 'drawn_for', 'ask', 'ask_across',
            'experiment', 'printed_cells', 'printed_tables', 'as_printed', 'means_of_seeds', 'beside_print',
-           'draw_beside', 'readings', 'side_by_side']
+           'draw_beside', 'beginnings', 'claim_list', 'unlisted', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -17,8 +17,8 @@ import pandas as pd
 
 from .experiments import EXPERIMENTS
 from .intervals import hits_of, interval, pooled_accuracy, redrawn, client_spread
-from .published import published
-from .verdicts import Verdict, claim, compare, summary
+from .published import published, read_published, with_values
+from .verdicts import Verdict, claim, compare, summary, verdict_counts
 
 # %% ../../nbs/study/tables.ipynb #2007c34f
 def points(table:pd.DataFrame, margin:pd.Series)->str:
@@ -303,6 +303,29 @@ def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
     axes[0, 0].legend(fontsize=8)
     fig.tight_layout()
     return fig
+
+# %% ../../nbs/study/tables.ipynb #343e0f4e
+def beginnings(asked:str)->list: return [b for b in asked.split('|') if b]
+
+def claim_list(paper:str, verdicts)->pd.DataFrame: # place, sentence, asked as, verdict
+    "Each sentence of a paper with what the verdicts say of it, or why it is not asked."
+    rows = []
+    for s in with_values(read_published('sentences').fillna(''), paper=paper).itertuples():
+        said = [v for v in verdicts if v.what.startswith(tuple(beginnings(s.asked)))] if s.asked else []
+        counts = verdict_counts([v for v in said if not v.what.endswith(': as printed')])
+        words = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items())
+        claimed = '; '.join(dict.fromkeys(v.what.split(':')[0] for v in said))
+        if not s.asked: words = f'not asked, because: {s.because}'
+        rows.append(dict(place=s.place, sentence=s.sentence, asked=claimed, verdict=words))
+    return pd.DataFrame(rows)
+
+def unlisted(papers, verdicts)->tuple: # claims that no list has, beginnings that no claim has
+    "What keeps the lists of these papers from being complete."
+    table = read_published('sentences').fillna('')
+    known = [b for asked in table[table.paper.isin(papers)].asked for b in beginnings(asked)]
+    claims_made = [v.what for v in verdicts if v.kind == 'claim']
+    missing = {w for w in claims_made if not w.startswith(tuple(known))}
+    return missing, {b for b in known if not any(w.startswith(b) for w in claims_made)}
 
 # %% ../../nbs/study/tables.ipynb #3636f2a8
 READINGS = dict(
