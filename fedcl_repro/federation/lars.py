@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .optimisers import OPTIMISERS, rate
+from ..core import POSITIVE
+from .optimisers import MOMENTUM, OPTIMISERS, rate
 from ..parts.fields import under
 
 # %% ../../nbs/federation/lars.ipynb #0aade6a2
@@ -54,7 +55,7 @@ class LARS:
 
 # %% ../../nbs/federation/lars.ipynb #d72160b1
 @OPTIMISERS.add('lars')
-def lars(*, lr=1., momentum=.9, decay=1e-6, trust=1e-3, fresh=False):
+def lars(*, lr=1., momentum:MOMENTUM=.9, decay=1e-6, trust:POSITIVE=1e-3, fresh=False):
     "Layer-wise adaptive rate scaling (MFCL Table 12: rate 1.0)."
     return LARS(lr, momentum, decay, trust, fresh)
 

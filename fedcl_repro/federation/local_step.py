@@ -92,5 +92,5 @@ class NonFinite(FloatingPointError):
     "A loss or a message that is not finite, with the client and the round where it turned up."
     def __init__(self, what:str, client, r:int): # client: an id, or 'server'
         whose = 'the server' if client == 'server' else f'client {client}'
-        super().__init__(f'{what} of {whose} is not finite in round {r}: lower the learning rate')
+        super().__init__(f'{what} of {whose} is not finite in round {r}')
         self.client, self.round = client, r

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NET', 'average', 'FAMILIES', 'METHODS', 'logits', 'ce', 'take', 'send', 'average_of', 'add_up', 'Sweep',
-           'nothing_kept', 'no_server', 'to_everybody', 'as_trained', 'Method', 'nothing', 'unchanged', 'addressed',
-           'personal', 'epochs', 'steps', 'chunks', 'Repeat', 'Later', 'Stage', 'stages_of']
+           'nothing_kept', 'no_server', 'to_everybody', 'nothing_more', 'Method', 'nothing', 'unchanged', 'addressed',
+           'personal', 'epochs', 'steps', 'chunks', 'Repeat', 'Later', 'OnData', 'Survey', 'Stage', 'stages_of']
 
 # %% ../../nbs/federation/method.ipynb #4aeedb99
 import math
@@ -67,7 +67,7 @@ class Sweep:
 def nothing_kept(client, fed)->dict: return {}
 def no_server(fed)->dict: return {}
 def to_everybody(server, i:int)->dict: return server
-def as_trained(server, client)->dict: return client
+def nothing_more(server)->dict: return {}
 
 # %% ../../nbs/federation/method.ipynb #78b3b40e
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Method:
     upload: Callable = send(*NET)      # (client) -> message up
     serve: Callable = average          # (server, inbox) -> server
     wire: Callable | None = None       # (inbox) -> inbox: what messages are on the way, such as masked
-    deploy: Callable = as_trained      # (server, client) -> client with what a test needs of the server
-    survey: Callable | None = None     # (server, executor) -> server before a test: asks all clients
+    deploy: Callable = nothing_more    # (server) -> fields of it that a client's test needs
+    survey: object = None              # a `Survey`: what the server asks all clients before a test
     adapt: tuple = ()                  # steps on own training data before a test, never kept
     predict: Callable = logits         # (net, client, x) -> (b, C) scores
     represent: Callable | None = None  # (net, client, x) -> (b, k): tested by a linear classifier
@@ -144,6 +144,19 @@ class Later:
     stored: bool | Callable = False # (client) -> bool: the receiver has it from an earlier round
     together: int = 1 # views that the function sees side by side: a row for each such group
     mix: Callable | None = None # (n, generator) -> partners, own shares: each view is blended first
+
+# %% ../../nbs/federation/method.ipynb #eb1020d6
+@dataclass(frozen=True)
+class OnData:
+    "A step that needs more of a client than its fields: its data and its network."
+    fn: Callable # (executor, i, client) -> client
+
+@dataclass(frozen=True)
+class Survey:
+    "A question to all clients before a test; what the server learns is forgotten after it."
+    ask: Callable      # (server, fed) -> message to everybody
+    answer: Callable   # (fed, worker, i, message) -> client i's message
+    conclude: Callable # (server, messages, fed) -> server
 
 # %% ../../nbs/federation/method.ipynb #e6fd2202
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ __all__ = ['masked', 'mask', 'fixed_point', 'Sealed', 'secure_aggregation', 'dat
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..core import torch_stream
-from .messages import Inbox
+from .messages import Inbox, Roster
 from ..parts.fields import sub
 
 # %% ../../nbs/federation/privacy.ipynb #8b13bc16
@@ -69,21 +69,38 @@ class Sealed(Inbox):
         return {k: mean_of(k) for k in sub(self.messages[0], *(prefixes or ('',)))}
 
 # %% ../../nbs/federation/privacy.ipynb #14b1935e
-def secure_aggregation(
-    bound:float=16., # largest absolute value of any parameter; leaves room for it in the sum
-    secret:int=None, # what clients share; drawn anew in each round
-)->Callable:         # (Inbox) -> Sealed
-    "A wire under which the server learns the weighted mean and nothing else (MFCL Sec. 5.6)."
-    if not bound > 0: raise ValueError(f'the largest absolute value must be above 0, got {bound}')
-    def wire(inbox):
-        shared = secrets.randbits(62) if secret is None else secret
-        room = 2**31 / (bound * max(1., float(inbox.n.sum())))
-        places = 2.**math.floor(math.log2(room * .999))
-        def sent(i, n, m): return masked(m, float(n), i, inbox.who, shared, inbox.round, places, bound)
-        messages = tuple(sent(i, n, m) for i, n, m in zip(inbox.who, inbox.n, inbox.messages))
-        open_fields = {**vars(inbox), 'messages': messages, 'compute': None}
-        return Sealed(**open_fields, roster=inbox.who, places=places)
-    return wire
+class secure_aggregation:
+    """A wire under which the server learns the weighted mean and nothing else (MFCL Sec. 5.6).
+    Clients `seal`, the server can `open`; called with an inbox it does both, as in a simulation."""
+    def __init__(
+        self,
+        bound:float=16.,  # largest absolute value of any parameter; leaves room for it in the sum
+        secret:int=None): # what clients share; drawn here
+        if not bound > 0: raise ValueError(f'the largest absolute value must be above 0, got {bound}')
+        self.bound = bound
+        self.secret = secrets.randbits(62) if secret is None else secret
+
+    def places(self, n:tuple)->float:
+        "Fixed-point units in 1 that leave room for the sum over clients with n samples each."
+        room = 2**31 / (self.bound * max(1., float(sum(n))))
+        return 2.**math.floor(math.log2(room * .999))
+
+    def seal(self, message:dict, i:int, roster:Roster, secret:int=None)->dict:
+        "What client i sends instead of its message. `secret`: what clients of other processes share."
+        own = float(roster.n[roster.who.index(i)])
+        secret = self.secret if secret is None else secret
+        places = self.places(roster.n)
+        return masked(message, own, i, roster.who, secret, roster.round, places, self.bound)
+
+    def open(self, inbox:Inbox, roster:Roster)->Sealed:
+        "Masked messages, of which only the mean can be read."
+        open_fields = {**vars(inbox), 'compute': None}
+        return Sealed(**open_fields, roster=roster.who, places=self.places(roster.n))
+
+    def __call__(self, inbox:Inbox)->Sealed:
+        roster = Roster(inbox.round, inbox.who, tuple(inbox.n.tolist()))
+        messages = [self.seal(m, i, roster) for i, m in zip(inbox.who, inbox.messages)]
+        return self.open(replace(inbox, messages=tuple(messages)), roster)
 
 # %% ../../nbs/federation/privacy.ipynb #2d861f49
 def datamix(

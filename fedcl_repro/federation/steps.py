@@ -11,7 +11,7 @@ import torch
 from ..core import torch_stream
 from .federation import pixels
 from .messages import Deferred
-from .method import Later, Repeat, Sweep
+from .method import Later, OnData, Repeat, Sweep
 
 # %% ../../nbs/federation/steps.ipynb #899d887d
 def run_steps(execute, steps:tuple, clients:dict, r:int, turn:dict=None)->dict:
@@ -21,6 +21,7 @@ def run_steps(execute, steps:tuple, clients:dict, r:int, turn:dict=None)->dict:
         if isinstance(step, Sweep): clients = clients | swept(execute, step, clients, r, turn)
         elif isinstance(step, Repeat): clients = repeated(execute, step, clients, r, turn)
         elif isinstance(step, Later): clients = put_off(execute, step, clients)
+        elif isinstance(step, OnData): clients = {i: step.fn(execute, i, c) for i, c in clients.items()}
         else: clients = {i: step(c) for i, c in clients.items()}
     return clients
 

@@ -11,6 +11,7 @@ from typing import Callable
 
 import torch
 
+from ..core import SHARE
 from ..parts.fields import sub, under, without
 from ..parts.mixing import keep_part
 from ..parts.self_supervised import byol
@@ -69,7 +70,7 @@ def measure_divergence(client)->dict:
     family='self_supervised', owner='shared',
     needs='proj pred views',
     papers='mfcl', revision=2)
-def fedu(*, threshold=.4, decay=.99):
+def fedu(*, threshold=.4, decay:SHARE=.99):
     "BYOL whose predictor is replaced only after a small local step (Zhuang et al. 2021)."
     def keep(client, fed):
         return own_target(client) | dict(moved=fed.tensor(0.))
@@ -93,7 +94,7 @@ def fedu(*, threshold=.4, decay=.99):
     family='self_supervised', owner='shared',
     needs='proj pred views',
     papers='mfcl', revision=2)
-def fedema(*, tau=.7, decay=.99):
+def fedema(*, tau=.7, decay:SHARE=.99):
     "BYOL; a client keeps the more of its own network the farther it moved last time (Zhuang et al. 2022)."
     def keep(client, fed):
         received = under('glob.', sub(client, 'body.'))

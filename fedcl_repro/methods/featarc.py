@@ -9,6 +9,7 @@ __all__ = ['measure_alignment', 'choose_cluster', 'contrast_and_align', 'cluster
 import torch
 import torch.nn.functional as F
 
+from ..core import COUNT, POSITIVE
 from ..parts.contrastive import ntxent
 from ..parts.fields import outputs, sub, under, without
 from ..federation.method import METHODS, Method, Sweep, send, take
@@ -54,7 +55,7 @@ def cluster_means(server, inbox)->dict:
     family='self_supervised', owner='personal',
     needs='proj views',
     papers='mfcl', revision=2)
-def featarc(*, n_models=2, temp=.5, s=1.):
+def featarc(*, n_models:COUNT=2, temp:POSITIVE=.5, s=1.):
     "Clustered contrastive learning, aligned with the received features (Wang et al.)."
     def start(fed):
         first, models = sub(fed.init[fed.arch[0]], 'body.', 'proj.'), {}

@@ -11,6 +11,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from ..core import POSITIVE, Range
 from ..parts.contrastive import infonce
 from ..parts.fields import sub
 from ..parts.mixing import keep_part, keep_share
@@ -41,7 +42,14 @@ def remember_contrast(client)->dict:
     family='contrastive', owner='personal',
     type='PFL', technique='representation sharing', skew=True, scarcity=True,
     papers='fedcrl fedcosr', revision=1)
-def fedcosr(*, contrast_weight=1., gamma=.8, temp=.1, aggregate=True, shared=('body.',)):
+def fedcosr(
+    *,
+    contrast_weight=1.,
+    gamma:Range('[0, inf]')=.8, # inf: everything is taken from the server
+    temp:POSITIVE=.1,
+    aggregate=True,
+    shared=('body.',),
+):
     "Contrast with global centroids; keep a share exp(-gamma * loss) of the own body (FedCoSR Algorithm 1)."
     def keep(client, fed):
         return no_centroids(client, fed) | dict(contrast=fed.tensor(math.inf))

@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 
+from ..core import POSITIVE
 from ..federation.method import METHODS, NET, Method, Sweep, ce
 from ..federation.statistics import trained_fields
 from .proximal import keep_reference, take_as_reference, to_reference
@@ -65,7 +66,7 @@ def serve_dynamic(server, inbox, alpha)->dict:
 @METHODS.add('feddyn',
     title='FedDyn', family='proximal',
     owner='shared', papers='')
-def feddyn(*, alpha=.01):
+def feddyn(*, alpha:POSITIVE=.01):
     "FedAvg whose clients' losses are corrected so that local optima agree (Acar et al., Algorithm 1)."
     if not alpha > 0:
         raise ValueError(f'alpha must be > 0, got {alpha}: the server divides by it; the default is 0.01')

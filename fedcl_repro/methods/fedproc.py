@@ -9,6 +9,7 @@ __all__ = ['unit_body', 'unit_logits', 'measure_unit_classes', 'fedproc']
 import torch
 import torch.nn.functional as F
 
+from ..core import POSITIVE
 from ..parts.centroids import class_sums
 from ..parts.contrastive import infonce
 from ..parts.fields import sub
@@ -35,7 +36,7 @@ def measure_unit_classes(net, client, batch):
     family='contrastive', owner='shared',
     type='FL', technique='Contrastive learning', skew=True, scarcity=False,
     papers='fedssc', revision=1)
-def fedproc(*, ramp=1.):
+def fedproc(*, ramp:POSITIVE=1.):
     "From a contrast with pooled class means to cross-entropy, over a share of the rounds (Mu et al.)."
     if ramp <= 0: raise ValueError(f'ramp, a share of the rounds, must be > 0, got {ramp}')
     def keep(client, fed): return no_centroids(client, fed) | dict(alpha=fed.tensor(1.))

@@ -6,6 +6,7 @@
 __all__ = ['ENCODER_AND_PROJECTOR', 'simclr_title', 'fedsimclr']
 
 # %% ../../nbs/methods/fedsimclr.ipynb #3a852a02
+from ..core import POSITIVE
 from ..parts.contrastive import ntxent
 from ..parts.twin_norm import each_view
 from ..federation.method import METHODS, Method, Sweep, average_of, send, take
@@ -24,7 +25,7 @@ def simclr_title(run)->str:
     needs='proj views',
     type='SSL', technique='contrastive', skew=True, scarcity=False,
     papers='mfcl', revision=2)
-def fedsimclr(*, temp=.5):
+def fedsimclr(*, temp:POSITIVE=.5):
     "Averaged SimCLR (MFCL Eq. 7 at the clients)."
     def loss(net, client, batch):
         z = net.proj(each_view(net.body, batch.views).flatten(0, 1))

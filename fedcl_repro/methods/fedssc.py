@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..core import POSITIVE, OneOf, Range
 from ..parts.centroids import class_means
 from ..parts.contrastive import global_and_local, infonce, supcon
 from ..parts.fields import sub
@@ -122,8 +123,8 @@ def with_means(
     family='contrastive', owner='shared',
     type='FL', technique='Contrastive learning', skew=True, scarcity=False,
     papers='fedssc', revision=1)
-def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1, at_least=10,
-           temp=.5, local_pairs=False):
+def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm:POSITIVE=1., schedule:OneOf(*SCHEDULES)='linear',
+           k=1, at_least=10, temp:POSITIVE=.5, local_pairs=False):
     "MOON, and a contrast with class means of k random clients whose weight falls (Hu et al.); k=0 is MOON."
     check_schedule(schedule, warm)
     if k < 0: raise ValueError(f'k, the class means to average, must be >= 0, got {k}')
@@ -145,8 +146,8 @@ def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1
     family='contrastive', owner='shared',
     papers='', ablation=True, revision=1,
     trial=dict(settings=dict(head_share=.5), lr=.03)) # trains its classifier in the last rounds only
-def fedssc_supcon(*, head_share=.1, mu_glob=1., mu_end=.1, warm=1., schedule='linear', k=1,
-                  at_least=10, temp=.5):
+def fedssc_supcon(*, head_share:Range('(0, 1)')=.1, mu_glob=1., mu_end=.1, warm:POSITIVE=1.,
+                  schedule:OneOf(*SCHEDULES)='linear', k=1, at_least=10, temp:POSITIVE=.5):
     "FedSSC in two stages: SupCon and global contrast for the body, cross-entropy for the head (Figure 2)."
     check_schedule(schedule, warm)
     check_head_share(head_share)

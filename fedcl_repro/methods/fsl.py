@@ -7,7 +7,6 @@ __all__ = ['CLIENT_SWEEP', 'SERVER_SWEEP', 'local_loss', 'record', 'images_again
            'fsl']
 
 # %% ../../nbs/methods/fsl.ipynb #f99ddb28
-from functools import lru_cache
 from types import SimpleNamespace
 from typing import Callable
 
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 
 from ..federation.federation import draws, look, masks, pixels, plan
 from ..federation.messages import Deferred
-from ..federation.method import METHODS, Method, Sweep, average_of, send, take
+from ..federation.method import METHODS, Method, OnData, Sweep, average_of, send, take
 from ..parts.fields import sub, under, without
 
 # %% ../../nbs/methods/fsl.ipynb #596f91b9
@@ -47,24 +46,24 @@ def images_again(fed, i:int, r:int)->Callable: # j -> (b, C, H, W)
     return images
 
 # %% ../../nbs/methods/fsl.ipynb #7dbf8668
-def smash(client)->dict:
+def smash(execute, i:int, client)->dict:
     "The client's records become what is sent: smashed data and labels of each batch, made on demand."
     records = without('record.', client)
     client = {k: v for k, v in client.items() if not k.startswith('record.')}
     if not records: return client # without data
     weights, labels = sub(records, 'enc.'), records['y']
-    i, r, n_batches = int(client['id']), int(client['round']), len(labels)
-    @lru_cache(1)
-    def images(fed): return images_again(fed, i, r)
-    @torch.no_grad()
-    def make_smashed(compute, j):
-        net = compute.net({k: v[j].clone() for k, v in weights.items()}, training=True, i=i)
-        with compute.fed.arithmetic(): return net.enc(images(compute.fed)(j))
-    def make_labels(compute, j): return labels[j]
-    shape = n_batches, *records['shape'][0].tolist()
+    images = images_again(execute.fed, i, int(client['round']))
+    def smashed_batch(j):
+        def encode(worker, i):
+            net = worker.net(i, {k: v[j].clone() for k, v in weights.items()}, True)
+            with torch.no_grad(), execute.fed.arithmetic(): return net.enc(images(j))
+        return execute.map(encode, [i])[i]
+    def make_smashed(at): return torch.stack([smashed_batch(j) for j in at.tolist()])
+    def make_labels(at): return labels[at]
+    shape = len(labels), *records['shape'][0].tolist()
     itemsize = next(iter(weights.values())).element_size()
-    return client | dict(smashed=Deferred(shape, make_smashed, itemsize),
-                         labels=Deferred(tuple(labels.shape), make_labels, labels.element_size()))
+    return client | dict(smashed=Deferred(shape, make_smashed, itemsize, axes=1),
+                         labels=Deferred(tuple(labels.shape), make_labels, labels.element_size(), axes=1))
 
 # %% ../../nbs/methods/fsl.ipynb #2881b301
 def server_loss(net, fields, batch):
@@ -83,7 +82,7 @@ def received_batches(inbox):
     for j in range(max((n for n, _ in sizes.values()), default=0)):
         for i, m in sent.items():
             if j >= sizes[i][0]: continue
-            z, y = m['smashed'].make(compute, j), m['labels'].make(compute, j)
+            z, y = (m[k].make(torch.tensor([j]))[0] for k in ('smashed', 'labels'))
             yield SimpleNamespace(z=z, y=y, noise=noise[i][j])
 
 # %% ../../nbs/methods/fsl.ipynb #75e5c268
@@ -101,13 +100,13 @@ def fsl():
         own = sub(server, 'chi.', 'head.', 'opt.')
         own = inbox.compute.train(SERVER_SWEEP, own, received_batches(inbox), inbox.round)
         return average_of('enc.', 'aux.')(server, inbox) | own
-    def deploy(server, client): return client | sub(server, 'chi.', 'head.')
+    def deploy(server): return sub(server, 'chi.', 'head.')
     def predict(net, client, x): return net.head(net.chi(net.enc(x)))
     return Method(
         start=start,
         reply=reply,
         merge=take('enc.', 'aux.'),
-        local=(CLIENT_SWEEP, smash),
+        local=(CLIENT_SWEEP, OnData(smash)),
         upload=send('enc.', 'aux.', 'smashed', 'labels'),
         serve=serve,
         deploy=deploy,

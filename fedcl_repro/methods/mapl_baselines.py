@@ -15,7 +15,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from ..core import stream, torch_stream
+from ..core import SHARE, OneOf, Range, stream, torch_stream
 from ..federation.messages import Rows
 from ..federation.method import METHODS, NET, Method, Stage, Sweep
 from ..federation.method import average, ce, send, take
@@ -78,7 +78,7 @@ def near_received(client, mu)->torch.Tensor: # ()
     title='FedClassAvg', family='contrastive',
     owner='personal', papers='mapl',
     needs='views')
-def fedclassavg(*, preset='official', mu=.1):
+def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='official', mu=.1):
     "Share the head, make bodies fit it by contrast (Jang et al.)."
     if preset not in CLASSAVG_PRESETS:
         raise ValueError(f"unknown preset {preset!r}: choose from {', '.join(CLASSAVG_PRESETS)}")
@@ -134,7 +134,7 @@ def mixed_body(server, i)->dict:
 @METHODS.add('pfedsim',
     title='pFedSim', family='mixing',
     owner='personal', papers='mapl')
-def pfedsim(*, warm=.5):
+def pfedsim(*, warm:SHARE=.5):
     "FedAvg, then bodies mixed by the similarity of personal heads (Tan et al.)."
     if not 0 <= warm <= 1:
         raise ValueError(f'the share of rounds of FedAvg must lie in [0, 1], got {warm}')
@@ -162,7 +162,7 @@ def even_weights(edges)->torch.Tensor: # (n, n), symmetric, rows and columns sum
     title='DFedAvgM', family='peer_to_peer',
     owner='personal', papers='mapl',
     trial=dict(settings=dict(lr=.1)))
-def dfedavgm(*, lr=.01, momentum=.9, edges='everyone'):
+def dfedavgm(*, lr=.01, momentum:Range('[0, 1)')=.9, edges:OneOf(*EDGES)='everyone'):
     "Heavy-ball steps from rest, then the mean over the neighbours (Sun et al.)."
     def merge(client, message):
         read = sub(message, *NET)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from ..core import stream
+from ..core import COUNT, POSITIVE, OneOf, Range, stream
 from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
 from ..parts.fields import sub
@@ -156,9 +156,9 @@ def no_reply(server, i)->dict:
     "Nothing comes back in phase 2."
     return {}
 
-def deploy_rserver(server, client)->dict:
-    "The client with the rServer's part, as it is tested (Algorithm 1, line 22)."
-    return client | sub(server, *RSERVER)
+def deploy_rserver(server)->dict:
+    "The rServer's part, which a test needs behind the client's (Algorithm 1, line 22)."
+    return sub(server, *RSERVER)
 
 # %% ../../nbs/methods/mfcl.ipynb #895ff35e
 def representation_phase(pairs, twins, mix, dropout, serve, represent)->Method:
@@ -212,9 +212,9 @@ def mfcl_title(run)->str:
 def mfcl(
     *,
     phase1=0, secure=False,                                              # phase 1
-    pairs=8, dropout=0., mix=False, twins=True,                          # phase 2, clients
-    server_batch=512, temp=.5, server_lr=1., warmup=0,                   # phase 2, rServer
-    probe='proj',                                                        # test
+    pairs:COUNT=8, dropout:Range('[0, 1)')=0., mix=False, twins=True,    # phase 2, clients
+    server_batch:Range('[2, inf)')=512, temp:POSITIVE=.5, server_lr=1., warmup=0, # phase 2, rServer
+    probe:OneOf('proj', 'chi')='proj',                                   # test
 ):
     "An averaged autoencoder, then contrastive learning at another server (MFCL, Algorithm 1)."
     if not 0 <= dropout < 1:

@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from ..core import COUNT, POSITIVE, Range
 from ..parts.fields import sub, under, without
 from ..parts.mixing import attention, mix, square_distances
 from ..parts.proximal import proximal_term
@@ -42,7 +43,7 @@ def serve_clouds(server, inbox, alpha, sigma, per_scalar)->dict:
     owner='personal', papers='fedcrl fedcosr',
     type='PFL', technique='model collaboration',
     skew=True, scarcity=False)
-def fedamp(*, alpha=1., sigma=1., lam=1., per_scalar=False):
+def fedamp(*, alpha=1., sigma:POSITIVE=1., lam=1., per_scalar=False):
     "Stay near a mixture of the models that are near (Huang et al.)."
     def keep(client, fed): return under('cloud.', sub(client, *NET))
     def merge(client, message): return client | under('cloud.', message)
@@ -114,7 +115,7 @@ def no_passes(fed)->dict:
     owner='personal', papers='fedcrl fedcosr',
     type='PFL', technique='local aggregation',
     skew=True, scarcity=False)
-def fedala(*, weight_lr=1., share=.8, top=('head.',), most=50):
+def fedala(*, weight_lr=1., share:Range('(0, 1]')=.8, top=('head.',), most:COUNT=50):
     "Learn for each top weight how much of the server's to take (Zhang et al.)."
     def keep(client, fed):
         own = sub(client, *top)

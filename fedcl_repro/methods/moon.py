@@ -9,6 +9,7 @@ __all__ = ['three_bodies', 'take_and_look', 'remember_body', 'like_received', 'm
 import torch
 import torch.nn.functional as F
 
+from ..core import POSITIVE
 from ..parts.contrastive import model_contrast
 from ..parts.fields import sub, under
 from ..federation.method import METHODS, NET, Method, Sweep, take
@@ -42,7 +43,7 @@ def like_received(net, client, x, z, temp)->torch.Tensor: # ()
     owner='shared', papers='fedcrl fedcosr fedssc mfcl',
     type='FL', technique='Contrastive learning',
     skew=True, scarcity=False)
-def moon(*, mu=5., temp=.5):
+def moon(*, mu=5., temp:POSITIVE=.5):
     "FedAvg with a contrast of received and previous model (Li et al., Eq. 3)."
     def loss(net, client, batch):
         z = net.body(batch.x)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import stream
+from ..core import COUNT, POSITIVE, SHARE, stream
 from ..parts.fields import outputs, sub
 from ..parts.self_supervised import cluster_loss, global_centroids, local_centroids
 from ..parts.self_supervised import push, quarter_turns
@@ -95,7 +95,8 @@ def represent_body(net, client, x)->Tensor: # (b, k)
     needs='proj rot views',
     revision=2,
     trial=dict(cheap=dict(server_steps=20)))
-def orchestra(*, memory=128, n_local=16, n_global=128, temp=.1, decay=.996, server_steps=500):
+def orchestra(*, memory:COUNT=128, n_local:COUNT=16, n_global:COUNT=128, temp:POSITIVE=.1, decay:SHARE=.996,
+              server_steps=500):
     "Clusters that all clients agree on, and rotations (Lubana et al.)."
     move_target = ema_target(decay)
     def keep(client, fed):

@@ -9,6 +9,7 @@ __all__ = ['halves', 'look_ahead', 'weights_only', 'perfedavg']
 import torch
 import torch.nn.functional as F
 
+from ..core import COUNT
 from ..parts.fields import sub
 from ..federation.method import METHODS, NET, Method, Sweep, ce, epochs, logits, steps
 from ..federation.optimisers import SGD
@@ -50,8 +51,8 @@ def weights_only(client, fed)->dict:
     skew=True, scarcity=False)
 def perfedavg(
     *,
-    alpha=.003, # step ahead, in training and before a test
-    passes=1,   # over the data in a round; a benchmark makes two
+    alpha=.003,     # step ahead, in training and before a test
+    passes:COUNT=1, # over the data in a round; a benchmark makes two
 ):
     "A model to start a step from, in the first-order version (Fallah et al.)."
     train = Sweep(look_ahead(alpha), NET, order=epochs(passes, factor=2))

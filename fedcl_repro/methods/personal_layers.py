@@ -6,6 +6,7 @@
 __all__ = ['lg_fedavg', 'fedrep']
 
 # %% ../../nbs/methods/personal_layers.ipynb #288e9caa
+from ..core import COUNT
 from ..federation.method import METHODS, Method, Sweep, ce, epochs, send, take
 
 # %% ../../nbs/methods/personal_layers.ipynb #dc03b2a6
@@ -27,7 +28,7 @@ def lg_fedavg():
     owner='personal', papers='fedcrl fedcosr',
     type='PFL', technique='model splitting',
     skew=True, scarcity=False)
-def fedrep(*, head_epochs=1):
+def fedrep(*, head_epochs:COUNT=1):
     "Share the body; train the own head first, then the body (Collins et al.)."
     train_head = Sweep(ce, ('head.',), order=epochs(head_epochs), stream='head')
     train_body = Sweep(ce, ('body.',))

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from ..core import OneOf
 from ..parts.centroids import nearness, to_centroids
 from ..parts.fields import sub
 from ..federation.class_means import means_message, measure_classes, no_centroids, serve_centroids
@@ -36,7 +37,7 @@ PROTO_TESTS = dict(nearest=nearest_centroid, head=logits, own=nearest_own)
     owner='personal', papers='fedcrl fedcosr mapl',
     type='PFL', technique='representation sharing',
     skew=True, scarcity='fairness')
-def fedproto(*, lam=1., weighted=False, test='nearest'):
+def fedproto(*, lam=1., weighted=False, test:OneOf(*PROTO_TESTS)='nearest'):
     "Share class means, stay near everybody's, test by the nearest (Tan et al.)."
     if test not in PROTO_TESTS:
         raise ValueError(f"test must be one of {', '.join(PROTO_TESTS)}, got {test!r}")

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import stream
+from ..core import COUNT, stream
 from ..federation.federation import initial
 from ..federation.method import METHODS, NET, Method, Sweep, logits
-from ..federation.statistics import static_statistics, trained_fields
+from ..federation.statistics import statistics_survey, trained_fields
 from ..parts.fields import sub, under, without
 from ..parts.mixing import mix, shares
 from ..parts.slim import scaler
@@ -120,15 +120,15 @@ def budget_list(budgets:str, n_bases:int)->list:
         raise ValueError(f'budgets must be {wanted}, got {budgets!r}')
     return listed
 
-def survey_bases(server, execute, rate)->dict:
-    "The server with the statistics of each base's batch norms, over all clients' images."
-    arch = execute.fed.arch[0]
-    if not execute.fed.normed[arch]: return server
-    new = {}
-    for k in range(server['assigned'].shape[1]):
-        base = base_of(server, k)
-        new |= put_base(k, static_statistics(execute, arch, base | scaler(sub(base, 'body.'), rate)))
-    return server | new
+def survey_bases(rate):
+    "A survey for the statistics of each base's batch norms, over all clients' images."
+    def scaled_bases(server, fed):
+        arch = fed.arch[0]
+        if not fed.normed[arch]: return {}
+        bases = {str(k): base_of(server, k) for k in range(server['assigned'].shape[1])}
+        return {k: (arch, base | scaler(sub(base, 'body.'), rate)) for k, base in bases.items()}
+    def put_statistics(server, k, statistics): return server | put_base(int(k), statistics)
+    return statistics_survey(scaled_bases, put_statistics)
 
 # %% ../../nbs/methods/splitmix.ipynb #21485040
 @METHODS.add('splitmix',
@@ -137,7 +137,7 @@ def survey_bases(server, execute, rate)->dict:
     revision=2)
 def splitmix(
     *,
-    n_bases=8,
+    n_bases:COUNT=8,
     budgets='8 4 2 1', # client i trains as many bases as the i-th says, in turn; the largest first:
     rescale=True,      # one model tested for all is client 0's
 ):
@@ -163,6 +163,6 @@ def splitmix(
         local=(Sweep(partial(sum_of_losses, rate=rate), ('slot.',)),),
         upload=upload,
         serve=average_bases,
-        survey=partial(survey_bases, rate=rate),
+        survey=survey_bases(rate),
         predict=predict,
     )

@@ -10,8 +10,9 @@ __all__ = ['LAYER_CHANNELS', 'HALVING_LAYERS', 'REST_OF', 'reconstruction', 'lay
 import torch
 import torch.nn as nn
 
+from ..core import COUNT, OneOf
 from .models import MODELS, Head
-from .resnet import RESNETS, VGG16, conv_norm, mlp, norm_layer
+from .resnet import NORMS, RESNETS, VGG16, conv_norm, mlp, norm_layer
 from .resnet import pooled_features, residual_stages
 from .twin_norm import Twins
 
@@ -121,13 +122,13 @@ def mfcl_model(
     shape:tuple,     # (C, H, W) of an image
     n_classes:int,
     *,
-    kind='resnet18', # or resnet50, vgg16, small
-    cut=2,           # layers of the client
-    norm='tn',       # of client module and decoder: tn, gn, bn, or tn_code
-    per_group=16,    # channels a group of the norm
-    pool=False,      # whether the client module ends in a pooling
-    width=64,        # channels of the first layer
-    out=128,         # numbers that the projection returns
+    kind:OneOf('resnet18', 'resnet50', 'vgg16', 'small')='resnet18',
+    cut:COUNT=2,        # layers of the client
+    norm:NORMS='tn',    # of client module and decoder
+    per_group:COUNT=16, # channels a group of the norm
+    pool=False,         # whether the client module ends in a pooling
+    width:COUNT=64,     # channels of the first layer
+    out:COUNT=128,      # numbers that the projection returns
 ):
     "MFCL's client module, decoder, rServer module, projection and linear head."
     plan, layer = layers(kind, cut, width, shape[0]), norm_layer(norm, per_group)

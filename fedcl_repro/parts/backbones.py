@@ -9,6 +9,7 @@ __all__ = ['BACKBONES', 'ReluHead', 'with_heads', 'without_side_effects', 'resne
 import torch
 import torch.nn as nn
 
+from ..core import COUNT
 from .models import MODELS, Dropout, Head
 
 # %% ../../nbs/parts/backbones.ipynb #3984894d
@@ -32,7 +33,7 @@ def without_side_effects(net:nn.Module, width:int)->nn.Module:
 
 # %% ../../nbs/parts/backbones.ipynb #2c949432
 @MODELS.add('resnet18', parts='body proj head')
-def resnet18(shape:tuple, n_classes:int, *, k=512, hidden=4096):
+def resnet18(shape:tuple, n_classes:int, *, k:COUNT=512, hidden:COUNT=4096):
     "ResNet18 as for ImageNet, 7x7 stem and max-pooling kept (MAPL Sec. 5)."
     from torchvision.models import resnet18
     net = resnet18(weights=None, num_classes=k)
@@ -40,7 +41,7 @@ def resnet18(shape:tuple, n_classes:int, *, k=512, hidden=4096):
     return with_heads(without_side_effects(net, k), n_classes, k, hidden)
 
 @MODELS.add('shufflenet', parts='body proj head')
-def shufflenet(shape:tuple, n_classes:int, *, k=512, hidden=4096):
+def shufflenet(shape:tuple, n_classes:int, *, k:COUNT=512, hidden:COUNT=4096):
     "ShuffleNetV2 of width 1.0 (MAPL Sec. 5)."
     from torchvision.models import shufflenet_v2_x1_0
     net = shufflenet_v2_x1_0(weights=None, num_classes=k)
@@ -48,7 +49,7 @@ def shufflenet(shape:tuple, n_classes:int, *, k=512, hidden=4096):
     return with_heads(without_side_effects(net, 1024), n_classes, k, hidden)
 
 @MODELS.add('googlenet', parts='body proj head')
-def googlenet(shape:tuple, n_classes:int, *, k=512, hidden=4096):
+def googlenet(shape:tuple, n_classes:int, *, k:COUNT=512, hidden:COUNT=4096):
     "GoogLeNet without its auxiliary classifiers (MAPL Sec. 5)."
     from torchvision.models import googlenet
     net = googlenet(weights=None, num_classes=k, aux_logits=False, init_weights=True, transform_input=False)
@@ -57,7 +58,7 @@ def googlenet(shape:tuple, n_classes:int, *, k=512, hidden=4096):
 
 # %% ../../nbs/parts/backbones.ipynb #9658428e
 @MODELS.add('alexnet', parts='body proj head')
-def alexnet(shape:tuple, n_classes:int, *, k=512, hidden=4096):
+def alexnet(shape:tuple, n_classes:int, *, k:COUNT=512, hidden:COUNT=4096):
     "Three convolutions and two linear layers, called AlexNet by the authors' code; no batch norm."
     body = nn.Sequential(
         nn.Conv2d(shape[0], 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, 1, 1),

@@ -11,9 +11,10 @@ import math
 import torch.nn as nn
 from torch import Tensor
 
+from ..core import COUNT, OneOf, Range
 from .autoencoder import REST_OF, client_module, layers
-from .models import MODELS, Head, side_after_stages
-from .resnet import norm_layer
+from .models import DROPOUT, MODELS, Head, side_after_stages
+from .resnet import NORMS, norm_layer
 
 # %% ../../nbs/parts/slim.ipynb #33560450
 def narrowed(width:int, rate:float)->int:
@@ -26,9 +27,9 @@ def slim_cnn(
     shape:tuple,   # (C, H, W) of an image
     n_classes:int,
     *,
-    rate=1.,       # of the width, in (0, 1]
-    k=128,         # representations at rate 1
-    dropout=.3,    # between body and head
+    rate:Range('(0, 1]')=1., # of the width
+    k:COUNT=128,             # representations at rate 1
+    dropout:DROPOUT=.3,      # between body and head
     norm=False,    # batch norm behind each layer of the body, as in HeteroFL and Split-Mix
 ):
     "FedCoSR's two-stage CNN at a fraction of its width."
@@ -64,7 +65,7 @@ class PreBlock(nn.Module):
 
 # %% ../../nbs/parts/slim.ipynb #7f22c9c6
 @MODELS.add('preresnet18')
-def preresnet18(shape:tuple, n_classes:int, *, rate=1.):
+def preresnet18(shape:tuple, n_classes:int, *, rate:Range('(0, 1]')=1.):
     "Pre-activation ResNet-18 for small images, at a fraction of its width (HeteroFL, Split-Mix)."
     stem = narrowed(64, rate)
     blocks, into = [], stem
@@ -85,7 +86,7 @@ def auxiliary(channels:int, n_classes:int)->nn.Module: # (b, channels, h, w) -> 
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, n_classes))
 
 @MODELS.add('split_cnn', parts='enc aux chi head')
-def split_cnn(shape:tuple, n_classes:int, *, k=128, dropout=.3):
+def split_cnn(shape:tuple, n_classes:int, *, k:COUNT=128, dropout:DROPOUT=.3):
     "FedCoSR's two-stage CNN, cut after its first stage."
     whole = slim_cnn(shape, n_classes, k=k, dropout=dropout)
     enc, chi = whole['body'][:3], whole['body'][3:]
@@ -97,11 +98,11 @@ def split_resnet(
     shape:tuple,     # (C, H, W) of an image
     n_classes:int,
     *,
-    kind='resnet18', # or resnet50, vgg16, small
-    cut=2,           # layers of the client
-    norm='bn',       # of the client's part: bn, gn, tn, or tn_code
-    per_group=16,    # channels a group of that norm
-    width=64,        # channels of the first layer
+    kind:OneOf('resnet18', 'resnet50', 'vgg16', 'small')='resnet18',
+    cut:COUNT=2,        # layers of the client
+    norm:NORMS='bn',    # of the client's part
+    per_group:COUNT=16, # channels a group of that norm
+    width:COUNT=64,     # channels of the first layer
 ):
     "A ResNet (or VGG-16) for small images, cut behind so many convolutions as MFCL cuts it."
     plan = layers(kind, cut, width, shape[0])

@@ -14,7 +14,6 @@ __all__ = ['OPERATIONS', 'SHAPES', 'Workload', 'write_clients', 'client_data', '
 import copy
 import statistics
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from ..federation.rounds import begin, one_round
 from ..federation.side_by_side import Barrier, SideBySide, next_round
 from ..parts.models import cnn
 from ..parts.twin_norm import cost_ratio
+from .peak import peak
 
 # %% ../../nbs/scale/bench.ipynb #c0f8d495
 @dataclass(frozen=True)
@@ -226,27 +226,18 @@ def step_flops(work:Workload)->int:
     return count.get_total_flops()
 
 # %% ../../nbs/scale/bench.ipynb #a9872810
-def product_flops(n:int, times:int, device='cpu', barrier=None)->float: # per second
-    "What products of two (n, n) matrices reach; the first is not timed."
+def product_flops(n:int, times:int, device:str)->float: # per second
+    "What products of two (n, n) matrices reach on a device; the first is not timed."
     a = torch.randn(n, n, device=device)
     def multiply(times):
         for _ in range(times): a @ a
     seconds(lambda: multiply(1), device)
-    if barrier: barrier.wait()
     return times * 2 * n**3 / seconds(lambda: multiply(times), device)
 
 # %% ../../nbs/scale/bench.ipynb #80ad0f22
-def peak_flops(threads:int, device='cpu', n=2048)->float: # per second
-    "What matrix products reach on so many threads at once, one thread for each."
-    if device != 'cpu': return product_flops(8192, 10, device)
-    rates, barrier = [], threading.Barrier(threads)
-    def work():
-        one_thread()
-        rates.append(product_flops(n, 5, barrier=barrier))
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    for worker in workers: worker.start()
-    for worker in workers: worker.join()
-    return sum(rates)
+def peak_flops(threads:int, device='cpu', seconds=.25)->float: # per second
+    "The most that so many threads of the processor calculate, or what products reach on an accelerator."
+    return product_flops(8192, 10, device) if device != 'cpu' else peak(threads, seconds=seconds).flops
 
 # %% ../../nbs/scale/bench.ipynb #4e70a858
 def engine_names(work:Workload, device:str, threads:tuple)->list: # of (name, threads)
@@ -269,7 +260,7 @@ def time_in_turn(
     device:str,
     repeats:int,     # rounds of each, after one for warming up
     tell,            # is called with a line about each round
-    peak=peak_flops, # measures the machine after each turn
+    measure=peak_flops, # of the machine, after each turn
 )->tuple:            # (name, threads) -> seconds of the parts of each round; threads -> operations a second
     "Rounds of engines in turn; what cannot run on an accelerator is left out."
     timed = {key: [] for key in engines}
@@ -288,7 +279,7 @@ def time_in_turn(
                 timed[key].append(took)
                 tell(as_line(key, took))
             elif device != 'cpu': tell('warming up: ' + as_line(key, took))
-        for threads in peaks: peaks[threads].append(peak(threads, device))
+        for threads in peaks: peaks[threads].append(measure(threads, device))
     return timed, peaks
 
 # %% ../../nbs/scale/bench.ipynb #5d7a30d6
@@ -513,7 +504,7 @@ def markdown(found:dict)->str:
         lines.append(f"| {e['name']} | {e['threads']} | {e['seconds_per_round']:.2f} | {ratios} | {peak} |")
     ratios = [f['ratio'] for f in found['twin_normalization']]
     shares = in_percent(found['shares'], '{} ({:.0f} %)')
-    lines += ['', f"The matrix products of one thread reach {found['peak_gflops']['1']:.0f} GFLOP/s at best. "
+    lines += ['', f"One thread of this processor calculates {found['peak_gflops']['1']:.0f} GFLOP/s at most. "
               f"The loop's time of training on one thread goes to {shares}. "
               f'Twin Normalization takes {min(ratios):.2f} to {max(ratios):.2f} times as long as group norm, '
               "forward and backward, on the client module's maps."]

@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core import parse_spec
+from ..core import expanded, parse_spec
 from .experiments import papers_folder, runs_of
 from .plan import (
     TO_TRAIN, Here, Part, amount, claims_in, estimates_of, hours_text, known_timings, rows_there, standings)
@@ -81,7 +81,7 @@ def backlog_path()->Path:
 
 def read_backlog(path='')->list: # of Part
     "The entries of a list, all of them checked; without a path, of the project's own."
-    path = Path(path or backlog_path())
+    path = expanded(path or backlog_path())
     try: content = tomllib.loads(path.read_text(encoding='utf-8'))
     except OSError as e:
         raise ValueError(f'cannot read the backlog {path} ({os.strerror(e.errno)}): name another list') from e
@@ -119,12 +119,15 @@ def work_down(
     minutes=0.,      # for all parts together; 0: no limit
     executor='auto',
     quiet=False,     # no progress bar
+    checkpoint=60.,  # seconds between checkpoints of a run
+    retrain=False,   # also the finished runs that other code trained
 )->list:             # of Outcome
     "Train what the parts lack, in their order."
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     batches = waiting_runs(parts, here)
     if here.device == 'cpu' and executor != 'side_by_side': batches = [sum(batches, [])]
     options = dict(jobs=jobs, device=here.device, data_root=here.data_root, executor=executor, quiet=quiet)
+    options |= dict(checkpoint=checkpoint, retrain=retrain)
     outcomes = []
     for runs in batches:
         left = (deadline - time.monotonic()) / 60

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'experiments', 'runs_of', 'made_once', 'matrix',
-           'Page', 'has_data', 'papers_folder', 'default_store', 'committed_path', 'maps_path', 'save_results',
-           'committed_rows', 'curve_means', 'run_records', 'committed_runs', 'config_key', 'committed',
-           'committed_maps', 'committed_note', 'committed_verdicts', 'state_of_code', 'verdicts_alone', 'verdict_from',
-           'belonging', 'nothing_more', 'claims_page', 'claims_of']
+           'Page', 'has_data', 'why_missing', 'papers_folder', 'default_store', 'committed_path', 'maps_path',
+           'save_results', 'kept_records', 'place_of', 'with_kept', 'committed_rows', 'curve_means', 'run_records',
+           'committed_runs', 'config_key', 'committed', 'committed_maps', 'committed_note', 'committed_verdicts',
+           'state_of_code', 'verdicts_alone', 'verdict_from', 'belonging', 'nothing_more', 'claims_page', 'claims_of']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import hashlib
+import io
 import json
 import os
 from functools import cache
@@ -44,6 +45,7 @@ EXPERIMENTS = Register(
     highlight=Attribute('whether the first command makes it', False),
     tables=Attribute('whether its committed rows keep tables that a method reports', False),
     maps=Attribute('whether maps of its representations are committed', False),
+    earlier=Attribute('(profile) -> runs that are trained no more, but whose committed rows are shown', None),
 )
 
 # %% ../../nbs/study/experiments.ipynb #b2c3a996
@@ -105,12 +107,16 @@ SAID_MISSING = set()
 
 def has_data(spec:str, data_root=None)->bool:
     "Whether a data set is here or needs no download; what is missing is said once."
+    why = why_missing(spec, data_root)
+    if why and (spec, data_root) not in SAID_MISSING: print(why)
+    if why: SAID_MISSING.add((spec, data_root))
+    return not why
+
+def why_missing(spec:str, data_root=None)->str: # empty: it is here
+    "Why a data set cannot be used."
     try: dataset(parse_spec(spec), str(find_root(data_root)))
-    except MissingData as e:
-        if (spec, data_root) not in SAID_MISSING: print(e)
-        SAID_MISSING.add((spec, data_root))
-        return False
-    return True
+    except MissingData as e: return str(e)
+    return ''
 
 # %% ../../nbs/study/experiments.ipynb #26e1a310
 def papers_folder()->Path:
@@ -147,13 +153,38 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     about = experiments()[name].about
     path = committed_path(name, profile)
     rows = read_rows(runs, store, data_root)
-    write_text(path, committed_rows(rows, about['tables']).to_csv(index=False))
+    records = run_records(rows, store, notes or {})
+    kept = kept_records(path, records)
+    ids = [about['run'] for about in kept]
+    write_text(path, with_kept(path, committed_rows(rows, about['tables']), ids))
     if about['maps']:
         maps = maps_of(runs, store, data_root).round(5)
-        write_text(maps_path(path), maps.to_csv(index=False))
-    records = run_records(rows, store, notes or {})
+        write_text(maps_path(path), with_kept(maps_path(path), maps, ids))
+    records = sorted(kept + records, key=place_of(name, profile))
     write_text(path.with_suffix('.json'), json.dumps(records, indent=1))
     return path
+
+def kept_records(path:Path, records:list)->list: # of dicts
+    "What is committed about runs that are not among these records; a store need not have all of them."
+    if not path.with_suffix('.json').exists(): return []
+    new = {config_key(about['config']) for about in records}
+    committed = json.loads(path.with_suffix('.json').read_text())
+    return [about for about in committed if config_key(about['config']) not in new]
+
+def place_of(name:str, profile:str): # (record) -> number
+    "The place of a committed run among those of an experiment; runs that it no longer names come last."
+    places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
+    def place(about): return places.get(config_key(about['config']), len(places))
+    return place
+
+def with_kept(path:Path, table:pd.DataFrame, ids:list)->str: # CSV
+    "A table as text, with the committed rows of these runs as they are."
+    text = table.to_csv(index=False)
+    if not (ids and path.exists()): return text
+    old = pd.read_csv(path, dtype=str, keep_default_na=False)
+    new = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    both = pd.concat([old[old.run.isin(ids)], new])
+    return both.sort_values('run', kind='stable').to_csv(index=False)
 
 # %% ../../nbs/study/experiments.ipynb #c209d59e
 COMMITTED_COLUMNS = ['run', *MEASURE_COLUMNS]
@@ -184,7 +215,7 @@ def run_records(rows:pd.DataFrame, store:Store, notes:dict)->list: # of dicts
     about = rows[RUN_COLUMNS].drop(columns='settings').drop_duplicates('run')
     for shared in about.to_dict('records'):
         _, provenance = store.read(shared['run'])
-        del provenance['sha256']
+        for k in ('sha256', 'modules'): provenance.pop(k, None)
         note = notes.get(shared['dataset'], notes.get('', ''))
         records.append(shared | provenance | dict(note=note))
     return records
@@ -197,7 +228,9 @@ def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenan
     def rank(path): return path.stem != own.stem, path.stem not in with_tables, path
     files = sorted(own.parent.glob(f'*-{profile}.json'), key=rank)
     if not files: return {}
-    missing = {config_key(config(r)): r for r in runs_of(name, profile)}
+    earlier = experiments()[name].about['earlier']
+    wanted = [*runs_of(name, profile), *(earlier(profile) if earlier else [])]
+    missing = {config_key(config(r)): r for r in wanted}
     found = {}
     for path in files:
         for about in json.loads(path.read_text()):

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['MEASURE_COLUMNS', 'measure', 'last_method', 'row', 'scores_by_moment', 'score_rows', 'balanced_accuracy',
            'balanced_rows', 'training_rows', 'traffic_rows', 'predictions', 'sampled', 'by_body', 'represented',
-           'silhouette', 'separations', 'git', 'provenance']
+           'silhouette', 'separations', 'git', 'state_of_sources', 'provenance']
 
 # %% ../../nbs/study/measures.ipynb #30feaabd
+import functools
 import math
 import platform
 import subprocess
@@ -20,7 +21,8 @@ import torch
 import fedcl_repro
 from ..core import stream
 from ..federation.evaluation import clients_at, evaluate, representations
-from ..federation.rounds import State, stage_of
+from ..federation.clients import training_notes
+from ..federation.rounds import State, enter, stage_of
 from .runs import Run, config, dataset, find_root
 
 # %% ../../nbs/study/measures.ipynb #4dfc8d63
@@ -31,7 +33,7 @@ def measure(execute, stages:tuple, state:State, owner:str, tests:dict)->list: # 
     return [
         *score_rows(state.round, owner, tests),
         *balanced_rows(execute.fed, state.round, owner, tests),
-        *training_rows(execute.fed, last_method(stages, state), state),
+        *training_rows(execute.fed, stages, state),
         *traffic_rows(execute.fed, state, owner),
     ]
 
@@ -45,10 +47,16 @@ def row(round:int, metric:str, value:float, n:int, *, client:int, owner:str, mom
     return round, client, owner, moment, split, metric, value, n
 
 # %% ../../nbs/study/measures.ipynb #9327f6a3
-def scores_by_moment(execute, stages:tuple, state:State, owner:str)->dict: # moment -> scores of the clients
+def scores_by_moment(
+    execute,
+    stages:tuple,
+    state:State,
+    owner:str,
+    who=None, # ids of the clients that are tested; all
+)->dict:      # moment -> scores of the clients
     "Tests of the clients at each moment that counts."
     one_model = owner == 'shared' and execute.fed.one_test
-    who = (0,) if one_model else None
+    if one_model: who = (0,)
     moments = ['merged']
     if not (one_model or last_method(stages, state).represent): moments.append('trained')
     return {m: evaluate(execute, stages, state, m, who=who) for m in moments}
@@ -85,17 +93,17 @@ def balanced_rows(fed, r:int, owner:str, tests:dict)->list: # of rows
     return rows
 
 # %% ../../nbs/study/measures.ipynb #3933e9b2
-def training_rows(fed, method, state:State)->list: # of rows
+def training_rows(fed, stages:tuple, state:State)->list: # of rows
     "Training loss of every client that trained, and whatever else the method reports of a client."
     about = dict(owner='personal', moment='trained', split='train')
     rows = []
-    for i, c in enumerate(state.clients):
-        if 'train.rows' not in c: continue
+    for i, c in training_notes(state.clients).items():
         loss = float(c['train.loss'] / c['train.rows'])
         rows.append(row(state.round, 'loss', loss, int(c['train.rows']), client=i, **about))
-    if not method.report: return rows
+    stage, place = stage_of(stages, max(0, state.round - 1))
+    if not stage.method.report: return rows
     for i, c in enumerate(state.clients):
-        for name, value in method.report(c).items():
+        for name, value in stage.method.report(enter(fed, stages, c, place)).items():
             rows.append(row(state.round, name, float(value), fed.sizes[i], client=i, **about))
     return rows
 
@@ -119,10 +127,12 @@ def predictions(fed, tests:dict)->dict: # name -> array
     return dict(client=np.repeat(clients, [len(r) for r in rows]), row=np.concatenate(rows), **answers)
 
 # %% ../../nbs/study/measures.ipynb #0b3bb237
-def sampled(fed, most=1000)->tuple: # (rows of the data set, their clients)
+def sampled(fed, most=1000, who=None)->tuple: # (rows of the data set, their clients)
     "A sample of test images, in the order of clients, each with a client that tests on it."
-    rows = torch.cat(fed.rows['test']).cpu().numpy()
-    client = np.repeat(np.arange(fed.n_clients), [len(r) for r in fed.rows['test']])
+    who = range(fed.n_clients) if who is None else who
+    tests = [fed.rows['test'][i] for i in who]
+    rows = torch.cat(tests).cpu().numpy()
+    client = np.repeat(list(who), [len(r) for r in tests])
     first = np.unique(rows, return_index=True)[1] # an image of a shared test set is taken once
     chosen = stream(0, 'representations').permutation(len(first))[:most]
     take = np.sort(first[chosen])
@@ -131,12 +141,12 @@ def sampled(fed, most=1000)->tuple: # (rows of the data set, their clients)
 def by_body(net, client, x): return net.body(x)
 
 # %% ../../nbs/study/measures.ipynb #6d6c4649
-def represented(execute, stages:tuple, state:State)->dict: # name -> array
+def represented(execute, stages:tuple, state:State, who=None)->dict: # name -> array
     """Representations of the sample by the merged models: z (n, k), and class y, client and row (n,).
     Empty if there are no test images, a network has no body, or bodies differ in width."""
     fed = execute.fed
-    method, clients = clients_at(execute, stages, state, 'merged')
-    rows, client = sampled(fed)
+    method, clients = clients_at(execute, stages, state, 'merged', who)
+    rows, client = sampled(fed, who=who)
     if not len(rows): return {}
     if not method.represent:
         if any('body' not in net for net in fed.nets.values()): return {}
@@ -170,19 +180,26 @@ def separations(fed, sample:dict, r:int, owner:str)->list: # of rows
 
 # %% ../../nbs/study/measures.ipynb #01fae311
 def git(*args)->str:
-    "What git says of the folder of this module; empty in a notebook, and on a machine without git."
-    if '__file__' not in globals(): return ''
-    try: done = subprocess.run(['git', *args], cwd=Path(__file__).parent, capture_output=True, text=True)
+    "What git says in the folder of the package; empty on a machine without git."
+    folder = Path(fedcl_repro.__file__).parent
+    try: done = subprocess.run(['git', *args], cwd=folder, capture_output=True, text=True)
     except OSError: return ''
     return done.stdout.strip()
+
+@functools.cache
+def state_of_sources()->dict: # commit: or None; dirty: whether a tracked file of the package was changed
+    """What git knows of the package when this process begins to train. A repository that only surrounds it, such as one
+    in which a virtual environment lies, knows nothing of it."""
+    if not git('ls-files', '--', '__init__.py'): return dict(commit=None, dirty=False)
+    changed = git('status', '--porcelain', '--untracked-files=no', '--', '.')
+    return dict(commit=git('rev-parse', 'HEAD') or None, dirty=bool(changed))
 
 def provenance(run:Run, data_root, device:str, seconds:float)->dict:
     "Where a result comes from."
     return dict(
         config=config(run),
         package=fedcl_repro.__version__,
-        commit=git('rev-parse', 'HEAD') or None,
-        dirty=bool(git('status', '--porcelain', '--', '.')),
+        **state_of_sources(),
         torch=torch.__version__,
         python=platform.python_version(),
         machine=platform.machine(),

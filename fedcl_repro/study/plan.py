@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TO_TRAIN', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'Part', 'part_of', 'Here', 'Standing', 'standing',
-           'checkpoint_progress', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations', 'passes',
-           'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'known_timings', 'Estimate',
+           'committed_set', 'standings', 'images', 'images_of_run', 'evaluations', 'passes', 'Timing', 'run_from',
+           'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at', 'known_timings', 'Estimate',
            'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'amount', 'why_unknown', 'source_of',
            'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there',
            'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence',
@@ -32,10 +32,11 @@ from ..parts.models import MODELS
 from .experiments import (
     committed, committed_runs, experiments, has_data, papers_folder, runs_of)
 from .measures import MEASURE_COLUMNS
+from .processes import quiet_worker
 from .runs import Run, config, dataset, label, methods, run_id
-from .store import Store
+from .store import Store, checkpoint_progress
 from .training import (
-    RUN_COLUMNS, Session, described, in_short, one_core, quiet_worker, read_rows)
+    RUN_COLUMNS, Session, described, in_short, one_core, read_rows)
 
 # %% ../../nbs/study/plan.ipynb #cade3268
 @dataclass(frozen=True)
@@ -83,14 +84,6 @@ def standing(run:Run, here:Here, known:set)->Standing:
     return Standing(run, 'waiting' if rounds else 'not begun', rounds, seconds)
 
 # %% ../../nbs/study/plan.ipynb #3d526ff5
-def checkpoint_progress(store:Store, id:str)->tuple: # (rounds, seconds)
-    "How far a checkpoint is, (0, 0.) without a readable one; its tensors are not read."
-    path = store.checkpoint(id)
-    if not path.exists(): return 0, 0.
-    try: found = torch.load(path, weights_only=True, map_location='cpu', mmap=True)
-    except Exception: return 0, 0. # the run will start again
-    return found['round'], found['seconds']
-
 def committed_set(name:str, profile:str)->set: # of Run
     "The runs of an experiment whose rows are committed; none where the notebooks are not here."
     try: return {run for _, run, _ in committed_runs(name, profile).values()}
@@ -179,10 +172,16 @@ def records(path:Path)->list: # of dicts
     "A list in a JSON file; empty if there is none."
     return json.loads(path.read_text()) if path.exists() else []
 
+def provenance_at(path:Path)->list: # of one dict, or none
+    "The provenance in a file, if it is one."
+    try: about = json.loads(path.read_text())
+    except (OSError, ValueError): return []
+    return [about] if isinstance(about, dict) else []
+
 def known_timings(here:Here)->list: # of Timing
     "What is known of the time that runs take on this device."
     root, found = here.store.root, dict(measured=records(measured_path(here.store)))
-    found['store'] = [json.loads(p.read_text()) for p in sorted(root.glob('*/run.json'))]
+    found['store'] = [about for p in sorted(root.glob('*/run.json')) for about in provenance_at(p)]
     try: paths = sorted(papers_folder().glob('*/results/*.json'))
     except FileNotFoundError: paths = []
     found['committed'] = [about for p in paths for about in records(p)]
@@ -273,8 +272,9 @@ def measured_round(run:Run, seconds:float, here:Here)->float: # seconds; nan if 
     try:
         while receiver.poll(max(0., deadline - time.monotonic())): found = receiver.recv()
     except EOFError: pass # it has sent all
-    process.kill()
-    process.join()
+    finally:
+        process.kill()
+        process.join()
     return found
 
 # %% ../../nbs/study/plan.ipynb #3b8a8643

@@ -84,7 +84,7 @@ def headline(verdicts:list)->list:
 def page_row(page:dict, verdicts:list)->str: # HTML
     "A page in the table of all pages."
     name, title = name_of(page), html.escape(page['title'])
-    failed = '<b class=failed>failed</b> ' if page['status'] == 'failed' else ''
+    failed = '' if page['status'] == 'ok' else f'<b class=failed>{page["status"]}</b> '
     return (f'<tr><td><a href="#{name}">{name}</a></td><td>{title}</td>'
             f'<td>{failed}{chips(verdicts)}</td><td>{page["seconds"]:.0f} s</td></tr>')
 
@@ -98,8 +98,10 @@ def claim_row(v:dict)->str: # HTML
 def section(page:dict, verdicts:list)->str: # HTML
     "One artifact: title, verdicts, what its page shows, and why it failed if it did."
     name, path, failed = name_of(page), Path(page['path']), ''
-    if page['status'] == 'failed':
-        failed = f'<p class="failed">This page failed: {html.escape(page["error"][:1500])}</p>'
+    if page['status'] != 'ok':
+        what = 'failed' if page['status'] == 'failed' else f'was {page["status"]}'
+        failed = f'<p class="failed">This page {what}: {html.escape(page["error"][:1500])}</p>'
+    if page.get('note'): failed += f'<p class="failed">{html.escape(page["note"])}</p>'
     try:
         body = body_of(path) if path.exists() else ''
     except ValueError: # cut off, on a full disk

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['MEASURES', 'REDRAWN', 'READINGS', 'points', 'Claim', 'claims', 'above', 'lead', 'best', 'top', 'at_most', 'Paper',
            'last_tests', 'by_seed', 'complete', 'why_not', 'held', 'answer', 'redraw', 'drawn_for', 'ask', 'ask_across',
-           'experiment', 'printed_cells', 'printed_tables', 'as_printed', 'means_of_seeds', 'beside_print',
-           'draw_beside', 'beginnings', 'claim_list', 'unlisted', 'readings', 'side_by_side']
+           'experiment', 'printed_cells', 'printed_tables', 'as_printed', 'means_of_seeds', 'first_reason',
+           'with_reasons', 'beside_print', 'draw_beside', 'beginnings', 'claim_list', 'unlisted', 'curve_words',
+           'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from .comparable import curve_ends, not_comparable
 from .experiments import EXPERIMENTS
 from .intervals import hits_of, interval, pooled_accuracy, redrawn, client_spread
 from .published import published, read_published, with_values
@@ -90,6 +92,7 @@ class Paper:
     say: Callable   # (values of the keys, profile) -> words: 'β = 0.5, CIFAR-10'
     measures: dict = field(default_factory=dict) # name -> (rows) -> a row a run, with `value`
     tested: Callable = None # rows -> those of the moment at which a method is tested, as 'merged'; all rows
+    sizes: tuple = ()       # experiments whose profile `paper` has the paper's size; any run will do without
 
     def runs(self, rows:pd.DataFrame, moment='merged', at='last')->pd.DataFrame:
         "A row a run, with the paper's columns; empty without rows."
@@ -231,7 +234,6 @@ def experiment(paper:Paper, name:str, title:str, said=(), also=None, kind='table
     about = dict(paper=group, artifact=artifact, kind=kind, title=title, judge=judge) | about
     return EXPERIMENTS.add(name, **about)
 
-
 # %% ../../nbs/study/tables.ipynb #643e7666
 def printed_cells(
     paper:str,            # as in the published numbers: 'fedcosr'
@@ -271,7 +273,18 @@ def means_of_seeds(runs:pd.DataFrame, on:list)->pd.DataFrame:
     "A row a cell: means over its seeds, and the spread between them."
     g = runs.groupby(on, sort=False, dropna=False)
     means = g[['micro', 'macro', 'sd_clients', 'balanced']].mean()
-    return means.assign(sd_seeds=g.micro.std(), seeds=g.size(), round=g['round'].max()).reset_index()
+    more = dict(sd_seeds=g.micro.std(), seeds=g.size(), round=g['round'].max())
+    if 'why' in runs: more['why'] = g.why.agg(first_reason)
+    return means.assign(**more).reset_index()
+
+def first_reason(why)->str: return next(filter(None, why), '')
+
+def with_reasons(paper:Paper, rows:pd.DataFrame, moment:str, at:str)->pd.DataFrame:
+    "A row a run, with `why`: what keeps its accuracy from being compared with print."
+    runs = paper.runs(rows, moment, at)
+    if not paper.sizes: return runs.assign(why='')
+    tested = paper.tested(rows) if paper.tested else rows
+    return runs.assign(why=runs.run.map(not_comparable(tested, paper.sizes, moment)))
 
 def beside_print(
     paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, *,
@@ -280,8 +293,8 @@ def beside_print(
 )->pd.DataFrame:
     "Published cells and ours, a row a cell, with a verdict each."
     on = ['label', *(keys or paper.keys)]
-    ours = pd.DataFrame(columns=[*on, 'micro', 'sd_seeds', 'sd_clients', 'seeds'])
-    if len(rows): ours = means_of_seeds(paper.runs(rows, moment, at), on)
+    ours = pd.DataFrame(columns=[*on, 'micro', 'sd_seeds', 'sd_clients', 'seeds', 'why'])
+    if len(rows): ours = means_of_seeds(with_reasons(paper, rows, moment, at), on)
     return compare(cells, ours, on, measure, data_fits=profile != 'quick')
 
 # %% ../../nbs/study/tables.ipynb #2a4111d2
@@ -336,6 +349,12 @@ READINGS = dict(
     sd_seeds='sd seeds',
 )
 
+def curve_words(paper:Paper, rows:pd.DataFrame, on:list)->pd.Series: # 'level', 'rising', 'falling', 'short'
+    "How the curves of each cell's runs end; several words where its seeds differ."
+    runs = paper.runs(rows)
+    words = runs.run.map(curve_ends(paper.tested(rows) if paper.tested else rows)).map(lambda end: end.word)
+    return words.groupby([runs[k] for k in on], sort=False).agg(lambda w: ', '.join(dict.fromkeys(w)))
+
 def readings(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # a row a cell; moment x reading
     "Both accuracies and both spreads at both moments. `keys`: columns that tell cells apart."
     on, tables = [*(keys or paper.keys), 'label'], {}
@@ -343,7 +362,8 @@ def readings(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # a row a
         def means(at): return means_of_seeds(paper.runs(rows, moment, at), on).set_index(on)
         table = means('last')[list(READINGS)].rename(columns=READINGS)
         if moment == 'merged':
-            table = table.assign(late=means('late').micro, oracle=means('oracle').micro)
+            table = table.assign(late=means('late').micro, oracle=means('oracle').micro,
+                                 curve=curve_words(paper, rows, on))
         tables[f'ours, {moment}'] = table
     return pd.concat(tables, axis=1)
 

@@ -148,7 +148,7 @@ def with_kept(table:pd.DataFrame)->pd.DataFrame:
 
 def say_kept(split, kept, profile)->str: return f'{split}, {100*kept:.0f} % kept'
 
-SHARES = Paper(('split', 'kept'), with_kept, say_kept)
+SHARES = Paper(('split', 'kept'), with_kept, say_kept, sizes=('fedcosr/fig7',))
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #a1d349da
 def fig7_claims()->list: # of Claim; their margins are functions of the tables of all shares

@@ -160,7 +160,7 @@ def unrest_of_loss(rows):
 
 OF_CURVES = dict(late=late, early=early, rise=rise)
 UNREST = dict(unrest=unrest_of_accuracy, loss_unrest=unrest_of_loss)
-FEDCOSR = Paper(('column',), place, say, OF_CURVES | UNREST)
+FEDCOSR = Paper(('column',), place, say, OF_CURVES | UNREST, sizes=('fedcosr/table2', 'fedcosr/table3'))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #4d27d219
 def second(name:str, among)->Claim:

@@ -97,7 +97,7 @@ def rounds_to(target:float):
 
 def say_beta(beta, profile)->str: return f'β = {beta:g}, {IMAGES_OF[profile]}'
 
-FEDSSC = Paper(('beta',), place=lines, say=say_beta, measures=dict(early=first_half))
+FEDSSC = Paper(('beta',), place=lines, say=say_beta, measures=dict(early=first_half), sizes=('fedssc/table1', 'fedssc/fig1'))
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #6896596b
 def in_rounds(v:float)->str:
