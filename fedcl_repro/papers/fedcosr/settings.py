@@ -6,8 +6,8 @@
 __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER',
            'OF_A_RUN', 'OF_CURVES', 'UNREST', 'FEDCOSR', 'FAIREST', 'WELL_PERFORMING', 'FAULTS', 'CONTROLS',
            'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'LA', 'SEP', 'CRL', 'WITHOUT', 'ABLATED',
-           'SQUARE', 'WORTH', 'compared', 'titles', 'settings_of', 'runs', 'is_moon', 'fitted', 'place', 'say',
-           'printed', 'compared_labels', 'span', 'late', 'early', 'rise', 'unrest', 'unrest_of_accuracy',
+           'SQUARE', 'WORTH', 'compared', 'titles', 'settings_of', 'runs', 'fitted', 'public_runs', 'label_of', 'place',
+           'say', 'printed', 'compared_labels', 'span', 'late', 'early', 'rise', 'unrest', 'unrest_of_accuracy',
            'unrest_of_loss', 'second', 'in_table2', 'table2_claims', 'often', 'often_fairest', 'often_good', 'leads',
            'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name',
            'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'draw_curves', 'table2', 'prints',
@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import Spec
-from ...federation.method import METHODS
+from .tuning import CHOSEN, fair, is_chosen, is_left, public_settings
 from ...study.experiments import matrix
 from ...study.majority import majority_line, majority_of
 from ...study.runs import Run, methods, setting
@@ -86,23 +86,30 @@ def runs(names, profile:str, columns=None, **change)->list: # of Run
     return [fitted(r) for r in matrix(names, settings, size['seeds'], **size['base'] | change)]
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #770a4c2e
-def is_moon(run:Run, spec:str)->bool:
-    "Whether a run on CIFAR-100 trains this MOON."
-    return run.data.name == 'cifar100' and run.method == METHODS.resolve(spec)
-
 def fitted(run:Run)->Run:
-    "The run with what a method's authors chose for its data set, where that is not the default."
-    return replace(run, method=METHODS.resolve('moon(mu=1.0)')) if is_moon(run, 'moon') else run
+    "The run with the settings that validation chose for its method, where these are not its public ones."
+    return replace(run, method=fair(run.method))
+
+def public_runs(profile:str, columns=None, **change)->list: # of Run, one seed
+    "The same methods with the settings of public code, which others were chosen for."
+    alike = [r for r in runs(list(CHOSEN), profile, columns, **change) if r.seed == 0]
+    return [replace(r, method=public_settings(r.method.name)) for r in alike]
+
+def label_of(run:Run, label:str)->str:
+    "The paper's name of a method with the settings chosen for it; another name with the public ones."
+    if not (is_left(run.method) or is_chosen(run.method)): return label
+    title = methods()[run.method.name].about['title']
+    return f'{title}, public settings' if is_left(run.method) else title
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #ae0915ac
 def place(table:pd.DataFrame)->pd.DataFrame:
-    "Rows or runs with the name of their `column`; MOON is called MOON, also with its weight on CIFAR-100."
+    "Rows or runs with the name of their `column`; a method has the paper's name with its chosen settings."
     columns, labels = [], []
     for run, label in zip(table.settings, table.label):
         data = run.data.name.replace('digits', 'cifar10')
         skew = setting(run, f'partition.{SKEW.get(run.partition.name)}')
         columns.append(COLUMN_OF.get((data, run.partition.name, skew, run.n_clients)))
-        labels.append('MOON' if is_moon(run, 'moon(mu=1.0)') else label)
+        labels.append(label_of(run, label))
     return table.assign(column=columns, label=labels).dropna(subset='column')
 
 def say(column:str, profile:str)->str:
@@ -272,6 +279,9 @@ def draw_curves(rows:pd.DataFrame, profile:str, window=1):
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import curves, shared_legend
     table = place(per_round(rows[rows.method.isin(WELL_PERFORMING)]))
+    fair_ones = set(table.label)
+    left = table.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
+    table = table[~((left != table.label) & left.isin(fair_ones))]
     table = table.sort_values('method', key=lambda m: m.map(WELL_PERFORMING.index), kind='stable')
     columns = [c for c in TABLE2 if c in set(table.column)]
     height = -(-len(columns) // 2)
@@ -294,6 +304,8 @@ def draw_curves(rows:pd.DataFrame, profile:str, window=1):
 def table2(profile):
     more = ['practical CIFAR-100', 'practical EMNIST'] if profile == 'lite' else []
     both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
+    if profile == 'lite': # these were trained before others were chosen
+        both += public_runs(profile) + public_runs(profile, ['practical EMNIST'], **SMALLER)
     return sorted(both, key=lambda r: r.seed)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #26537ba7
