@@ -452,7 +452,7 @@ def draw_square(rows:pd.DataFrame, profile:str):
     fig, axes = plt.subplots(1, len(found), figsize=(3.6*len(found), 3), squeeze=False)
     for ax, (column, table) in zip(axes[0], found.items()):
         change = table - table.loc['no LA', 'no CRL']
-        ax.imshow(change, cmap='RdBu', vmin=-6, vmax=6)
+        ax.imshow(change, cmap='RdBu', vmin=-12, vmax=12)
         for i, row in enumerate(table.to_numpy()):
             for j, value in enumerate(row):
                 said = f'{SQUARE.iloc[i, j]}\n{value:.1f}'
