@@ -4,9 +4,12 @@
 
 # %% auto #0
 __all__ = ['PALETTE', 'DASHES', 'HATCHES', 'GREEN', 'BLUE', 'ORANGE', 'YELLOW', 'PURPLE', 'WORD_COLOURS', 'style_of', 'smooth',
-           'curves', 'smoothed', 'shared_legend', 'set_style', 'bars', 'lower_limit', 'cell_style', 'nice_table']
+           'curves', 'smoothed', 'shared_legend', 'set_style', 'bars', 'lower_limit', 'cell_style', 'with_code',
+           'nice_table']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
+import re
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -135,13 +138,17 @@ def cell_style(value)->str: # CSS
     return f'background-color: {WORD_COLOURS[value]}; color: black' if known else ''
 
 # %% ../../nbs/study/figures.ipynb #47da1c6d
+def with_code(text:str)->str: # HTML
+    "Words in backticks as code."
+    return re.sub(r'`([^`]+)`', r'<code>\1</code>', text)
+
 def nice_table(table:pd.DataFrame, caption=''):
     "A styled table: numbers with two digits, verdict words on a soft ground."
     numbers = table.select_dtypes('number').columns
     style = table.style.map(cell_style).format(precision=2, na_rep='·')
     style = style.set_properties(subset=numbers, **{'text-align': 'right'})
     if isinstance(table.index, pd.RangeIndex): style = style.hide(axis='index')
-    return style.set_caption(caption).set_table_styles([
+    return style.set_caption(with_code(caption)).set_table_styles([
         dict(selector='caption', props='text-align: left; font-style: italic; padding-bottom: 4px'),
         dict(selector='td, th', props='padding: 2px 8px; text-align: left'),
     ])

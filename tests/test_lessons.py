@@ -1,0 +1,134 @@
+"""A lesson teaches: an equation, a fault that its check catches, an exercise with a solution, and where to go next."""
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = 'data', 'parts', 'federation', 'methods'
+LESSONS = sorted(p for folder in FOLDERS for p in (ROOT/'nbs'/folder).glob('*.ipynb'))
+TOURS = sorted((ROOT/'nbs'/'tours').glob('*.ipynb'))
+SECTIONS = 'What would break it', 'Exercise'
+
+
+def in_nbs(path): return str(path.relative_to(ROOT/'nbs'))
+
+
+def cells(path):
+    "Kind, source and tags of each cell."
+    found = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return [(c['cell_type'], ''.join(c['source']), c['metadata'].get('tags', [])) for c in found]
+
+
+def prose(found): return '\n\n'.join(source for kind, source, _ in found if kind == 'markdown')
+
+
+def below(found, heading):
+    "The cells under a heading of the second level, up to the next one; the first is the heading's own."
+    starts = [j for j, (kind, source, _) in enumerate(found)
+              if kind == 'markdown' and re.search(rf'^## {heading}\s*$', source, re.M)]
+    if not starts: return []
+    rest = found[starts[0]:]
+    ends = [j for j, (kind, source, _) in enumerate(rest[1:], 1)
+            if kind == 'markdown' and re.search('^## ', source, re.M)]
+    return rest[:ends[0]] if ends else rest
+
+
+def lacks(found):
+    "What a lesson lacks, in words; nothing if it is complete."
+    text, missing = prose(found), []
+    equation = re.search(r'\$\$.+?\$\$', text, re.S)
+    if not equation and not re.search(r'^\*No equation: \S.{20,}\*$', text, re.M):
+        missing.append('a displayed equation, or a line *No equation: why.*')
+    if not re.search(r'^\| .*\| here \|', text, re.M):
+        missing.append('a table of symbols, with a column `here`')
+    first = next((source for kind, source, _ in found if kind == 'markdown'), '')
+    if not re.match(r'# \S.*\n> \S.{30,}', first): missing.append('a title and a sentence that says what it is')
+    fault, exercise = (below(found, heading) for heading in SECTIONS)
+    caught = [s for kind, s, _ in fault if kind == 'code' and re.search(r'expect_fail|test_fail|raises', s)]
+    if not caught: missing.append('`## What would break it`, with a planted fault that a check catches')
+    solved = [s for kind, s, tags in exercise if kind == 'code' and {'solution', 'hide-cell'} <= set(tags)]
+    if not any(re.search(r'test_|assert ', s) for s in solved):
+        missing.append('`## Exercise`, with a folded cell `solution` that checks the answer')
+    if '<details>' not in prose(exercise): missing.append('an answer in words, in <details>')
+    if not re.search(r'^\*\*Next:\*\* .*\]\(', text, re.M): missing.append('**Next:** and a link')
+    return missing
+
+
+@pytest.mark.parametrize('path', LESSONS, ids=in_nbs)
+def test_a_lesson_is_complete(path):
+    missing = lacks(cells(path))
+    assert not missing, f"{in_nbs(path)} lacks {'; '.join(missing)}"
+
+
+def headings(path):
+    "The anchors of a page: its headings as a browser names them."
+    found = re.findall(r'^#+ (.+)$', prose(cells(path)), re.M)
+    return {re.sub(r'[^\w\- ]', '', h).strip().lower().replace(' ', '-') for h in found}
+
+
+def broken_links(path):
+    "Links of a page that lead nowhere: to a file that is not there, or to a heading that the page lacks."
+    for target in re.findall(r'\]\(([^)\s]+)\)', prose(cells(path))):
+        if re.match(r'\w+:', target): continue
+        name, _, anchor = target.partition('#')
+        page = (path.parent/name).resolve() if name else path
+        if not page.exists(): yield target
+        elif anchor and page.suffix == '.ipynb' and anchor.lower() not in headings(page): yield target
+
+
+@pytest.mark.parametrize('path', LESSONS + TOURS, ids=in_nbs)
+def test_links_lead_somewhere(path):
+    assert not list(broken_links(path))
+
+
+TOUR = ('The problem', 'The idea', "One client's rounds?", 'The equations beside the code',
+        'What comes out here, and what does not', 'What the paper leaves open')
+
+
+@pytest.mark.parametrize('path', TOURS, ids=in_nbs)
+def test_a_tour_goes_from_the_problem_to_what_is_open(path):
+    found = cells(path)
+    absent = [heading for heading in TOUR if not below(found, heading)]
+    assert not absent, f'{in_nbs(path)} lacks {absent}'
+    code = '\n'.join(source for kind, source, _ in found if kind == 'code')
+    for helper in ('draw_sequence', 'listened_round', 'beside_code', 'show_claims_here'):
+        assert f'{helper}(' in code, f'{in_nbs(path)} does not call {helper}'
+    assert re.search(r'^\*\*Next:\*\* ', prose(found), re.M)
+
+
+def test_every_paper_has_a_tour():
+    assert {'fedcosr', 'fedssc', 'mfcl', 'twin_norm', 'mapl'} <= {p.stem for p in TOURS}
+
+
+GOOD = [
+    ('markdown', '# A page\n> One sentence that says what the page is about, without another page', []),
+    ('markdown', '$$a=b$$\n\n| the paper writes | here | shape |\n|---|---|---|', []),
+    ('markdown', '## What would break it\n\nA fault.', []),
+    ('code', 'with expect_fail(AssertionError): check(faulty)', []),
+    ('markdown', '## Exercise\n\nHow many?', []),
+    ('markdown', '<details><summary>Solution</summary>\n\nSix.\n\n</details>', []),
+    ('code', 'assert 2*3 == 6', ['hide-cell', 'solution']),
+    ('markdown', '**Next:** [a page](a.ipynb).', []),
+]
+
+
+@pytest.mark.parametrize('gone', range(len(GOOD)))
+def test_what_a_lesson_lacks_is_noticed(gone):
+    "Each cell of a complete lesson is needed."
+    assert not lacks(GOOD)
+    assert lacks(GOOD[:gone] + GOOD[gone + 1:])
+
+
+def test_an_exercise_whose_solution_is_not_folded_is_noticed():
+    unfolded = [(kind, source, []) for kind, source, _ in GOOD]
+    assert lacks(unfolded) == ['`## Exercise`, with a folded cell `solution` that checks the answer']
+
+
+def test_a_page_without_an_equation_says_why():
+    said = [(kind, source.replace('$$a=b$$', '*No equation: the paper names four networks.*'), tags)
+            for kind, source, tags in GOOD]
+    assert not lacks(said)
+    silent = [(kind, source.replace('$$a=b$$', ''), tags) for kind, source, tags in GOOD]
+    assert len(lacks(silent)) == 1
