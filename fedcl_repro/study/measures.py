@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MEASURE_COLUMNS', 'measure', 'last_method', 'row', 'scores_by_moment', 'validation_scores', 'score_rows',
-           'balanced_accuracy', 'balanced_rows', 'training_rows', 'traffic_rows', 'predictions', 'sampled', 'by_body',
+           'accuracy_over_held', 'balanced_rows', 'training_rows', 'traffic_rows', 'predictions', 'sampled', 'by_body',
            'represented', 'silhouette', 'separations', 'git', 'state_of_sources', 'provenance']
 
 # %% ../../nbs/study/measures.ipynb #30feaabd
@@ -85,7 +85,7 @@ def score_rows(r:int, owner:str, tests:dict, split='test', metrics=())->list: # 
     return rows
 
 # %% ../../nbs/study/measures.ipynb #44e636c1
-def balanced_accuracy(predicted, y)->float: # of classes (n,); nan without any
+def accuracy_over_held(predicted, y)->float: # of classes (n,); nan without any
     "Mean over the classes of y of the share of their samples that are recognised."
     totals = y.bincount()
     right = y[predicted == y].bincount(minlength=len(totals))
@@ -99,7 +99,7 @@ def balanced_rows(fed, r:int, owner:str, tests:dict)->list: # of rows
         about = dict(owner=owner if moment == 'merged' else 'personal', moment=moment, split='test')
         for s in scores:
             if not s.n: continue
-            value = balanced_accuracy(s.predicted, fed.y[fed.rows['test'][s.client]])
+            value = accuracy_over_held(s.predicted, fed.y[fed.rows['test'][s.client]])
             rows.append(row(r, 'balanced', value, s.n, client=s.client, **about))
     return rows
 

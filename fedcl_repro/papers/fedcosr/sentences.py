@@ -64,7 +64,7 @@ def most_have_less(says:str, more=False)->Claim:
         return f'{mean:.0f} of {len(compared_labels())} methods'
     return Claim(says, compared_labels(), margin, tell, each=True)
 
-SPLITTING = ['FedPer', 'FedRep', 'LG-FedAvg', 'FedProto', 'FedPAC', 'FedGH', 'FedCoSR'] # and sharing representations
+SPLITTING = ['FedPer', 'FedRep', 'LG-FedAvg', 'FedProto', 'FedPAC', 'FedGH', 'FedCoSR']
 
 def split_scales()->Claim:
     "Methods that split models or share representations lose less with 100 clients than the others, on average."
