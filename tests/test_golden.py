@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT/'tests'/'golden.json'
 OPTIMISERS = 'sgd(lr=0.05, momentum=0.9)', 'adam'
 SEEDS = 0, 1
+LATER = ["balanced"] # metrics that came later; their own pages hold them
 
 
 def as_ours(make):
@@ -70,7 +71,7 @@ def golden_run(name, opt, seed):
 
 def checksum(rows):
     "How many rows, and a projection of their values; one weight a row, drawn from what the row is about."
-    rows = rows[rows.value.notna()]
+    rows = rows[rows.value.notna() & ~rows.metric.isin(LATER)]
     weights = [stream(0, *key).random() for key in rows.drop(columns=['value']).itertuples(index=False)]
     return len(rows), float(np.dot(weights, rows.value))
 

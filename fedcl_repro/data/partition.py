@@ -8,7 +8,7 @@ __all__ = ['PARTITIONS', 'PROTOCOLS', 'TEST_SHARE', 'SCARCITIES', 'deal', 'class
            'moon_dirichlet', 'all_data', 'partition', 'check_classes', 'block_owners', 'random_owners', 'owned_counts',
            'pathological', 'random_pathological', 'proportional_fit', 'integer_table', 'equal_counts',
            'equal_dirichlet', 'cluster_classes', 'windows', 'window_lengths', 'mapl_clusters', 'subsample',
-           'all_clients', 'last_clients']
+           'all_clients', 'last_clients', 'held_out']
 
 # %% ../../nbs/data/partition.ipynb #8db54651
 from dataclasses import dataclass, field, replace
@@ -573,3 +573,11 @@ def last_clients(shards, y, rng, *, clients:COUNT=5, share:Range('(0, 1]')=.1)->
         raise ValueError(f'cannot make the last {clients} of {n} clients scarce: ask for 1 to {n}')
     first, last = shards.train[:n-clients], shards.train[n-clients:]
     return replace(shards, train=first + [subsample(r, y, share, rng) for r in last])
+
+# %% ../../nbs/data/partition.ipynb #f6c4e47b
+@SCARCITIES.add('held_out', title='tested on held-out training images')
+def held_out(shards, y, rng, *, share=1., aside=.2)->Shards:
+    "Every client keeps a share of its training images, and is tested on a part of them that it does not train."
+    kept = [subsample(r, y, share, rng) for r in shards.train]
+    train, tested = zip(*[set_aside(r, aside, rng) for r in kept])
+    return replace(shards, train=list(train), test=list(tested))

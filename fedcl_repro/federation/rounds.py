@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['one_round', 'Turns', 'take_turns', 'local_turns', 'rounds', 'run', 'State', 'begin', 'roster_of', 'stage_of', 'enter',
-           'server_of', 'without_training_loss', 'without_tables', 'Replies', 'download', 'take_replies',
-           'without_local_buffers', 'reset_buffers', 'uploads', 'receive', 'wires_of', 'check_finite', 'numbers',
-           'finite']
+           'server_of', 'without_training_loss', 'without_tables', 'Replies', 'download', 'take_replies', 'Tuned',
+           'same_fields', 'tuned_once', 'without_local_buffers', 'reset_buffers', 'uploads', 'receive', 'wires_of',
+           'check_finite', 'numbers', 'finite']
 
 # %% ../../nbs/federation/rounds.ipynb #9dca71de
 import math
@@ -56,6 +56,7 @@ def take_turns(execute, stages:tuple, clients:dict, replies, roster:Roster)->Tur
     method = stage.method
     chosen = {i: without_training_loss(enter(fed, stages, c, place)) for i, c in clients.items()}
     merged, received = take_replies(execute, method, chosen, replies, r)
+    execute.tuned = None # what an evaluation learned is used up
     trained = run_steps(execute, method.local, merged, r)
     after = {i: without_tables(c) | dict(stage=torch.tensor(place)) for i, c in trained.items()}
     return Turns(after, uploads(fed, method, trained, roster), received)
@@ -148,14 +149,44 @@ def take_replies(execute, method:Method, clients:dict, replies, r:int)->tuple: #
     merged, informed, traffic = {}, [], 0
     for i, c in clients.items():
         message = replies[i]
-        c = c | dict(round=torch.tensor(r))
+        c = without_training_loss(c) | dict(round=torch.tensor(r))
         if message:
             informed.append(i)
             c = reset_buffers(fed, i, method.merge(c, message))
         merged[i] = c
         traffic += nbytes(message)
-    tuned = run_steps(execute, method.tune, {i: merged[i] for i in informed}, r)
-    return merged | tuned, traffic
+    if not method.tune: return merged, traffic
+    source = getattr(replies, 'server', replies) # messages from elsewhere: only the same ones are the same
+    before = {i: (source, clients[i]) for i in informed}
+    return merged | tuned_once(execute, method, before, merged, r), traffic
+
+# %% ../../nbs/federation/rounds.ipynb #ad1f9dd6
+@dataclass
+class Tuned:
+    "What clients became by the `tune` steps of a round, and what they came from."
+    steps: tuple
+    round: int
+    before: dict # id -> (server, client)
+    after: dict  # id -> client
+
+    def fits(self, steps, r:int, before:dict)->bool:
+        "Whether the same steps are asked of the same clients and the same server."
+        if (self.steps, self.round, list(self.before)) != (steps, r, list(before)): return False
+        return all(server is self.before[i][0] and same_fields(c, self.before[i][1])
+                   for i, (server, c) in before.items())
+
+def same_fields(a:dict, b:dict)->bool:
+    "Whether two clients hold the very same tensors, training losses apart."
+    a, b = without_training_loss(a), without_training_loss(b)
+    return a.keys() == b.keys() and all(a[k] is b[k] for k in a)
+
+def tuned_once(execute, method:Method, before:dict, merged:dict, r:int)->dict: # id -> client
+    "The informed clients after the `tune` steps, from memory where the last download was the same."
+    known = getattr(execute, 'tuned', None)
+    if known and known.fits(method.tune, r, before): return known.after
+    after = run_steps(execute, method.tune, {i: merged[i] for i in before}, r)
+    execute.tuned = Tuned(method.tune, r, before, after)
+    return after
 
 # %% ../../nbs/federation/rounds.ipynb #d24e9b32
 def without_local_buffers(fed:Fed, i:int, message:dict)->dict:

@@ -43,7 +43,7 @@ def serve_clouds(server, inbox, alpha, sigma, per_scalar)->dict:
     owner='personal', papers='fedcrl fedcosr',
     type='PFL', technique='model collaboration',
     skew=True, scarcity=False)
-def fedamp(*, alpha=1., sigma:POSITIVE=1., lam=1., per_scalar=False):
+def fedamp(*, alpha=1000., sigma:POSITIVE=1e5, lam=1., per_scalar=False):
     "Stay near a mixture of the models that are near (Huang et al.)."
     def keep(client, fed): return under('cloud.', sub(client, *NET))
     def merge(client, message): return client | under('cloud.', message)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MEASURE_COLUMNS', 'measure', 'last_method', 'row', 'scores_by_moment', 'validation_scores', 'score_rows',
-           'training_rows', 'traffic_rows', 'predictions', 'sampled', 'by_body', 'represented', 'silhouette',
-           'separations', 'examined', 'git', 'state_of_sources', 'provenance']
+           'accuracy_over_held', 'balanced_rows', 'training_rows', 'traffic_rows', 'predictions', 'sampled', 'by_body',
+           'represented', 'silhouette', 'separations', 'examined', 'git', 'state_of_sources', 'provenance']
 
 # %% ../../nbs/study/measures.ipynb #30feaabd
 import functools
@@ -35,6 +35,7 @@ def measure(execute, stages:tuple, state:State, owner:str, tests:dict, metrics=(
     return [
         *score_rows(state.round, owner, tests, 'test', metrics),
         *score_rows(state.round, owner, valid, 'valid', metrics),
+        *balanced_rows(execute.fed, state.round, owner, tests),
         *training_rows(execute.fed, stages, state),
         *traffic_rows(execute.fed, state, owner),
     ]
@@ -81,6 +82,25 @@ def score_rows(r:int, owner:str, tests:dict, split='test', metrics=())->list: # 
             if not metrics: continue
             found = measured(metrics, s.scores.double().cpu().numpy(), s.y.cpu().numpy())
             rows += [row(r, name, value, s.n, client=s.client, **about) for name, value in found.items()]
+    return rows
+
+# %% ../../nbs/study/measures.ipynb #44e636c1
+def accuracy_over_held(predicted, y)->float: # of classes (n,); nan without any
+    "Mean over the classes of y of the share of their samples that are recognised."
+    totals = y.bincount()
+    right = y[predicted == y].bincount(minlength=len(totals))
+    held = totals > 0
+    return float((right[held] / totals[held]).mean())
+
+def balanced_rows(fed, r:int, owner:str, tests:dict)->list: # of rows
+    "Balanced accuracy of every client that was tested."
+    rows = []
+    for moment, scores in tests.items():
+        about = dict(owner=owner if moment == 'merged' else 'personal', moment=moment, split='test')
+        for s in scores:
+            if not s.n: continue
+            value = accuracy_over_held(s.predicted, fed.y[fed.rows['test'][s.client]])
+            rows.append(row(r, 'balanced', value, s.n, client=s.client, **about))
     return rows
 
 # %% ../../nbs/study/measures.ipynb #3933e9b2

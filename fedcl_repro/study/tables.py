@@ -7,7 +7,7 @@ __all__ = ['MEASURES', 'REDRAWN', 'READINGS', 'points', 'Claim', 'claims', 'abov
            'Paper', 'last_tests', 'by_seed', 'complete', 'why_not', 'held', 'answer', 'redraw', 'drawn_for',
            'not_decided', 'ask', 'limited', 'gains_more', 'ask_across', 'experiment', 'printed_cells', 'share_possible',
            'printed_tables', 'as_printed', 'means_of_seeds', 'first_reason', 'with_reasons', 'beside_print',
-           'draw_beside', 'curve_words', 'readings', 'side_by_side']
+           'draw_beside', 'beginnings', 'claim_list', 'unlisted', 'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -19,8 +19,8 @@ import pandas as pd
 from .comparable import curve_ends, not_comparable
 from .experiments import EXPERIMENTS
 from .intervals import hits_of, interval, pooled_accuracy, redrawn, client_spread
-from .published import published
-from .verdicts import Verdict, claim, compare, summary
+from .published import published, read_published, with_values
+from .verdicts import Verdict, claim, compare, summary, verdict_counts
 
 # %% ../../nbs/study/tables.ipynb #2007c34f
 def points(table:pd.DataFrame, margin:pd.Series)->str:
@@ -264,7 +264,6 @@ def experiment(paper:Paper, name:str, title:str, said=(), also=None, kind='table
     about = dict(paper=group, artifact=artifact, kind=kind, title=title, judge=judge) | about
     return EXPERIMENTS.add(name, **about)
 
-
 # %% ../../nbs/study/tables.ipynb #643e7666
 def printed_cells(
     paper:str,            # as in the published numbers: 'fedcosr'
@@ -309,7 +308,7 @@ def as_printed(c:Claim, cases:dict)->Verdict:
 def means_of_seeds(runs:pd.DataFrame, on:list)->pd.DataFrame:
     "A row a cell: means over its seeds, and the spread between them."
     g = runs.groupby(on, sort=False, dropna=False)
-    means = g[['micro', 'macro', 'sd_clients']].mean()
+    means = g[['micro', 'macro', 'sd_clients', 'balanced']].mean()
     more = dict(sd_seeds=g.micro.std(), seeds=g.size(), round=g['round'].max())
     if 'why' in runs: more['why'] = g.why.agg(first_reason)
     return means.assign(**more).reset_index()
@@ -359,8 +358,37 @@ def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
     fig.tight_layout()
     return fig
 
+# %% ../../nbs/study/tables.ipynb #343e0f4e
+def beginnings(asked:str)->list: return [b for b in asked.split('|') if b]
+
+def claim_list(paper:str, verdicts)->pd.DataFrame: # place, sentence, asked as, verdict
+    "Each sentence of a paper with what the verdicts say of it, or why it is not asked."
+    rows = []
+    for s in with_values(read_published('sentences').fillna(''), paper=paper).itertuples():
+        said = [v for v in verdicts if v.what.startswith(tuple(beginnings(s.asked)))] if s.asked else []
+        counts = verdict_counts([v for v in said if not v.what.endswith(': as printed')])
+        words = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items())
+        claimed = '; '.join(dict.fromkeys(v.what.split(':')[0] for v in said))
+        if not s.asked: words = f'not asked, because: {s.because}'
+        rows.append(dict(place=s.place, sentence=s.sentence, asked=claimed, verdict=words))
+    return pd.DataFrame(rows)
+
+def unlisted(papers, verdicts)->tuple: # claims that no list has, beginnings that no claim has
+    "What keeps the lists of these papers from being complete."
+    table = read_published('sentences').fillna('')
+    known = [b for asked in table[table.paper.isin(papers)].asked for b in beginnings(asked)]
+    claims_made = [v.what for v in verdicts if v.kind == 'claim']
+    missing = {w for w in claims_made if not w.startswith(tuple(known))}
+    return missing, {b for b in known if not any(w.startswith(b) for w in claims_made)}
+
 # %% ../../nbs/study/tables.ipynb #3636f2a8
-READINGS = dict(micro='pooled', macro='mean', sd_clients='sd clients', sd_seeds='sd seeds')
+READINGS = dict(
+    micro='pooled',
+    macro='mean',
+    balanced='balanced',
+    sd_clients='sd clients',
+    sd_seeds='sd seeds',
+)
 
 def curve_words(paper:Paper, rows:pd.DataFrame, on:list)->pd.Series: # 'level', 'rising', 'falling', 'short'
     "How the curves of each cell's runs end; several words where its seeds differ."

@@ -18,12 +18,16 @@ LATE = 10 # evaluations at the end of a curve
 MEASURED = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n'] # differ within a run
 
 def per_round(rows:pd.DataFrame, moment='merged', split='test')->pd.DataFrame:
-    "Micro, macro and spread over clients of each run and recorded round, in percent."
-    rows = rows[(rows.metric == 'accuracy') & (rows.split == split) & (rows.moment == moment) & (rows.n > 0)]
+    """Micro, macro and spread over clients of each run and recorded round, in percent, and the mean of the
+    clients' balanced accuracies; nan where that was not recorded."""
+    rows = rows[(rows.split == split) & (rows.moment == moment) & (rows.n > 0)]
+    balanced = rows[rows.metric == 'balanced'].groupby(['run', 'round']).value.mean()
+    rows = rows[rows.metric == 'accuracy']
     about = rows.drop(columns=MEASURED, errors='ignore').drop_duplicates('run')
     g = rows.assign(correct=rows.value * rows.n).groupby(['run', 'round'], sort=False)
     micro = g.correct.sum() / g.n.sum()
     table = pd.DataFrame(dict(micro=micro, macro=g.value.mean(), sd_clients=g.value.std(ddof=0)))
+    table['balanced'] = balanced.reindex(table.index)
     return about.merge((100 * table).reset_index(), on='run')
 
 def summary(
@@ -41,7 +45,7 @@ def summary(
     by = table.groupby('run', sort=False)
     if at != 'late': return table.loc[by['round' if at == 'last' else 'micro'].idxmax()]
     late = table[by['round'].rank(ascending=False) <= LATE]
-    how = dict(micro='mean', macro='mean', sd_clients='mean', round='max')
+    how = dict(micro='mean', macro='mean', sd_clients='mean', balanced='mean', round='max')
     means = late.groupby('run', sort=False).agg(how)
     return table.drop(columns=list(means)).drop_duplicates('run').merge(means.reset_index(), on='run')
 

@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['SHOWN', 'CLEAR', 'MIXED', 'most', 'some', 'more', 'clearly', 'CLEARER', 'silhouette_by_run', 'silhouettes',
-           'separate_more', 'judge_fig9', 'fig9']
+           'separate_more', 'fig9']
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #12f0d97e
 import pandas as pd
 
 from .settings import FEDCOSR, PRACTICAL, place, runs
-from ...study.experiments import EXPERIMENTS
-from ...study.tables import Claim, ask, by_seed, claims
+from ...study.tables import Claim, ask, by_seed, claims, experiment
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #2b59a68e
 def silhouette_by_run(rows:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
@@ -42,9 +41,5 @@ CLEARER = claims(
     separate_more(['FedAvg'], ['images'], some), separate_more(CLEAR + MIXED, ['FedAvg'], more),
     separate_more(CLEAR, MIXED, clearly), of=silhouette_by_run)
 
-def judge_fig9(rows:pd.DataFrame, profile:str)->list: # of Verdict
-    return ask(FEDCOSR, CLEARER, rows, profile)
-
-@EXPERIMENTS.add('fedcosr/fig9', paper='fedcosr', artifact='fig9', kind='figure',
-                 title='t-SNE of images and representations', judge=judge_fig9)
+@experiment(FEDCOSR, 'fedcosr/fig9', 't-SNE of images and representations', said=CLEARER, kind='figure')
 def fig9(profile): return runs(SHOWN, profile, [PRACTICAL])

@@ -4,12 +4,15 @@
 
 # %% auto #0
 __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER',
-           'FEDCOSR', 'WELL_PERFORMING', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'IMAGES', 'ABLATIONS', 'LA', 'SEP',
-           'CRL', 'WITHOUT', 'ABLATED', 'compared', 'titles', 'settings_of', 'runs', 'is_moon', 'fitted', 'place',
-           'say', 'printed', 'compared_labels', 'span', 'late', 'early', 'second', 'in_table2', 'table2_claims',
-           'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'judge_table2', 'draw_curves',
-           'table2', 'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5_claims',
-           'judge_fig5', 'fig5', 'judge_fig8', 'fig8']
+           'OF_A_RUN', 'OF_CURVES', 'UNREST', 'FEDCOSR', 'FAIREST', 'WELL_PERFORMING', 'FAULTS', 'CONTROLS',
+           'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'LA', 'SEP', 'CRL', 'WITHOUT', 'ABLATED',
+           'SQUARE', 'WORTH', 'compared', 'titles', 'settings_of', 'runs', 'fitted', 'public_runs', 'label_of', 'place',
+           'say', 'printed', 'compared_labels', 'span', 'late', 'early', 'rise', 'unrest', 'unrest_of_accuracy',
+           'unrest_of_loss', 'second', 'in_table2', 'table2_claims', 'often', 'often_fairest', 'often_good', 'leads',
+           'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name',
+           'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'draw_curves', 'table2', 'prints',
+           'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5_claims', 'goes_on_rising',
+           'others_decline', 'most_stable', 'fig5', 'fig8', 'squares', 'draw_square']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -19,12 +22,14 @@ import numpy as np
 import pandas as pd
 
 from ...core import Spec
-from ...federation.method import METHODS
-from ...study.experiments import EXPERIMENTS, matrix
+from .tuning import CHOSEN, fair, is_chosen, is_left, public_settings
+from ...study.experiments import matrix
+from ...study.majority import majority_line, majority_of
 from ...study.runs import Run, methods, setting
-from ...study.tables import (
-    Claim, Paper, above, ask, ask_across, beside_print, best, by_seed, claims, lead, printed_cells, top)
-from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
+from fedcl_repro.study.tables import (
+    Claim, Paper, above, ask, ask_across, beside_print, best, by_seed, claims, experiment, lead,
+    printed_cells, top)
+from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
 TABLE2 = { # column -> data set, split, β or classes a client, clients
@@ -81,23 +86,30 @@ def runs(names, profile:str, columns=None, **change)->list: # of Run
     return [fitted(r) for r in matrix(names, settings, size['seeds'], **size['base'] | change)]
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #770a4c2e
-def is_moon(run:Run, spec:str)->bool:
-    "Whether a run on CIFAR-100 trains this MOON."
-    return run.data.name == 'cifar100' and run.method == METHODS.resolve(spec)
-
 def fitted(run:Run)->Run:
-    "The run with what a method's authors chose for its data set, where that is not the default."
-    return replace(run, method=METHODS.resolve('moon(mu=1.0)')) if is_moon(run, 'moon') else run
+    "The run with the settings that validation chose for its method, where these are not its public ones."
+    return replace(run, method=fair(run.method))
+
+def public_runs(profile:str, columns=None, **change)->list: # of Run, one seed
+    "The same methods with the settings of public code, which others were chosen for."
+    alike = [r for r in runs(list(CHOSEN), profile, columns, **change) if r.seed == 0]
+    return [replace(r, method=public_settings(r.method.name)) for r in alike]
+
+def label_of(run:Run, label:str)->str:
+    "The paper's name of a method with the settings chosen for it; another name with the public ones."
+    if not (is_left(run.method) or is_chosen(run.method)): return label
+    title = methods()[run.method.name].about['title']
+    return f'{title}, public settings' if is_left(run.method) else title
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #ae0915ac
 def place(table:pd.DataFrame)->pd.DataFrame:
-    "Rows or runs with the name of their `column`; MOON is called MOON, also with its weight on CIFAR-100."
+    "Rows or runs with the name of their `column`; a method has the paper's name with its chosen settings."
     columns, labels = [], []
     for run, label in zip(table.settings, table.label):
         data = run.data.name.replace('digits', 'cifar10')
         skew = setting(run, f'partition.{SKEW.get(run.partition.name)}')
         columns.append(COLUMN_OF.get((data, run.partition.name, skew, run.n_clients)))
-        labels.append('MOON' if is_moon(run, 'moon(mu=1.0)') else label)
+        labels.append(label_of(run, label))
     return table.assign(column=columns, label=labels).dropna(subset='column')
 
 def say(column:str, profile:str)->str:
@@ -118,19 +130,44 @@ def compared_labels()->tuple: # of labels
     return tuple(dict.fromkeys(printed('table2').label))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #e4d7407c
-def span(rows:pd.DataFrame, late:bool)->pd.DataFrame: # a row a run, with `value`
-    "Mean accuracy of each run over its last fifth, or over its first."
+OF_A_RUN = ['column', 'label', 'seed']
+
+def span(rows:pd.DataFrame, first:float, last:float)->pd.DataFrame: # a row a run, with `value`
+    "Mean accuracy of each run over a part of its rounds: over the last fifth from .8 to 1."
     table = place(per_round(rows))
     begin, end = (table.groupby('run')['round'].transform(f) for f in ('min', 'max'))
-    inside = table['round'] > .8*end if late else table['round'] <= (.2*end).clip(lower=begin)
-    means = table[inside].groupby(['column', 'label', 'seed'], as_index=False, sort=False).micro.mean()
+    inside = (table['round'] > first*end) & (table['round'] <= (last*end).clip(lower=begin))
+    means = table[inside].groupby(OF_A_RUN, as_index=False, sort=False).micro.mean()
     return means.rename(columns=dict(micro='value'))
 
-def late(rows): return span(rows, True)
-def early(rows): return span(rows, False)
+def late(rows): return span(rows, .8, 1.)
+def early(rows): return span(rows, 0., .2)
 
-FEDCOSR = Paper(('column',), place, say, dict(late=late, early=early),
-                sizes=('fedcosr/table2', 'fedcosr/table3'))
+def rise(rows:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
+    "How far a run is in its last fifth above its second fifth, when the beginning is over."
+    both = late(rows).merge(span(rows, .2, .4), on=OF_A_RUN)
+    return both.assign(value=both.value_x - both.value_y)[[*OF_A_RUN, 'value']]
+
+def unrest(table:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
+    "Spread of the changes from one recorded round to the next, over the second half of a run. `table`: micro."
+    table = place(table).sort_values('round')
+    second_half = table[table['round'] > table.groupby('run')['round'].transform('max') / 2]
+    changes = second_half.assign(value=second_half.groupby('run').micro.diff())
+    return changes.groupby(OF_A_RUN, as_index=False, sort=False).value.std()
+
+def unrest_of_accuracy(rows): return unrest(per_round(rows))
+
+def unrest_of_loss(rows):
+    "The same of the test loss, pooled over clients."
+    loss = rows[(rows.metric == 'loss') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)]
+    loss = loss.assign(total=loss.value * loss.n)
+    shared = loss.drop_duplicates('run')[['run', 'settings', 'label', 'seed']]
+    sums = loss.groupby(['run', 'round'], as_index=False, sort=False)[['total', 'n']].sum()
+    return unrest(shared.merge(sums.assign(micro=sums.total / sums.n), on='run'))
+
+OF_CURVES = dict(late=late, early=early, rise=rise)
+UNREST = dict(unrest=unrest_of_accuracy, loss_unrest=unrest_of_loss)
+FEDCOSR = Paper(('column',), place, say, OF_CURVES | UNREST, sizes=('fedcosr/table2', 'fedcosr/table3'))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #4d27d219
 def second(name:str, among)->Claim:
@@ -149,8 +186,28 @@ def table2_claims()->list: # of Claim
     fair = top('FedCoSR', 3, compared_labels(), sentence, ascending=True)
     first = best('FedCoSR', compared_labels()), second('FedProto', compared_labels())
     said = claims('FedCoSR V-B1', *first, where=in_table2)
-    said += claims('FedCoSR Table II', above('FedCoSR', 'FedAvg'), where=in_table2)
     return said + claims('FedCoSR V-B3', fair, of='spread')
+
+def often(says:str, inside)->Claim:
+    "Something is so in at least half of the columns. `inside`: table seed x label -> a bool a seed."
+    def share(tables): return pd.concat([inside(t) for t in tables.values()], axis=1).mean(axis=1)
+    def margin(tables): return share(tables) - .5
+    def tell(tables, margin): return f'in {100*share(tables).mean():.0f} % of {len(tables)} columns'
+    sentence = f'{says} in at least half of the columns'
+    return Claim(sentence, compared_labels(), margin, tell, True, 'FedCoSR V-B3', 'spread', each=True)
+
+def often_fairest(name:str)->Claim:
+    "A method is often among the three smallest spreads."
+    first_three = top(name, 3, compared_labels(), '', ascending=True)
+    def inside(table): return pd.Series(first_three.margin(table) >= 0, table.index)
+    return often(f'{name} has one of the three smallest spreads over clients', inside)
+
+def often_good(name:str)->Claim:
+    "A method often has less spread over clients than the mean of all methods."
+    def inside(table): return table[name] < table[list(compared_labels())].mean(axis=1)
+    return often(f'{name} has a smaller spread over clients than the mean method', inside)
+
+FAIREST = [often_fairest(n) for n in ('FedProx', 'Ditto')] + [often_good(n) for n in ('FedRep', 'PerFedAvg')]
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #02f3d684
 def leads(tables:dict)->pd.DataFrame: # seed x column, in the order of the number of classes
@@ -187,10 +244,32 @@ def cells(artifact:str, rows:pd.DataFrame, profile:str)->pd.DataFrame:
 
 def cell_name(c)->str: return f'{c.label}, {c.column}'
 
-def judge_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
-    "Claims about Table II, and its cells."
-    said = ask(FEDCOSR, table2_claims(), rows, profile) + judge_margins(rows, profile) if len(rows) else []
-    return said + cell_verdicts(cells('table2', rows, profile), cell_name, 'FedCoSR Table II')
+def spread_name(c)->str: return f'spread of {c.label}, {c.column}'
+def first_name(c)->str: return f"{c.label.replace('FedCoSR', 'FedCRL')}, {c.column}, as FedCRL prints it"
+
+def in_fedcrl_alone(artifact:str)->pd.DataFrame:
+    "Cells that FedCRL prints and FedCoSR does not: its own row, and what was changed."
+    both = printed(artifact, 'fedcrl').merge(printed(artifact), on=['label', 'column'], suffixes=('', '_later'))
+    return both[both.value != both.value_later][['label', 'column', 'value', 'contradicts']]
+
+def every_cell(artifact:str, rows:pd.DataFrame, profile:str, source:str)->list: # of Verdict
+    "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
+    spreads = printed(artifact, metric='client_std')
+    spreads = beside_print(FEDCOSR, spreads, rows, profile, measure='sd_clients')
+    first = beside_print(FEDCOSR, in_fedcrl_alone(artifact), rows, profile)
+    said = cell_verdicts(cells(artifact, rows, profile), cell_name, f'FedCoSR {source}')
+    said += cell_verdicts(spreads, spread_name, f'FedCoSR {source}')
+    return said + cell_verdicts(first, first_name, f'FedCRL {source}')
+
+def judge_fairest(rows:pd.DataFrame, profile:str)->list: # of Verdict
+    "Who is often the fairest, over all columns that were trained."
+    tables = by_seed(FEDCOSR.measured(rows, 'spread'), FEDCOSR.keys)
+    return [ask_across(c, tables, profile != 'quick') for c in FAIREST]
+
+def more_of_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
+    "What is asked of Table II beside the claims about each column."
+    said = judge_margins(rows, profile) + judge_fairest(rows, profile)
+    return said + every_cell('table2', rows, profile, 'Table II')
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #edb9778f
 WELL_PERFORMING = ['local', 'fedavg', 'fedper', 'fedrep', 'fedproto', 'fedala', 'ditto', 'fedpac', 'fedcosr']
@@ -200,25 +279,33 @@ def draw_curves(rows:pd.DataFrame, profile:str, window=1):
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import curves, shared_legend
     table = place(per_round(rows[rows.method.isin(WELL_PERFORMING)]))
+    fair_ones = set(table.label)
+    left = table.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
+    table = table[~((left != table.label) & left.isin(fair_ones))]
     table = table.sort_values('method', key=lambda m: m.map(WELL_PERFORMING.index), kind='stable')
     columns = [c for c in TABLE2 if c in set(table.column)]
     height = -(-len(columns) // 2)
     fig, axes = plt.subplots(height, 2, figsize=(8.4, 2.8*height), squeeze=False)
     for ax in axes.flat[len(columns):]: ax.set_axis_off()
+    trivial = majority_of(FEDCOSR, rows)
     for ax, column in zip(axes.flat, columns):
         curves(table[table.column == column], 'micro', window, ax, 'merged models, %')
+        majority_line(ax, trivial.get(column))
+        ax.legend(fontsize=7)
         ax.set_title(say(column, profile))
     fig.tight_layout()
     shared_legend(fig)
     return fig
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1
-@EXPERIMENTS.add(
-    'fedcosr/table2', paper='fedcosr', artifact='table2', kind='table', highlight=True, judge=judge_table2,
-    title='Accuracy and spread over clients, practical and pathological', picture=draw_curves)
+@experiment(
+    FEDCOSR, 'fedcosr/table2', 'Accuracy and spread over clients, practical and pathological',
+    said=table2_claims(), also=more_of_table2, highlight=True, picture=draw_curves)
 def table2(profile):
     more = ['practical CIFAR-100', 'practical EMNIST'] if profile == 'lite' else []
     both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
+    if profile == 'lite': # these were trained before others were chosen
+        both += public_runs(profile) + public_runs(profile, ['practical EMNIST'], **SMALLER)
     return sorted(both, key=lambda r: r.seed)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #26537ba7
@@ -234,7 +321,8 @@ FAULTS = { # method -> what runs with the fault, the moment it is tested at, the
     'pfedme': ('pfedme_compat', 'merged', 'tested on the global model'),
     'moon': ('moon', 'trained', 'tested after local training'),
 }
-AS_DEFINED, WITH_FAULT = 'as defined', 'with the fault'
+CONTROLS = dict(fedamp='fedavg', pfedme='fedavg', moon='fedavg') # tested at the moment of the fault
+AS_DEFINED, WITH_FAULT, CONTROL = 'as defined', 'with the fault', 'FedAvg, tested alike'
 
 def two_ways(rows:pd.DataFrame)->pd.DataFrame: # a row a method and seed
     "Pooled accuracy of each method as defined and with its fault, beside the print for practical CIFAR-10."
@@ -242,35 +330,35 @@ def two_ways(rows:pd.DataFrame)->pd.DataFrame: # a row a method and seed
     tables = []
     for name, (faulty, moment, fault) in FAULTS.items():
         def at(moment, who): return FEDCOSR.runs(rows[rows.method == who], moment).set_index('seed').micro
-        ways = pd.DataFrame({AS_DEFINED: at('merged', name), WITH_FAULT: at(moment, faulty)})
+        ways = {AS_DEFINED: at('merged', name), WITH_FAULT: at(moment, faulty), CONTROL: at(moment, CONTROLS[name])}
+        ways = pd.DataFrame(ways)
         label, = titles([name])
         tables.append(ways.reset_index().assign(label=label, fault=fault, printed=cell[label]))
     return pd.concat(tables, ignore_index=True)
 
 def nearest(table:pd.DataFrame)->pd.Series: # of words; the table has both columns and `printed`
-    "Which of the two ways is nearer to the print."
-    return table[[AS_DEFINED, WITH_FAULT]].sub(table.printed, axis=0).abs().idxmin(axis=1)
+    "Which of the ways is nearest to the print, a plain FedAvg that is tested alike among them."
+    return table[[AS_DEFINED, WITH_FAULT, CONTROL]].sub(table.printed, axis=0).abs().idxmin(axis=1)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #0bbba497
 def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
-    "Whether the print is nearer to the method with the fault, a claim a method."
+    "Whether the print is nearest to the method with the fault, a claim a method."
     out, table = [], two_ways(rows).dropna()
     for label, (_, _, fault) in zip(titles(FAULTS), FAULTS.values()):
         ways = table[table.label == label]
         evidence = 'needs both ways'
         if len(ways):
-            a, b, p = ways[[WITH_FAULT, AS_DEFINED, 'printed']].mean()
-            evidence = f'{a:.2f} {fault}, {b:.2f} as defined, {p:.2f} printed'
+            a, b, p, plain = ways[[WITH_FAULT, AS_DEFINED, 'printed', CONTROL]].mean()
+            evidence = f'{a:.2f} {fault}, {b:.2f} as defined, {plain:.2f} FedAvg tested alike, {p:.2f} printed'
         held = nearest(ways) == WITH_FAULT if len(ways) else []
-        sentence = f'the print is nearer to the method with the fault: {label}'
+        sentence = f'the print is nearest to the method with the fault: {label}'
         out.append(claim(sentence, held, evidence, 'FedCoSR Table II', profile != 'quick'))
     return out
 
-@EXPERIMENTS.add('fedcosr/compat', paper='fedcosr', artifact='compat', kind='table',
-                 title='Prints of Table II that a fault may explain', judge=judge_compat)
+@experiment(FEDCOSR, 'fedcosr/compat', 'Prints of Table II that a fault may explain', also=judge_compat)
 def compat(profile):
-    names = dict.fromkeys(n for name, (faulty, _, _) in FAULTS.items() for n in (name, faulty))
-    return runs(names, profile, [PRACTICAL])
+    names = [n for name, (faulty, _, _) in FAULTS.items() for n in (name, faulty, CONTROLS[name])]
+    return runs(dict.fromkeys(names), profile, [PRACTICAL])
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #b03ba969
 IMAGES = dict(cifar10=60_000, emnist=131_600, cifar100=60_000) # training and test sets; EMNIST balanced
@@ -284,8 +372,7 @@ def judge_fig4(rows:pd.DataFrame, profile:str)->list: # of Verdict
         out.append(Verdict(what, word, f'160,000 needed, {n:,} images exist', 'FedCoSR V-A2', 'claim'))
     return out
 
-@EXPERIMENTS.add('fedcosr/fig4', paper='fedcosr', artifact='fig4', kind='figure',
-                 title='Label distributions over clients', judge=judge_fig4)
+@experiment(FEDCOSR, 'fedcosr/fig4', 'Label distributions over clients', also=judge_fig4, kind='figure')
 def fig4(profile): return []
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #aa6e816e
@@ -293,18 +380,38 @@ def fig5_claims()->list: # of Claim
     "What V-B1 says of the curves."
     late = ' in the last fifth of the rounds'
     high = best('FedCoSR', titles(WELL_PERFORMING), 'FedCoSR converges highest', late)
-    ahead = above('FedPer', 'FedCoSR', 'FedPer is ahead of FedCoSR in the beginning')
-    return claims('FedCoSR V-B1', high, of='late') + claims('FedCoSR V-B1', ahead, of='early')
+    ahead = [above(n, 'FedCoSR', f'{n} is ahead of FedCoSR in the beginning') for n in ('FedPer', 'FedRep')]
+    said = claims('FedCoSR V-B1', high, of='late') + claims('FedCoSR V-B1', *ahead, of='early')
+    said += claims('FedCoSR V-B1', goes_on_rising(), others_decline(), of='rise')
+    for of, curve in dict(unrest='accuracy', loss_unrest='loss').items():
+        said += claims('FedCoSR V-B1', most_stable(curve), of=of, each=True)
+    return said
 
-def judge_fig5(rows:pd.DataFrame, profile:str)->list: # of Verdict
-    return ask(FEDCOSR, fig5_claims(), rows, profile)
+def goes_on_rising()->Claim:
+    "FedCoSR is higher in the last fifth of the rounds than in the second fifth."
+    def margin(table): return table.FedCoSR
+    return Claim('FedCoSR rises after the beginning (last fifth over second fifth)', ('FedCoSR',), margin)
 
-@EXPERIMENTS.add('fedcosr/fig5', paper='fedcosr', artifact='fig5', kind='figure',
-                 title='Smoothed learning curves', judge=judge_fig5)
+def others_decline()->Claim:
+    "Each of the other curves is lower in the last fifth of the rounds than in the second."
+    others = [label for label in titles(WELL_PERFORMING) if label != 'FedCoSR']
+    def margin(table): return -table[others].max(axis=1)
+    def tell(table, margin): return f'{(table[others].mean() < 0).sum()} of {len(others)} decline'
+    return Claim('the other methods decline after the beginning', tuple(others), margin, tell)
+
+def most_stable(curve:str)->Claim:
+    "FedCoSR's curve changes least from one recorded round to the next."
+    labels = titles(WELL_PERFORMING)
+    others = [label for label in labels if label != 'FedCoSR']
+    def margin(table): return table[others].min(axis=1) - table.FedCoSR
+    def tell(table, margin): return f'{table.FedCoSR.mean():.3f}, the others {table[others].mean().mean():.3f}'
+    return Claim(f'the {curve} of FedCoSR is the most stable (second half of the rounds)', tuple(labels), margin, tell)
+
+@experiment(FEDCOSR, 'fedcosr/fig5', 'Smoothed learning curves', said=fig5_claims(), kind='figure')
 def fig5(profile): return runs([m for m in WELL_PERFORMING if m in compared()], profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #33fdc823
-ABLATIONS = ['fedcosr', 'fedcosr_no_la', 'fedcosr_no_sep', 'fedcosr_no_crl']
+ABLATIONS = ['fedcosr', 'fedcosr_no_la', 'fedcosr_no_sep', 'fedcosr_no_crl', 'fedper']
 LA, SEP, CRL = WITHOUT = [f'FedCoSR w/o {part}' for part in ('LA', 'Sep', 'CRL')]
 ABLATED = claims(
     'FedCoSR V-D1',
@@ -318,9 +425,43 @@ ABLATED += claims(
     above(CRL, 'FedCoSR', 'without CRL the spread over clients grows'),
     of='spread')
 
-def judge_fig8(rows:pd.DataFrame, profile:str)->list: # of Verdict
-    return ask(FEDCOSR, ABLATED, rows, profile)
+SQUARE = pd.DataFrame({'no CRL': ['FedPer', CRL], 'CRL': [LA, 'FedCoSR']}, index=['no LA', 'LA'])
+WORTH = claims(
+    OURS,
+    above('FedCoSR', 'FedPer', 'LA and CRL together are worth something (FedCoSR is above FedPer)'),
+    above(LA, 'FedPer', 'CRL without LA is worth something'),
+    above(CRL, 'FedPer', 'LA without CRL is worth something'))
 
-@EXPERIMENTS.add('fedcosr/fig8', paper='fedcosr', artifact='fig8', kind='figure',
-                 title='Ablation: without LA, Sep or CRL', judge=judge_fig8)
+@experiment(
+    FEDCOSR, 'fedcosr/fig8', 'Ablation: without LA, Sep or CRL, and the square of LA and CRL',
+    said=ABLATED + WORTH, kind='figure')
 def fig8(profile): return runs(ABLATIONS, profile)
+
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #c0985097
+def squares(rows:pd.DataFrame, moment='merged')->dict: # column -> table of mean accuracies, LA x CRL
+    "The four methods with and without LA and CRL, in each column that has them all."
+    tables = by_seed(FEDCOSR.runs(rows, moment), FEDCOSR.keys, 'micro')
+    labels = SQUARE.to_numpy().ravel()
+    means = {column: t[labels].mean() for (column,), t in tables.items() if set(labels) <= set(t)}
+    return {column: SQUARE.map(mean.get) for column, mean in means.items()}
+
+def draw_square(rows:pd.DataFrame, profile:str):
+    "With and without LA and CRL: above the accuracy, below what a part adds to the corner it is missing in."
+    import matplotlib.pyplot as plt
+    found, trivial = squares(rows), majority_of(FEDCOSR, rows)
+    fig, axes = plt.subplots(1, len(found), figsize=(3.6*len(found), 3), squeeze=False)
+    for ax, (column, table) in zip(axes[0], found.items()):
+        change = table - table.loc['no LA', 'no CRL']
+        ax.imshow(change, cmap='RdBu', vmin=-12, vmax=12)
+        for i, row in enumerate(table.to_numpy()):
+            for j, value in enumerate(row):
+                said = f'{SQUARE.iloc[i, j]}\n{value:.1f}'
+                if (i, j) != (0, 0): said += f' ({change.iloc[i, j]:+.1f})'
+                ax.text(j, i, said, ha='center', va='center', fontsize=8)
+        ax.set_xticks(range(2), table.columns)
+        ax.set_yticks(range(2), table.index)
+        ax.grid(False)
+        under = f'majority class {trivial[column]:.1f}' if column in trivial else ''
+        ax.set(title=say(column, profile), xlabel=under)
+    fig.tight_layout()
+    return fig
