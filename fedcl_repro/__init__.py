@@ -8,6 +8,13 @@ __all__ = []
 # %% ../nbs/version.ipynb #ffa7b229
 __version__ = '0.1.0'
 
+def __getattr__(name):
+    "`fedcl_repro.simulate`, imported when it is first asked for: a version needs no torch."
+    if name == 'simulate':
+        from fedcl_repro.study.simulation import simulate
+        return simulate
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
 # %% ../nbs/version.ipynb #3633f655
 from .docments import show_shapes_in_help
 show_shapes_in_help()

@@ -98,6 +98,8 @@ PROMISED = {
     'augmentations': {'name', 'settings', 'about'},
     'models': {'name', 'settings', 'about'},
     'optimisers': {'name', 'settings', 'about'},
+    'shifts': {'name', 'settings', 'about'},
+    'metrics': {'name', 'settings', 'about'},
     'executors': {'name', 'settings', 'about', 'experimental'},
 }
 

@@ -20,7 +20,7 @@ import socket
 import zipfile
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +34,13 @@ from ..core import Attribute, Range, Register, atomic_write, expanded, load_all
 class Dataset:
     "Images and labels of one data set, official training rows first."
     name: str
-    x: np.ndarray    # (n, C, H, W) uint8
+    x: np.ndarray    # (n, C, H, W) uint8; own data also float32 in [-1, 1], or features (n, d) float32
     y: np.ndarray    # (n,) int64, below n_classes
     n_train: int     # rows before this one are the official training set
     n_classes: int
     fidelity: str    # where the images came from, in words
     fingerprint: str # 12 hex digits, a function of the bytes of images and labels
+    columns: dict = field(default_factory=dict) # name -> (n,) int64, such as whose each row is; -1: nobody's
 
     @property
     def shape(self):
@@ -64,6 +65,7 @@ DATASETS = Register(
     shape=Attribute('(channels, height, width)', None),
     page=Attribute('where it is described', ''),
     embedded=Attribute('whether it ships with the library', False),
+    own=Attribute('whether a user brings it: it has no file of its own in the data folder', False),
 )
 ARRAYS = 'x_train', 'y_train', 'x_test', 'y_test'
 Arrays = dict[str, np.ndarray] # the four by name: x (n, C, H, W) uint8, y (n,) integers
@@ -160,6 +162,7 @@ def load(
     spec = DATASETS.resolve(spec)
     root = find_root(data_root)
     about = DATASETS[spec.name].about
+    if about['own']: return DATASETS.build(spec, root)
     if about['embedded']:
         return from_arrays(spec.name, DATASETS.build(spec, root), about['n_classes'], about['fidelity'])
     path = root/f'{spec.name}.npz'
@@ -570,6 +573,7 @@ def present(data_root=None)->list[dict]: # keys as below
     root = find_root(data_root)
     rows = []
     for name, entry in sorted(DATASETS.items()):
+        if entry.about['own']: continue
         row = dict(
             name=name,
             title=entry.about['title'],
@@ -588,8 +592,9 @@ def present(data_root=None)->list[dict]: # keys as below
 def to_store(
     dataset:Dataset,
     device='cpu',
-)->tuple[Tensor, Tensor]: # (n, H, W, C) uint8 contiguous; (n,) int64
+)->tuple[Tensor, Tensor]: # (n, H, W, C) contiguous, or features (n, d); (n,) int64
     "Images and labels on a device, channels last in memory."
     x = torch.from_numpy(dataset.x).to(device)
     y = torch.from_numpy(dataset.y).to(device)
-    return x.permute(0, 2, 3, 1).contiguous(), y
+    if x.ndim == 4: x = x.permute(0, 2, 3, 1)
+    return x.contiguous(), y

@@ -65,12 +65,14 @@ class Score(NamedTuple):
     correct: int
     loss: float        # sum of cross-entropy, nats
     predicted: object  # (n,) classes, in the order of the client's rows
+    scores: object = None # (n, C)
+    y: object = None      # (n,)
 
     @classmethod
     def of(cls, i:int, scores:torch.Tensor, y:torch.Tensor, loss):
         "Count what scores (n, C) get right of labels (n,)."
         predicted = scores.argmax(1)
-        return cls(i, len(y), int((predicted == y).sum()), float(loss), predicted)
+        return cls(i, len(y), int((predicted == y).sum()), float(loss), predicted, scores, y)
 
 # %% ../../nbs/federation/evaluation.ipynb #10e8e1d5
 def scored(execute, method, clients:dict, split:str)->list: # of Score

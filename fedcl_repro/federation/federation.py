@@ -34,6 +34,10 @@ class FedData:
         self.rows = dict(train=on_device(train), test=on_device(test))
         self.sizes = [len(r) for r in train]
 
+    def put_validation(self, rows:list):
+        "Each client's rows to choose a round and settings by."
+        self.rows['valid'] = [torch.as_tensor(r, dtype=torch.long).to(self.device) for r in rows]
+
     @property
     def n_clients(self)->int: return len(self.sizes)
 
@@ -263,11 +267,13 @@ def toy_parts(width:int, n_classes:int)->dict: # name -> function that builds it
 
 # %% ../../nbs/federation/federation.ipynb #4c4538c7
 def pixels(
-    x:Tensor, # (b, H, W, C) uint8
+    x:Tensor, # (b, H, W, C) uint8, or floats in [-1, 1]; feature vectors (b, d)
     dtype=torch.float32,
-)->Tensor:    # (b, C, H, W) in [-1, 1], channels last in memory
-    "Bytes as network input: x / 127.5 - 1, which is (x/255 - 0.5)/0.5."
-    return x.permute(0, 3, 1, 2).to(dtype).div_(127.5).sub_(1)
+)->Tensor:    # (b, C, H, W) in [-1, 1], channels last in memory; feature vectors as they are
+    "Bytes as network input: x / 127.5 - 1, which is (x/255 - 0.5)/0.5. Floats are input already."
+    if x.ndim == 4: x = x.permute(0, 3, 1, 2)
+    if x.is_floating_point(): return x.to(dtype)
+    return x.to(dtype).div_(127.5).sub_(1)
 
 # %% ../../nbs/federation/federation.ipynb #810c5303
 def batches(fed:Fed, i:int, sweep:Sweep, key:tuple):

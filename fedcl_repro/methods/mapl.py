@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LOSS_PRESETS', 'EDGES', 'READING', 'LEAST_WEIGHT', 'pml_loss', 'loss_terms', 'first_prototypes', 'keep_graph',
-           'learn_from_classifiers', 'merge_peers', 'count_links', 'report_graph', 'outgoing', 'mapl_stages', 'mapl',
-           'mapl_no_graph', 'mapl_plus', 'mapl_but']
+           'compare_classifiers', 'learn_from_classifiers', 'merge_peers', 'count_links', 'report_graph', 'outgoing',
+           'mapl_stages', 'mapl', 'mapl_no_graph', 'mapl_plus', 'mapl_but', 'mapl_watched']
 
 # %% ../../nbs/methods/mapl.ipynb #f9291903
 from dataclasses import replace
@@ -82,14 +82,20 @@ def keep_graph(client, fed, edges)->dict:
     )
 
 # %% ../../nbs/methods/mapl.ipynb #a797a08d
+def compare_classifiers(client, heads, by)->torch.Tensor: # (M,)
+    "How alike the own classifier is to each that was read; 1 to itself, 0 to others (Algorithm 2, line 3)."
+    w = client['w']
+    me = torch.arange(len(heads.have), device=w.device) == client['id']
+    value = torch.where(heads.have[:, None, None], heads.value, 0.)
+    alike = likeness(client['head.weight'], value, by)
+    return torch.where(heads.have, alike, torch.where(me, 1., 0.).to(w))
+
 def learn_from_classifiers(client, message, rule)->dict:
     "The client's row after CGL on the classifiers it has read, and the similarities (Algorithm 2)."
     heads, n = message['head.weight'], message['n']
     w = client['w']
     me = torch.arange(len(heads.have), device=w.device) == client['id']
-    value = torch.where(heads.have[:, None, None], heads.value, 0.)
-    alike = likeness(client['head.weight'], value, rule.by)
-    sim = torch.where(heads.have, alike, torch.where(me, 1., 0.).to(w))         # -s_i, line 3
+    sim = compare_classifiers(client, heads, rule.by)                           # -s_i, line 3
     sizes = torch.where(me, client['n'].to(w), torch.where(n.have, n.value, 0.))
     gamma = sizes / sizes.sum().clamp(min=1)
     return dict(w=learn_row(w, sim, gamma, me, heads.have, rule), sim=sim)      # Eq. 7 to 9
@@ -99,6 +105,8 @@ def merge_peers(client, message, rule, also=())->dict:
     "A new row, where classifiers came; then prototypes (and the fields `also`) mixed by it (Algorithm 3)."
     if 'head.weight' in message:
         client = client | learn_from_classifiers(client, message, rule)         # line 5
+    elif 'seen' in message:
+        client = client | dict(sim=compare_classifiers(client, message['seen'], rule.by))
     shared = sub(message, 'proto', *also)
     return client | {k: mix_peers(client['w'], client[k], v) for k, v in shared.items()}  # line 8
 
@@ -119,16 +127,21 @@ def report_graph(client)->dict:
     return rows
 
 # %% ../../nbs/methods/mapl.ipynb #9ef6fa5a
-def outgoing(client, *fields, drop_edges=False)->dict:
+def outgoing(client, *fields, drop_edges=False, watch=False)->dict:
     "What a client sends: fields; with a classifier its number of samples; if wanted, whom it still reads."
     message = sub(client, *fields)
     if 'head.weight' in fields: message |= dict(n=client['n'])
+    if watch: message |= dict(seen=client['head.weight'])
     if drop_edges: message |= dict(reads=client['w'] > LEAST_WEIGHT)
     return message
 
 # %% ../../nbs/methods/mapl.ipynb #00cbde0d
-def mapl_stages(loss, rule, warmup, graph=True, views=2, edges='everyone', drop_edges=False, also=()):
-    "A function from the number of rounds to MAPL's two stages (Algorithm 3); `also`: more fields to mix."
+def mapl_stages(
+    loss, rule, warmup, graph=True, views=2, edges='everyone', drop_edges=False,
+    also=(),     # more fields to mix
+    watch=False, # compare classifiers before learning starts, too
+):
+    "A function from the number of rounds to MAPL's two stages (Algorithm 3)."
     may_read = EDGES[edges]
     method = Method(
         keep=partial(keep_graph, edges=may_read),
@@ -136,12 +149,12 @@ def mapl_stages(loss, rule, warmup, graph=True, views=2, edges='everyone', drop_
         local=(Sweep(loss, NET + ('proj.', 'proto'), views=views), count_links), # line 2
         report=report_graph,
     )
-    def sending(*fields):
-        def upload(client): return outgoing(client, 'proto', *also, *fields, drop_edges=drop_edges)
+    def sending(*fields, **how):
+        def upload(client): return outgoing(client, 'proto', *also, *fields, drop_edges=drop_edges, **how)
         return peers(replace(method, upload=upload), may_read)
     def stages(n_rounds):
         warm = min(warmup, n_rounds) if graph else n_rounds
-        without_classifiers = Stage(sending(), warm)                            # line 7
+        without_classifiers = Stage(sending(watch=watch), warm)                 # line 7
         with_classifiers = Stage(sending('head.weight'), n_rounds - warm)       # lines 4 and 7
         return tuple(s for s in (without_classifiers, with_classifiers) if s.rounds)
     return stages
@@ -202,3 +215,13 @@ def mapl_but(
     )
     rule = replace(RULES['code'], by=by, relative=relative, sign=sign, live_log=live_log)
     return mapl_stages(partial(pml_loss, **terms), rule, warmup)
+
+# %% ../../nbs/methods/mapl.ipynb #3e1d07ee
+@METHODS.add('mapl_watched',
+    title='MAPL, watched', family='peer_to_peer',
+    owner='personal', papers='mapl',
+    needs='proj views', ablation=True)
+def mapl_watched(*, preset:OneOf(*LOSS_PRESETS)='code', prototypes=True, warmup=100, graph=True):
+    "MAPL whose clients compare classifiers from the first round on."
+    loss = partial(pml_loss, **loss_terms(preset, prototypes=prototypes))
+    return mapl_stages(loss, RULES[preset], warmup, graph, watch=True)

@@ -30,10 +30,7 @@ from ..parts.mixing import mix, shares
 # %% ../../nbs/methods/mapl_baselines.ipynb #b606138a
 def uniform_mean(server, inbox)->dict:
     "The server with plain means of all fields, over the clients that have samples."
-    some = inbox.n > 0
-    if not some.any(): some = torch.ones_like(inbox.n).bool()
-    weights = some / some.sum()
-    return server | {k: mix(weights, v) for k, v in inbox.stack().items()}
+    return server | inbox.mean(uniform=True)
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #212aa9d7
 @METHODS.add('fedsim',

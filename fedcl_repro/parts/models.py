@@ -4,9 +4,11 @@
 
 # %% auto #0
 __all__ = ['MODELS', 'DROPOUT', 'CIFAR10_MEAN', 'CIFAR10_STD', 'Dropout', 'Head', 'side_after_stages', 'cnn', 'Standardise',
-           'moon_cnn', 'mixed', 'architectures', 'member_specs', 'short_name', 'parts_of']
+           'moon_cnn', 'mixed', 'architectures', 'built', 'as_parts', 'refuse_global_draws', 'member_specs',
+           'short_name', 'parts_of', 'mlp', 'check_reads', 'default_model']
 
 # %% ../../nbs/parts/models.ipynb #2985c9af
+import math
 from functools import partial
 
 import torch
@@ -16,7 +18,12 @@ from torch import Tensor
 from ..core import COUNT, Attribute, Range, Register, Spec
 
 # %% ../../nbs/parts/models.ipynb #e88359a2
-MODELS = Register('model', parts=Attribute('names of its parts', 'body head'))
+MODELS = Register(
+    'model',
+    parts=Attribute('names of its parts', 'body head'),
+    reads=Attribute("its input: square images, or 'anything', feature vectors too", 'images',
+                    choices=('images', 'anything')),
+)
 DROPOUT = Range('[0, 1)')
 
 # %% ../../nbs/parts/models.ipynb #832921d6
@@ -104,7 +111,34 @@ def mixed(shape:tuple, n_classes:int, *, of='cnn + cnn(dropout=0.0)'):
 
 def architectures(spec, shape:tuple, n_classes:int)->dict: # name -> function that builds it
     "The architectures that a model's spec stands for."
-    return {short_name(s): partial(MODELS.build, s, shape, n_classes) for s in member_specs(spec)}
+    return {short_name(s): partial(built, s, shape, n_classes) for s in member_specs(spec)}
+
+# %% ../../nbs/parts/models.ipynb #595b7c5a
+def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
+    "A network by its spec, as named parts."
+    spec = MODELS.resolve(spec)
+    parts = MODELS[spec.name].about.get('parts', 'body head').split()
+    return as_parts(MODELS.build(spec, shape, n_classes), parts)
+
+def as_parts(made, names=('body', 'head'))->nn.ModuleDict:
+    "Named parts from what a model's function returns: named parts, a tuple of modules, or a module with them."
+    if isinstance(made, nn.ModuleDict): return made
+    if isinstance(made, (tuple, list)): found = dict(zip(names, made))
+    else: found = {p: getattr(made, p, None) for p in names}
+    wrong = [p for p in names if not isinstance(found.get(p), nn.Module)]
+    if wrong or isinstance(made, (tuple, list)) and len(made) != len(names):
+        raise ValueError(f"a network has the parts {', '.join(names)}: return them as a tuple, or a module that has "
+                         f"them as attributes; got {type(made).__name__} without {', '.join(wrong) or 'just these'}")
+    parts = nn.ModuleDict(found)
+    refuse_global_draws(parts)
+    return parts
+
+def refuse_global_draws(net:nn.Module):
+    "Refuse dropout of torch, which draws from the global generator."
+    for name, module in net.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p:
+            raise ValueError(f'{name} is {type(module).__name__}, which draws from the global generator: use '
+                             'fedcl_repro.parts.models.Dropout(width, p), whose masks are a client\'s own')
 
 # %% ../../nbs/parts/models.ipynb #e0dd5d9e
 def member_specs(spec)->list: # of Spec
@@ -124,3 +158,26 @@ def parts_of(spec)->tuple: # names of parts
     "The parts that every architecture of a spec has."
     parts = [MODELS[s.name].about.get('parts', 'body head').split() for s in member_specs(spec)]
     return tuple(p for p in parts[0] if all(p in others for others in parts))
+
+# %% ../../nbs/parts/models.ipynb #6880016e
+@MODELS.add('mlp', reads='anything')
+def mlp(shape:tuple, n_classes:int, *, width:COUNT=64, layers=2):
+    "Fully connected layers on features, or on all pixels."
+    sizes = [math.prod(shape)] + [width] * layers
+    body = [nn.Flatten()]
+    for a, b in zip(sizes, sizes[1:]): body += [nn.Linear(a, b), nn.ReLU()]
+    return nn.ModuleDict(dict(body=nn.Sequential(*body), head=Head(sizes[-1], n_classes)))
+
+def check_reads(spec, shape:tuple):
+    "Refuse a model that reads images where there are features, or images that are not square."
+    square = len(shape) == 3 and shape[1] == shape[2]
+    for s in member_specs(spec):
+        if square or MODELS[s.name].about['reads'] == 'anything': continue
+        got = f'feature vectors of {shape[0]} numbers' if len(shape) == 1 else f'images of {shape[1]}x{shape[2]}'
+        fitting = ', '.join(n for n, e in MODELS.items() if e.about['reads'] == 'anything')
+        raise ValueError(f'the model {s.name!r} reads square images, and these data are {got}: choose {fitting}')
+
+def default_model(shape:tuple)->str:
+    "The model for data of which nothing else is known: `cnn` for square images it is deep enough for, else `mlp`."
+    square = len(shape) == 3 and shape[1] == shape[2]
+    return 'cnn' if square and shape[1] >= 16 else 'mlp'

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'experiments', 'runs_of', 'matrix', 'Page', 'has_data',
-           'why_missing', 'papers_folder', 'default_store', 'committed_path', 'maps_path', 'save_results',
+           'why_missing', 'papers_folder', 'in_package', 'default_store', 'committed_path', 'maps_path', 'save_results',
            'kept_records', 'place_of', 'with_kept', 'committed_rows', 'curve_means', 'run_records', 'committed_runs',
            'config_key', 'committed', 'committed_maps', 'committed_note', 'committed_verdicts', 'verdicts_alone',
            'belonging', 'nothing_more', 'claims_page', 'claims_of']
@@ -112,18 +112,25 @@ def why_missing(spec:str, data_root=None)->str: # empty: it is here
 
 # %% ../../nbs/study/experiments.ipynb #26e1a310
 def papers_folder()->Path:
-    "The folder of the papers' notebooks: FEDCL_PAPERS, or nbs/papers here or beside the package."
+    "The folder of the papers' notebooks: FEDCL_PAPERS, or nbs/papers here, beside or in the package."
     package = Path(fedcl_repro.__file__).resolve().parent
-    for p in (os.environ.get('FEDCL_PAPERS'), 'nbs/papers', package.parent / 'nbs/papers'):
+    given = os.environ.get('FEDCL_PAPERS')
+    if given and not Path(given).is_dir():
+        raise FileNotFoundError(f'FEDCL_PAPERS names no folder: {given}. `fedcl pages OUT` makes OUT/papers')
+    for p in (given, 'nbs/papers', package.parent / 'nbs/papers', package / 'nbs/papers'):
         if p and Path(p).is_dir(): return Path(p)
-    raise FileNotFoundError('the notebooks are not here: run this in a clone of the repository, '
-                            'or set FEDCL_PAPERS to its folder nbs/papers')
+    raise FileNotFoundError(f'the notebooks are not here: {package} is neither an installed package nor '
+                            'in a clone of the repository; install it again')
+
+def in_package(path:Path)->bool:
+    "Whether a file belongs to an installed package, where nothing is written."
+    return Path(path).resolve().is_relative_to(Path(fedcl_repro.__file__).resolve().parent)
 
 def default_store()->Path:
     "The folder of the runs: FEDCL_STORE, or `runs` in the clone, or `runs` here."
     if os.environ.get('FEDCL_STORE'): return Path(os.environ['FEDCL_STORE'])
-    try: return papers_folder().resolve().parents[1] / 'runs'
-    except FileNotFoundError: return Path('runs')
+    papers = papers_folder()
+    return Path('runs') if in_package(papers) else papers.resolve().parents[1] / 'runs'
 
 # %% ../../nbs/study/experiments.ipynb #0ce6525a
 def committed_path(name:str, profile:str)->Path:
@@ -137,13 +144,16 @@ def maps_path(path:Path)->Path: return path.with_name(path.stem + '-maps.csv')
 def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=None)->Path:
     """Commit an experiment's finished runs: rows, provenance and, if it asks for them, maps.
     `notes`: data set -> a note kept with its runs; the note under '' is for all other data sets."""
+    path = committed_path(name, profile)
+    if in_package(path):
+        raise ValueError(f'{path.parent} belongs to the installed package: copy the notebooks with '
+                         '`fedcl pages OUT` and set FEDCL_PAPERS=OUT/papers, and rows are saved there')
     available = [r for r in runs_of(name, profile) if has_data(str(r.data), data_root)]
     runs = [r for r in available if store.has(run_id(r, data_root))]
     if not runs:
         advice = f'`fedcl run {name} --profile {profile}` trains them'
         raise ValueError(f'no run of {name} in profile {profile} is finished in {store.root}: {advice}')
     about = experiments()[name].about
-    path = committed_path(name, profile)
     rows = read_rows(runs, store, data_root)
     records = run_records(rows, store, notes or {})
     kept = kept_records(path, records)

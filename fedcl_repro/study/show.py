@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['COMPARED', 'HOW_TO_READ', 'PRINTED', 'LIKENESS', 'cells_beside', 'setting_blocks', 'no_words', 'show_table',
-           'show_dots', 'show_claims', 'show_committed', 'say_profile', 'cells_of_print', 'show_cells', 'show_answers',
-           'show_lines', 'train_here', 'client_matrices', 'last_matrices', 'of_matrices', 'limited', 'gains_more',
-           'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own', 'shown_rounds',
-           'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
-           'draw_last_weights']
+           'show_dots', 'show_claims', 'show_committed', 'without_settings', 'committed_of', 'measured_cells',
+           'say_profile', 'cells_of_print', 'show_cells', 'show_answers', 'show_lines', 'train_here', 'client_matrices',
+           'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own',
+           'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
+           'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps', 'ranks_marked', 'with_spread',
+           'show_shaped']
 
 # %% ../../nbs/study/show.ipynb #de8ab0d1
 from collections.abc import Callable
@@ -18,10 +19,14 @@ import pandas as pd
 
 from ..federation.loop import Loop
 from ..federation.rounds import rounds
-from ..parts.graph_measures import away_from_equal, cross_share, likeness_gap, unevenness
+from ..data.datasets import find_root
+from ..data.partition import class_counts
+from ..parts.graph_measures import away_from_equal, classes_shared, cross_share, likeness_gap
+from ..parts.graph_measures import nearest_share, same_cluster, same_kind, unevenness
 from .experiments import EXPERIMENTS, committed, committed_note
-from .runs import Run, federation, stages
-from .tables import Claim, Paper, beside_print, draw_beside
+from .representations import draw_map
+from .runs import Run, dataset, federation, shards, stages
+from .tables import Paper, beside_print, draw_beside
 from .verdicts import verdict_counts, verdict_table
 
 # %% ../../nbs/study/show.ipynb #79464b5b
@@ -120,6 +125,31 @@ def show_committed(
     verdicts = EXPERIMENTS[name].about['judge'](rows, profile)
     display(show_claims(verdicts, 'The claims on the committed rows.'))
 
+# %% ../../nbs/study/show.ipynb #bb969e38
+def without_settings(paper:Paper, rows:pd.DataFrame, known:set)->pd.DataFrame:
+    "Rows of settings of the paper that are not known yet."
+    if not len(rows): return rows
+    keys = paper.place(rows)[list(paper.keys)].itertuples(index=False, name=None)
+    return rows[[key not in known for key in keys]]
+
+def committed_of(paper:Paper, names:list, profile:str)->pd.DataFrame:
+    "Committed rows of these experiments, in order: of the next only what the ones before have no setting of."
+    known, found = set(), []
+    for name in names:
+        rows = without_settings(paper, committed(name, profile), known)
+        if len(rows): known |= set(paper.place(rows)[list(paper.keys)].itertuples(index=False, name=None))
+        found.append(rows)
+    there = [rows for rows in found if len(rows)]
+    return pd.concat(there, ignore_index=True) if there else found[0]
+
+def measured_cells(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # label, the paper's keys, value, std
+    "Our cells in the form of published ones: means over seeds, `std` the spread over clients."
+    on = ['label', *paper.keys]
+    runs = paper.runs(rows)
+    if not len(runs): return pd.DataFrame(columns=[*on, 'value', 'std'])
+    means = runs.groupby(on, sort=False)[['micro', 'sd_clients']].mean()
+    return means.rename(columns=dict(micro='value', sd_clients='std')).reset_index()
+
 # %% ../../nbs/study/show.ipynb #021fedf1
 def say_profile(profile:str):
     "Print the profile, and what it cannot be."
@@ -213,19 +243,6 @@ def of_matrices(paper:Paper, what:str, number:Callable)->Callable:
         found = [(*key, number(W)) for key, W in last_matrices(paper, rows, what).items()]
         return pd.DataFrame(found, columns=['label', *paper.keys, 'seed', 'value'])
     return measure
-
-# %% ../../nbs/study/show.ipynb #89479fc4
-def limited(name:str, says:str, told:str, high=None, low=None)->Claim:
-    "A number of one method is at most `high`, or above `low`. `told`: its mean in words, '{:.2f} points'."
-    def margin(t): return high - t[name] if low is None else t[name] - low
-    def tell(t, margin): return told.format(t[name].mean())
-    return Claim(says, (name,), margin, tell, equal=low is None, each=True)
-
-def gains_more(first:Callable, second:Callable, needs, says:str, told:str)->Claim:
-    "One gain, (table) -> a number a seed, is above another. `told`: the means of both in words."
-    def margin(t): return first(t) - second(t)
-    def tell(t, margin): return told.format(first(t).mean(), second(t).mean())
-    return Claim(says, tuple(needs), margin, tell)
 
 # %% ../../nbs/study/show.ipynb #c9af2ed2
 def draw_matrix(ax, W:np.ndarray, title='', **scale): # the image
@@ -353,3 +370,70 @@ def draw_last_weights(paper:Paper, rows:pd.DataFrame, title=lambda name, W: name
     scale = weight_scale(max(map(len, last.values())))
     draw_matrices({title(name, W): W for name, W in last.items()}, 'weight', **scale)
 
+
+# %% ../../nbs/study/show.ipynb #c39b4848
+def draw_overlap(run:Run, data_root=None):
+    "The classes that the clients of a run have in common."
+    data = dataset(run.data, str(find_root(data_root)))
+    counts = class_counts(shards(run, data_root).train, data.y, data.n_classes)
+    draw_matrices({'classes in common': classes_shared(counts)}, 'share', vmin=0, vmax=1)
+
+def map_numbers(
+    paper:Paper, maps:pd.DataFrame, rows:pd.DataFrame, profile:str,
+    kinds:int, # architectures, which clients get in turn
+)->pd.DataFrame: # a row a map
+    "Percent of the images nearest to an image of the own cluster, and of the own architecture."
+    about, found = paper.place(rows.drop_duplicates('run')).set_index('run'), []
+    rounds = rows.groupby('run')['round'].max()
+    for run, m in maps[maps.run.isin(about.index)].groupby('run', sort=False):
+        a = about.loc[run]
+        what = paper.say(*a[list(paper.keys)], profile)
+        line = dict(run=run, what=what, round=rounds[run], seed=a.seed)
+        alike = dict(cluster=same_cluster(a.n_clients), architecture=same_kind(a.n_clients, kinds))
+        for word, same in alike.items():
+            own, chance = nearest_share(m.client, m.nearest, same)
+            line |= {f'own {word}': 100*own, f'{word}, by chance': 100*chance}
+        found.append(line | dict(images=len(m)))
+    table = pd.DataFrame(found)
+    return table.sort_values(['what', 'round'], kind='stable') if found else table
+
+def draw_maps(
+    paper:Paper, maps:pd.DataFrame, rows:pd.DataFrame, profile:str, kinds:int,
+)->pd.DataFrame: # a row a map
+    "Draw the maps of the first seed, earlier rounds first; their numbers."
+    table = map_numbers(paper, maps, rows, profile, kinds)
+    for a in table[table.seed == 0].itertuples():
+        draw_map(maps[maps.run == a.run], f'{a.what}, round {a.round}, ')
+    return table.drop(columns='run').set_index(['what', 'round'])
+
+# %% ../../nbs/study/show.ipynb #6b7cb779
+def ranks_marked(values:pd.DataFrame, block=0)->pd.DataFrame: # CSS, as large
+    "The best number of each column bold, the second underlined, in each block of rows (a level of the index)."
+    rank = values.groupby(level=block, sort=False).rank(ascending=False, method='min')
+    css = pd.DataFrame('', index=values.index, columns=values.columns)
+    return css.mask(rank == 1, 'font-weight: bold').mask(rank == 2, 'text-decoration: underline')
+
+def with_spread(value:pd.DataFrame, spread:pd.DataFrame)->pd.DataFrame: # of text
+    "'77.27 ± 7.98'; empty where there is no number."
+    def said(v, s): return '' if pd.isna(v) else f'{v:.2f}' + ('' if pd.isna(s) else f' ± {s:.2f}')
+    return value.combine(spread, lambda a, b: pd.Series(map(said, a, b), a.index))
+
+def show_shaped(
+    parts:dict,   # heading -> cells: label, the block, the column, value, std
+    blocks:list,  # in the order of the paper: scenarios
+    names:list,   # rows of a block: methods
+    columns:dict, # data sets -> words
+    caption='', block='scenario', column='data',
+): # a styled table
+    "Cells in the shape of a printed table, one part beside the other."
+    rows = pd.MultiIndex.from_product([blocks, names], names=[block, 'method'])
+    texts, marks = {}, {}
+    for heading, cells in parts.items():
+        wide = {k: cells.pivot_table(index=[block, 'label'], columns=column, values=k, dropna=False)
+                for k in ('value', 'std')}
+        wide = {k: w.reindex(index=rows, columns=list(columns)).astype(float) for k, w in wide.items()}
+        texts[heading] = with_spread(wide['value'], wide['std']).rename(columns=columns)
+        marks[heading] = ranks_marked(wide['value']).rename(columns=columns)
+    from fedcl_repro.study.figures import nice_table
+    marks = pd.concat(marks, axis=1)
+    return nice_table(pd.concat(texts, axis=1), caption).apply(lambda _: marks, axis=None)

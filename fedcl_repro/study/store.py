@@ -34,12 +34,16 @@ class Store:
     def checkpoint(self, id:str)->Path: return self.root / f'{id}.ckpt'
     def has(self, id:str)->bool: return (self.folder(id) / 'run.json').exists()
 
-    def write(self, id:str, rows:pd.DataFrame, about:dict, **arrays):
-        "Add a finished run. `arrays`: name -> (name -> array), each kept as `name.npz`."
+    def models(self, id:str)->Path: return self.folder(id) / 'models.pt'
+
+    def write(self, id:str, rows:pd.DataFrame, about:dict, models:dict=None, **arrays):
+        """Add a finished run. `arrays`: name -> (name -> array), each kept as `name.npz`.
+        `models`: tensors and plain values, kept as `models.pt`."""
         with atomic_write(self.folder(id)) as new:
             new.mkdir()
             rows.to_csv(new/'rows.csv', index=False, float_format='%.6g', lineterminator='\n')
             for name, some in arrays.items(): np.savez_compressed(new/f'{name}.npz', **some)
+            if models: torch.save(models, new/'models.pt')
             about = about | dict(sha256=file_digest(new/'rows.csv'))
             (new/'run.json').write_text(json.dumps(about, indent=1))
         self.checkpoint(id).unlink(missing_ok=True)
@@ -100,7 +104,7 @@ def save_checkpoint(store:Store, id:str, content:dict):
         with atomic_write(store.checkpoint(id)) as new: torch.save(content, new)
     except (OSError, RuntimeError) as e: warnings.warn(f'no checkpoint of run {id}: {e}')
 
-CONTENT = dict(round=int, clients=tuple, servers=dict, up=tuple, down=tuple, rows=list, seconds=float, executor=str)
+CONTENT = dict(round=int, clients=(dict, tuple), servers=dict, up=tuple, down=tuple, rows=list, seconds=float, executor=str)
 
 def load_checkpoint(store:Store, id:str, set_aside=False): # dict, or None
     "The last checkpoint of a run, its tensors on the CPU; None if there is none that can be used."

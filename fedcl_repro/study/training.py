@@ -28,19 +28,23 @@ from tqdm import tqdm # a bar of text is seen everywhere
 from ..core import Spec
 from ..data.augment import AUGMENTATIONS
 from ..federation.clients import fields_of
+from ..extensions import packed, unpack
 from ..federation.loop import Loop, NonFinite
+from ..federation.metrics import METRICS
 from ..federation.rounds import State, begin, one_round
 from ..federation.side_by_side import Barrier
 from ..parts.models import MODELS
 from .executor_choice import choose_executor, executor_for, fastest
+from .kept_models import models_to_keep
 from .measures import MEASURE_COLUMNS, measure, predictions, provenance
 from .measures import represented, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
 from .runs import (
-    Run, check_federation, federation, label, methods, run_id, stages, tested_clients)
+    REGISTERS, Run, check_federation, federation, label, load_registers, methods, run_id, stages, tested_clients)
 from .sources import changed_since, digest_of, sources, stale_text
 from .store import (
     DamagedRun, Store, checkpoint_progress, load_checkpoint, locked, save_checkpoint)
+from .watch import Extras, has_all, watcher
 
 # %% ../../nbs/study/training.ipynb #f280b0c5
 class OutOfTime(Exception): "The time budget is spent; the run waits at its checkpoint."
@@ -65,11 +69,12 @@ def train(
     barrier=None,      # of runs that train together
     place=0,           # of this run among them
     state_memory=math.inf, # bytes of the clients' fields in memory; the rest lies on disk
+    extras=Extras(),   # what to leave beside the rows
 )->str: # the run's id
     "Train a run that the store lacks."
     id = run_id(run, data_root)
     with locked(store, id) as mine, one_core():
-        if store.has(id) and not (again and is_stale(run, store, id)):
+        if has_all(store, id, extras) and not (again and is_stale(run, store, id)):
             progress(run.n_rounds)
             return id
         if not mine: raise Busy(f'run {id} is being trained by another process')
@@ -77,8 +82,9 @@ def train(
         if noted(): raise Stopped(f'run {id} was not begun')
         found = usable_checkpoint(run, store, id, again)
         session = Session(run, found, device, data_root, executor, workers, barrier, place, state_memory)
+        session.watch = watcher(extras, id, session.rows)
         train_rounds(session, store, id, deadline, every, progress)
-        write_result(session, store, id)
+        write_result(session, store, id, extras)
     return id
 
 # %% ../../nbs/study/training.ipynb #76e3e160
@@ -102,7 +108,9 @@ def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
     found = load_checkpoint(store, id, set_aside=True)
     if found is None: return None
     now = digest_of(sources(run, found['executor']))
-    if len(found['clients']) != run.n_clients or found['round'] > run.n_rounds: why = 'is of another run'
+    clients = found['clients'] # by id those that have trained; in earlier checkpoints all
+    fits = set(clients) <= set(range(run.n_clients)) if isinstance(clients, dict) else len(clients) == run.n_clients
+    if not fits or found['round'] > run.n_rounds: why = 'is of another run'
     elif again and found.get('sources') != now: why = 'was trained by other code'
     else: return found
     store.set_aside(store.checkpoint(id), why)
@@ -130,6 +138,7 @@ class Session:
         if found: self.state, self.rows, self.spent = from_checkpoint(found, device, self.state)
         if found and found.get('sources') != self.sources: self.note_other_sources(found.get('sources'))
         self.start = self.clock()
+        self.watch = ignore # told of the rows of each evaluation
 
     def note_other_sources(self, before): # a digest, or None
         "A run that was begun by other code says so, and its digest is that of neither."
@@ -162,14 +171,17 @@ class Session:
         except NonFinite as e: raise FloatingPointError(f'{label(self.run)}: {e}: {self.cause()}') from e
         if self.state.round % self.run.eval_every == 0 or self.finished:
             self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner, self.who)
-            self.rows += measure(self.execute, self.stages, self.state, self.owner, self.tests)
+            about = self.run.metrics, self.who
+            found = measure(self.execute, self.stages, self.state, self.owner, self.tests, *about)
+            self.rows += found
+            self.watch(found)
 
     def to_checkpoint(self)->dict:
         content = to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
         return content | dict(sources=self.sources)
 
 # %% ../../nbs/study/training.ipynb #85d0dc84
-def write_result(session:Session, store:Store, id:str):
+def write_result(session:Session, store:Store, id:str, extras=Extras()):
     "Add a finished run to the store: its rows, what its models answered, representations, provenance."
     s = session
     arrays = dict(predictions=predictions(s.fed, s.tests))
@@ -184,7 +196,8 @@ def write_result(session:Session, store:Store, id:str):
     about['together'] = getattr(s.execute, 'company', 1)
     about['bytes_up'] = sum(s.state.up)
     about['bytes_down'] = sum(s.state.down)
-    store.write(id, pd.DataFrame(rows, columns=MEASURE_COLUMNS), about, **arrays)
+    models = models_to_keep(s.run, s.execute, s.stages, s.state, list(s.tests)) if extras.models else None
+    store.write(id, pd.DataFrame(rows, columns=MEASURE_COLUMNS), about, models, **arrays)
     s.execute.close()
 
 # %% ../../nbs/study/training.ipynb #cf8d8350
@@ -244,14 +257,15 @@ def train_all(
     wait=True,      # for runs that another process trains
     checkpoint=60., # seconds between checkpoints of a run
     retrain=False,  # also the finished runs that other code trained
+    extras=Extras(), # what each run leaves beside its rows
 )->list: # of Outcome, one for each run that the store lacked
     """Train the runs that the store lacks. An impossible run is told before the first one trains. After SIGINT or SIGTERM
     all stop at a checkpoint, and `Interrupted` is raised."""
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
-    todo = lacking(runs, store, data_root, retrain)
+    todo = lacking(runs, store, data_root, retrain, extras)
     refused = impossible(todo, data_root)
     options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
-    options |= dict(every=checkpoint, again=retrain)
+    options |= dict(every=checkpoint, again=retrain, extras=extras)
     found = {o.run: o for o in refused}
     left = [r for r in todo if r not in found]
     with signals_noted():
@@ -274,7 +288,7 @@ class Outcome:
     word: str
     why: str = ''
 
-def lacking(runs, store:Store, data_root, retrain=False)->list: # of Run, each once
+def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list: # of Run, each once
     """The runs that the store lacks; with `retrain`, also those that other code trained. A damaged run is set aside.
     Says so if finished runs are used that other code trained."""
     missing, changes = [], []
@@ -282,7 +296,7 @@ def lacking(runs, store:Store, data_root, retrain=False)->list: # of Run, each o
         id = run_id(r, data_root)
         about = intact(store, id)
         changed = [] if about is None else changed_since(r, about)
-        if about is None or (retrain and changed != []): missing.append(r)
+        if about is None or (retrain and changed != []) or not has_all(store, id, extras): missing.append(r)
         else: changes.append(changed)
     say_once(stale_text(changes))
     return missing
@@ -381,15 +395,20 @@ def train_in_processes(runs:list, store:Store, processes:int, options:dict, prog
     "Train each run in a worker process. One whose process died or was interrupted by itself is tried again."
     def told(k, item): progress.put((runs[k], item))
     def died(k, code): print(death_text(runs[k], code), file=sys.stderr)
+    own = packed([*REGISTERS.values(), METRICS])
     found, left = {}, list(range(len(runs)))
     while left and not noted():
-        tasks = {k: (attempt_and_tell, (runs[k], store, options)) for k in left}
+        tasks = {k: (attempt_and_tell, (runs[k], store, options, own)) for k in left}
         found |= Crew(tasks, processes, told=told, died=died).run()
         left = [k for k in left if k in found and getattr(found[k], 'word', '') == 'interrupted']
     return [outcome_of(found.get(k), r) for k, r in enumerate(runs)]
 
-def attempt_and_tell(run:Run, store:Store, options:dict, tell)->Outcome:
-    "In a worker: train a run. `tell` is told the rounds done."
+def attempt_and_tell(run:Run, store:Store, options:dict, own:bytes, tell)->Outcome:
+    """In a worker: train a run. `tell` is told the rounds done.
+    `own`: what the parent's notebook or script has registered."""
+    if own:
+        load_registers()
+        unpack(own, [*REGISTERS.values(), METRICS])
     class Telling:
         def put(self, item): tell(item[1])
     return attempt(run, store, options, Telling())

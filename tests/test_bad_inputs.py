@@ -1,0 +1,512 @@
+"""Wrong input is refused by name, in under a second and before any work, or is rightly accepted."""
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+import torch.nn as nn
+
+from fedcl_repro import cli
+from fedcl_repro.core import OneOf, Range, parse_spec
+from fedcl_repro.data.datasets import DamagedData, load, read_npz
+from fedcl_repro.data.partition import partition
+from fedcl_repro.federation.federation import Fed, toy_images
+from fedcl_repro.study import training
+from fedcl_repro.study.runs import REGISTERS, Run, load_registers, run_id
+from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
+
+load_registers()
+DIGITS = load('digits')
+
+
+@pytest.fixture(autouse=True)
+def in_under_a_second():
+    "Seconds of this process, whatever else the machine does."
+    start = time.process_time()
+    yield
+    assert time.process_time() - start < 1
+
+
+@pytest.fixture(autouse=True)
+def no_work(monkeypatch):
+    "Nothing may be trained, and no page executed."
+    def work(*args, **kwargs): raise AssertionError('work began')
+    for name in ('train', 'train_in_processes'): monkeypatch.setattr(training, name, work)
+    monkeypatch.setattr(cli, 'execute_pages', work)
+
+
+def named(pairs): return [pytest.param(*p, id=' '.join(str(v) for v in p)[:70]) for p in pairs]
+
+
+# --- runs, as the library makes them ---------------------------------------------------------------------------
+
+REFUSED_RUNS = named([
+    ('fedavgg', {}, "did you mean 'fedavg'?"),
+    ('', {}, 'cannot read'),
+    (None, {}, 'a method is named by a text'),
+    (3, {}, 'a method is named by a text'),
+    ('fedavg(', {}, 'cannot read'),
+    ('fedcosr(0.5)', {}, 'write name or name(setting=value'),
+    ('fedcosr(gama=1)', {}, "no setting 'gama'"),
+    ('fedcosr(gamma=1, gamma=2)', {}, 'gives gamma twice'),
+    ('fedcosr(**x)', {}, 'write each setting as name=value'),
+    ('fedcosr(' * 300, {}, 'cannot read'),
+    ('fedcosr\0', {}, 'cannot read'),
+    ('fedcosr(temp=0.0)', {}, 'temp must be above 0'),
+    ('fedcosr(temp=-1)', {}, 'temp must be above 0'),
+    ('fedcosr(temp="warm")', {}, 'must be like 0.1'),
+    ('fedcosr(gamma=-0.1)', {}, 'gamma must lie in [0, inf]'),
+    ('fedcosr(contrast_weight=-1)', {}, 'contrast_weight must be at least 0'),
+    ('fedcosr(aggregate=1)', {}, 'must be like True (bool)'),
+    ('moon(temp=0.)', {}, 'temp must be above 0'),
+    ('fedprox(mu=-0.5)', {}, 'mu must be at least 0'),
+    ('feddyn(alpha=0.0)', {}, 'alpha must be above 0'),
+    ('fedproto(test="far")', {}, "must be 'nearest' or 'head' or 'own'"),
+    ('fedssc(schedule="square")', {}, "must be 'linear' or 'cosine' or 'constant'"),
+    ('fedssc(warm=0.)', {}, 'warm must be above 0'),
+    ('fedssc(k=-1)', {}, 'k must be at least 0'),
+    ('fedrep(head_epochs=0)', {}, 'head_epochs must be at least 1'),
+    ('perfedavg(passes=0)', {}, 'passes must be at least 1'),
+    ('splitmix(n_bases=0)', {}, 'n_bases must be at least 1'),
+    ('pfedsim(warm=2.)', {}, 'warm must lie in [0, 1]'),
+    ('fedala(share=0.)', {}, 'share must lie in (0, 1]'),
+    ('mapl(preset="best")', dict(augmentation='mapl'), "preset must be 'code' or 'text' or 'sane'"),
+    ('mapl(edges="star")', dict(augmentation='mapl'), "edges must be 'everyone' or 'ring'"),
+    ('mapl', {}, 'mapl compares views of an image'),
+    ('mapl', dict(augmentation='mapl'), 'needs a network with'),
+    ('mfcl(dropout=1.)', {}, 'dropout must lie in [0, 1)'),
+    ('fedavg', dict(rounds=3), "no setting 'rounds'"),
+    ('fedavg', dict(executor='loop'), "no setting 'executor'"),
+    ('fedavg', dict(n_rounds=0), 'n_rounds must be at least 1'),
+    ('fedavg', dict(n_rounds=-5), 'n_rounds must be at least 1'),
+    ('fedavg', dict(n_rounds=2.5), 'n_rounds must be like 30 (int)'),
+    ('fedavg', dict(n_rounds='5'), 'n_rounds must be like 30 (int)'),
+    ('fedavg', dict(n_rounds=True), 'n_rounds must be like 30 (int)'),
+    ('fedavg', dict(n_rounds=None), 'n_rounds must be like 30 (int)'),
+    ('fedavg', dict(n_clients=0), 'n_clients must be at least 1'),
+    ('fedavg', dict(batch_size=0), 'batch_size must be at least 1'),
+    ('fedavg', dict(batch_size=-1), 'batch_size must be at least 1'),
+    ('fedavg', dict(local_epochs=0), 'local_epochs must be at least 1'),
+    ('fedavg', dict(eval_every=0), 'eval_every must be at least 1'),
+    ('fedavg', dict(participation=0.), 'participation must lie in (0, 1]'),
+    ('fedavg', dict(participation=1.5), 'participation must lie in (0, 1]'),
+    ('fedavg', dict(participation=math.nan), 'participation must lie in (0, 1]'),
+    ('fedavg', dict(client_drop=1.), 'client_drop must lie in [0, 1)'),
+    ('fedavg', dict(client_drop=-.1), 'client_drop must lie in [0, 1)'),
+    ('fedavg', dict(seed=-1), 'seed must lie in [0, 4294967295]'),
+    ('fedavg', dict(seed=2**40), 'seed must lie in [0, 4294967295]'),
+    ('fedavg', dict(seed=.5), 'seed must be like 0 (int)'),
+    ('fedavg', dict(partition_seed=-1), 'partition_seed must lie in'),
+    ('fedavg', dict(beginning='random'), "beginning must be 'common' or 'own'"),
+    ('fedavg', dict(buffers='mean'), "buffers must be 'average' or 'local' or 'reset'"),
+    ('fedavg', dict(dtype='float16'), "dtype must be 'float32' or 'float64' or 'bfloat16'"),
+    ('fedavg', dict(tf32=1), 'tf32 must be like False (bool)'),
+    ('fedavg', dict(data='cifar'), "unknown dataset 'cifar'"),
+    ('fedavg', dict(data=''), 'cannot read'),
+    ('fedavg', dict(data='digits(side=4)'), 'side must lie in [8, 256]'),
+    ('fedavg', dict(data='digits(side=1000)'), 'side must lie in [8, 256]'),
+    ('fedavg', dict(data=np.zeros(3)), 'a dataset is named by a text'),
+    ('fedavg', dict(model='cnnn'), "did you mean 'cnn'?"),
+    ('fedavg', dict(model='cnn(dropout=1.0)'), 'dropout must lie in [0, 1)'),
+    ('fedavg', dict(model='cnn(k=0)'), 'k must be at least 1'),
+    ('fedavg', dict(model='mixed(of="cnn + nothing")'), "unknown model 'nothing'"),
+    ('fedavg', dict(model='mixed(of="")'), 'cannot read'),
+    ('fedavg', dict(model='resnet18_cifar(norm="xn")'), "norm must be 'bn'"),
+    ('fedavg', dict(model='resnet18_cifar(kind="resnet9")'), "kind must be 'resnet18'"),
+    ('fedavg', dict(optimiser='adamw'), "did you mean 'adam'?"),
+    ('fedavg', dict(optimiser='adam(lr=-1)'), 'lr must be at least 0'),
+    ('fedavg', dict(optimiser='adam(beta1=1.0)'), 'beta1 must lie in [0, 1)'),
+    ('fedavg', dict(optimiser='sgd(momentum=1.5)'), 'momentum must lie in [0, 1)'),
+    ('fedavg', dict(optimiser='sgd(decay=-1e-3)'), 'decay must be at least 0'),
+    ('fedavg', dict(optimiser='sgd(lr="fast")'), 'must be like 0.05'),
+    ('fedavg', dict(optimiser='clipped_sgd(most=0.0)'), 'most must be above 0'),
+    ('fedavg', dict(optimiser='lars(trust=0.)'), 'trust must be above 0'),
+    ('fedavg', dict(augmentation='crop_flip(flip=2.0)'), 'flip must lie in [0, 1]'),
+    ('fedavg', dict(augmentation='crop_flip(pad=-1)'), 'pad must be at least 0'),
+    ('fedavg', dict(augmentation='crop_flip(padding="wrap")'), "padding must be 'reflect' or 'zero'"),
+    ('fedavg', dict(augmentation='simclr(low=0.)'), 'low must lie in (0, 1]'),
+    ('fedavg', dict(augmentation='simclr(jitter=1.5)'), 'jitter must lie in [0, 1]'),
+    ('fedavg', dict(augmentation='simclr(strength=5.)'), 'strength must lie in [0, 2.5]'),
+    ('fedavg', dict(augmentation='simclr(blur=-1.)'), 'blur must lie in [0, 1]'),
+    ('fedavg', dict(partition='dirichlet(concentration=0.)'), 'concentration must be above 0'),
+    ('fedavg', dict(partition='dirichlet(minimum=-1)'), 'minimum must be at least 0'),
+    ('fedavg', dict(partition='dirichlet(test_share=1.)'), 'test_share must lie in [0, 1)'),
+    ('fedavg', dict(partition='dirichlet(protocol="own")'), "protocol must be 'personal'"),
+    ('fedavg', dict(partition='pathological(classes=0)'), 'classes must be at least 1'),
+    ('fedavg', dict(partition='mapl_clusters(scenario=5)'), 'scenario must lie in [1, 4]'),
+    ('fedavg', dict(partition='mapl_clusters(shots=0)'), 'shots must be at least 1'),
+    ('fedavg', dict(scarcity='some'), "unknown scarcity 'some'"),
+    ('fedavg', dict(scarcity='all_clients(share=0.)'), 'share must lie in (0, 1]'),
+    ('fedavg', dict(scarcity='last_clients(clients=0)'), 'clients must be at least 1'),
+])
+
+
+@pytest.mark.parametrize('method, settings, says', REFUSED_RUNS)
+def test_a_run_is_refused(method, settings, says):
+    with pytest.raises(ValueError) as refused: Run.of(method, **settings)
+    assert says in str(refused.value)
+
+
+ACCEPTED_RUNS = named([
+    (dict(n_rounds=np.int64(5)), dict(n_rounds=5)),
+    (dict(n_clients=np.int32(5), seed=np.uint8(3)), dict(n_clients=5, seed=3)),
+    (dict(participation=np.float64(.5)), dict(participation=.5)),
+    (dict(participation=1), dict(participation=1.)),
+    (dict(tf32=np.bool_(True)), dict(tf32=True)),
+    (dict(optimiser=' adam(lr=0.01) '), dict(optimiser='adam(lr=0.01)')),
+    (dict(data='digits( side=16 )'), dict()),
+    (dict(model='resnet18_cifar(proj=[64, 32])'), dict(model='resnet18_cifar(proj=(64, 32))')),
+    (dict(optimiser='adam(lr=0.0)'), dict(optimiser='adam(lr=0.)')),
+])
+
+
+@pytest.mark.parametrize('given, same', ACCEPTED_RUNS)
+def test_a_run_is_accepted(given, same):
+    assert Run.of('fedavg', **given) == Run.of('fedavg', **same)
+    json.dumps(str(Run.of('fedavg', **given)))
+    assert run_id(Run.of('fedavg', **given)) == run_id(Run.of('fedavg', **same))
+
+
+def test_infinity_where_it_means_something():
+    assert dict(Run.of('fedcosr', n_rounds=1).method.settings)['gamma'] == .8
+    assert REGISTERS['method'].resolve(parse_spec('fedcosr')(gamma=math.inf))
+
+
+def outside(allowed):
+    "A value that a range leaves out."
+    if isinstance(allowed, OneOf): return 'none of these'
+    low, high = allowed.limits
+    return low - 1 if math.isfinite(low) else high + 1
+
+
+RANGED = [
+    pytest.param(kind, name, setting, id=f'{kind} {name} {setting}')
+    for kind, register in REGISTERS.items() for name, entry in register.items() for setting in entry.ranges]
+
+
+@pytest.mark.parametrize('kind, name, setting', RANGED)
+def test_every_range_is_kept(kind, name, setting):
+    "Whatever a register knows, a value outside the range of a setting is refused with its name."
+    entry = REGISTERS[kind][name]
+    allowed, default = entry.ranges[setting], entry.settings[setting]
+    assert default is None or default in allowed, 'the default lies in the range'
+    wrong = outside(allowed)
+    if isinstance(allowed, Range): wrong = type(default)(wrong) if default is not None else wrong
+    with pytest.raises(ValueError) as refused: REGISTERS[kind].resolve(parse_spec(name)(**{setting: wrong}))
+    assert f'{setting} {allowed.rule()}' in str(refused.value)
+
+
+# --- partitions --------------------------------------------------------------------------------------------------
+
+REFUSED_PARTITIONS = named([
+    ('dirichlet', 0, 'at least one client, got 0'),
+    ('dirichlet', -3, 'at least one client'),
+    ('dirichlet', 2000, 'ask for at most 1352'),
+    ('dirichlet(minimum=1000)', 20, '20 clients cannot have 1000 images each'),
+    ('moon_dirichlet', 140, '140 clients cannot have 10 images each of 1352'),
+    ('dirichlet(concentration=0.003)', 20, 'no partition in'),
+    ('pathological(classes=11)', 20, 'cannot hold 11 of 10 classes'),
+    ('random_pathological(classes=1)', 5, 'cannot hold all 10 classes'),
+    ('pathological', 1000, 'are too few for'),
+    ('mapl_clusters(stride=400)', 10, 'use fewer or smaller windows'),
+    ('mapl_clusters(n_clusters=30)', 10, 'do not make 30 clusters'),
+    ('mapl_clusters(scenario=3, least_shots=400)', 4, '0 < least_shots < shots'),
+])
+
+
+@pytest.mark.parametrize('spec, n_clients, says', REFUSED_PARTITIONS)
+def test_a_partition_is_refused(spec, n_clients, says):
+    with pytest.raises(ValueError) as refused: partition(DIGITS, spec, n_clients, 0)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize('settings, says', named([
+    (dict(partition='pathological(classes=11)'), 'cannot hold 11 of 10 classes'),
+    (dict(partition='dirichlet(test_share=0.0)'), 'no client has test images'),
+    (dict(n_clients=5000), 'ask for at most 1352'),
+    (dict(data='digits(side=8)'), 'images of 8x8 are too small'),
+    (dict(scarcity='last_clients(clients=30)'), 'the last 30 of 20 clients'),
+]))
+def test_a_run_that_its_data_do_not_allow_is_refused_before_any_other(settings, says, tmp_path, monkeypatch, capsys):
+    wrong, right = Run.of('fedavg', **settings), Run.of('fedavg')
+    with pytest.raises(ValueError, match='.'): training.train_all([wrong], Store(tmp_path), quiet=True)
+    monkeypatch.setattr(training, 'train_lacking', lambda runs, *rest: [training.Outcome(r, 'done') for r in runs])
+    outcomes = training.train_all([right, wrong], Store(tmp_path), quiet=True)
+    assert [o.word for o in outcomes] == ['done', 'failed'] and says in outcomes[1].why
+    assert says in capsys.readouterr().err
+
+
+# --- federations of own arrays -----------------------------------------------------------------------------------
+
+X, Y, ROWS = toy_images((4, 3), 4, 0)
+
+
+def own_fed(store=(X, Y), train=ROWS, test=ROWS, archs=None, arch=None, **settings):
+    build = dict(net=lambda: nn.ModuleDict(dict(body=nn.Flatten(), head=nn.Linear(36, 4))))
+    settings = dict(n_classes=4) | settings
+    return Fed(store, train, test, build if archs is None else archs, arch, **settings)
+
+
+REFUSED_FEDS = {
+    'fewer labels': (dict(store=(X, Y[:6])), '7 images but 6 labels'),
+    'more labels': (dict(store=(X[:5], Y)), '5 images but 7 labels'),
+    'no images': (dict(store=(X[:0], Y[:0])), 'holds no images'),
+    'numpy arrays': (dict(store=(X.numpy(), Y.numpy())), 'a pair of tensors'),
+    'one tensor': (dict(store=X), 'a pair of tensors'),
+    'floats in [0, 1]': (dict(store=(X / 255, Y)), 'must lie in [-1, 1] around 0'),
+    'floats up to 255': (dict(store=(X.float(), Y)), 'must lie in [-1, 1] around 0'),
+    'not finite': (dict(store=(X / 127.5 - math.nan, Y)), 'not finite'),
+    'infinite features': (dict(store=(torch.full((7, 3), math.inf), Y)), 'not finite'),
+    'int images': (dict(store=(X.long(), Y)), 'got torch.int64'),
+    'images without channels': (dict(store=(X[..., 0], Y)), 'images are (n, H, W, C), got [7, 6, 6]'),
+    'float labels': (dict(store=(X, Y.float())), 'labels are whole numbers'),
+    'bool labels': (dict(store=(X, Y > 1)), 'labels are whole numbers'),
+    'one-hot labels': (dict(store=(X, torch.eye(7, dtype=torch.long))), 'labels are whole numbers'),
+    'a label too high': (dict(n_classes=2), 'expected 0 to 1'),
+    'a negative label': (dict(store=(X, Y - 1)), 'labels go from -1'),
+    'no classes': (dict(n_classes=0), 'n_classes must be at least 1'),
+    'a float of classes': (dict(n_classes=4.), 'n_classes must be like 1 (int)'),
+    'negative rows': (dict(train=[[-1, 3], [4]]), 'train rows of client 0 go from -1 to 3'),
+    'rows beyond': (dict(test=[[0], [4, 7]]), 'test rows of client 1 go from 4 to 7'),
+    'float rows': (dict(train=[[.5], [4]]), 'must be whole numbers'),
+    'a short mask': (dict(train=[np.array([True, False]), [4]]), 'must be whole numbers (k,) or a mask (7,)'),
+    'rows in two dimensions': (dict(train=[[[0, 1]], [4]]), 'must be whole numbers'),
+    'no clients': (dict(train=[], test=[]), 'at least one client, got none'),
+    'no test rows': (dict(test=[]), '2 clients have training rows but 0 test rows'),
+    'no architecture': (dict(archs={}), 'at least one architecture'),
+    'an unknown architecture': (dict(arch=['net', 'nett']), "unknown architecture 'nett'"),
+    'too few architectures': (dict(arch=['net']), '2 clients but 1 architectures'),
+    'batch 0': (dict(batch_size=0), 'batch_size must be at least 1'),
+    'half a batch': (dict(batch_size=.5), 'batch_size must be like 1 (int)'),
+    'no epochs': (dict(local_epochs=0), 'local_epochs must be at least 1'),
+    'nobody takes part': (dict(participation=0.), 'participation must lie in (0, 1]'),
+    'unknown buffers': (dict(buffers='mean'), "buffers must be 'average'"),
+    'unknown beginning': (dict(beginning='any'), "beginning must be 'common' or 'own'"),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED_FEDS)
+def test_a_federation_is_refused(case):
+    given, says = REFUSED_FEDS[case]
+    with pytest.raises(ValueError) as refused: own_fed(**given)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize('given, sizes', named([
+    (dict(), [4, 3]),
+    (dict(train=[np.arange(7) < 2, np.arange(7) > 3]), [2, 3]),
+    (dict(train=[torch.arange(7) < 2, torch.tensor([4])]), [2, 1]),
+    (dict(train=[[], [4]]), [0, 1]),
+    (dict(train=[range(3), (5, 6)]), [3, 2]),
+    (dict(store=(X, Y.int())), [4, 3]),
+    (dict(store=(X / 127.5 - 1, Y)), [4, 3]),
+]))
+def test_a_federation_is_accepted(given, sizes):
+    fed = own_fed(**given)
+    assert fed.sizes == sizes and all(r.dtype == torch.long for r in fed.rows['train'])
+
+
+# --- files of data -----------------------------------------------------------------------------------------------
+
+SMALL = dict(x_train=np.zeros((2, 1, 8, 8), np.uint8), y_train=np.array([0, 1]),
+             x_test=np.zeros((1, 1, 8, 8), np.uint8), y_test=np.array([1]))
+
+
+def header_of(shape):
+    "A file in npy form that promises an array and has none."
+    head = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    head += b' ' * (63 - (10 + len(head)) % 64) + b'\n'
+    return b'\x93NUMPY\x01\x00' + len(head).to_bytes(2, 'little') + head
+
+
+def archive(path, **changes):
+    np.savez(path, **{k: v for k, v in (SMALL | changes).items() if v is not None})
+
+
+FILES = {
+    'empty': (lambda p: p.write_bytes(b''), 'cannot be read'),
+    'no archive': (lambda p: p.write_text('hello'), 'cannot be read'),
+    'a folder': (lambda p: p.mkdir(), 'is no file'),
+    'a pipe that nobody fills': (lambda p: os.mkfifo(p), 'is no file'),
+    'cut off': (lambda p: (archive(p), p.write_bytes(p.read_bytes()[:300])), 'cannot be read'),
+    'without labels': (lambda p: archive(p, y_train=None), 'lacks y_train'),
+    'float images': (lambda p: archive(p, x_train=SMALL['x_train'] / 255), 'expected uint8'),
+    'other shape': (lambda p: archive(p, x_test=np.zeros((1, 8, 8), np.uint8)), 'expected uint8[n, 1, 8, 8]'),
+    'float labels': (lambda p: archive(p, y_test=np.array([1.])), 'expected integers'),
+    'fewer labels': (lambda p: archive(p, y_train=np.array([0])), 'holds 2 images but 1 labels'),
+    'no training images': (lambda p: archive(p, x_train=SMALL['x_train'][:0], y_train=SMALL['y_train'][:0]), 'no training'),
+    'a label too high': (lambda p: archive(p, y_test=np.array([7])), 'labels from 0 to 7'),
+    'a negative label': (lambda p: archive(p, y_test=np.array([-1])), 'labels from -1'),
+    'pickled objects': (lambda p: archive(p, y_train=np.array([{}, {}], object)), 'expected integers'),
+}
+
+
+@pytest.mark.parametrize('case', FILES)
+def test_a_data_file_is_refused(case, tmp_path):
+    make, says = FILES[case]
+    make(tmp_path/'own.npz')
+    with pytest.raises(DamagedData) as refused: read_npz(tmp_path/'own.npz', 'own', (1, 8, 8), 2)
+    assert says in str(refused.value) and 'delete' not in str(refused.value)
+
+
+def test_a_header_of_ten_billion_images(tmp_path):
+    archive(tmp_path/'own.npz', x_train=None)
+    with zipfile.ZipFile(tmp_path/'own.npz', 'a') as z: z.writestr('x_train.npy', header_of((10**10, 1, 8, 8)))
+    with pytest.raises(DamagedData, match='promises 640000000000 bytes of x_train'):
+        read_npz(tmp_path/'own.npz', 'own', (1, 8, 8), 2)
+
+
+# --- what lies in a store ----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize('text', ['', 'null', '[]', '{}', '"a"', '{"sha256": 3}', '{', '\0'])
+def test_a_damaged_run_is_set_aside(text, tmp_path, capsys):
+    store, run = Store(tmp_path), Run.of('fedavg')
+    folder = store.folder(run_id(run))
+    folder.mkdir()
+    (folder/'run.json').write_text(text)
+    (folder/'rows.csv').write_text('round,value\n1,0.5\n')
+    with pytest.raises(DamagedRun): store.read(run_id(run))
+    assert training.lacking([run], store, None) == [run] and not folder.exists()
+    assert 'is damaged' in capsys.readouterr().err and list((tmp_path/'set-aside').iterdir())
+
+
+@pytest.mark.parametrize('content', [b'', b'hello', b'PK\x03\x04', None, [1], {}, dict(round='a'), 'other run'], ids=str)
+def test_a_foreign_checkpoint_is_set_aside(content, tmp_path, capsys):
+    store, run = Store(tmp_path), Run.of('fedavg')
+    id = run_id(run)
+    whole = dict(round=1, clients=(), servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+    if isinstance(content, bytes): store.checkpoint(id).write_bytes(content)
+    else: save_checkpoint(store, id, whole | dict(run='another') if content == 'other run' else content)
+    assert training.usable_checkpoint(run, store, id, False) is None
+    assert not store.checkpoint(id).exists() and 'is no checkpoint of this run' in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_fewer_clients_is_set_aside(tmp_path, capsys):
+    store, run = Store(tmp_path), Run.of('fedavg')
+    whole = dict(round=1, clients=(), servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+    save_checkpoint(store, run_id(run), whole)
+    assert load_checkpoint(store, run_id(run))['round'] == 1
+    assert training.usable_checkpoint(run, store, run_id(run), False) is None
+    assert 'is of another run' in capsys.readouterr().err
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+ONE = ('run', '--method', 'fedavg')
+COMMANDS = named([
+    (('run', '--method', 'fedavgg'), "did you mean 'fedavg'?"),
+    (('run', '--method', ''), 'method is empty'),
+    ((*ONE, '--data', ''), 'data is empty'),
+    ((*ONE, '--partition', ''), 'partition is empty'),
+    ((*ONE, '--data', 'cifar'), "unknown dataset 'cifar'"),
+    ((*ONE, '--set', 'method=moon'), 'the method is what --method names'),
+    ((*ONE, '--set', 'n_rounds'), 'write --set name=value'),
+    ((*ONE, '--set', 'n_rounds='), 'n_rounds is empty'),
+    ((*ONE, '--set', '=3'), "a run has no setting ''"),
+    ((*ONE, '--set', 'rounds=3'), "no setting 'rounds'"),
+    ((*ONE, '--set', 'n_rounds=3', '--set', 'n_rounds=4'), 'n_rounds is given twice'),
+    ((*ONE, '--set', 'n-rounds=3', '--set', 'n_rounds=4'), 'n_rounds is given twice'),
+    ((*ONE, '--data', 'digits', '--set', 'data=digits'), 'data is given twice'),
+    ((*ONE, '--set', 'n_rounds=0'), 'n_rounds must be at least 1'),
+    ((*ONE, '--set', 'n_rounds=many'), 'n_rounds must be like 30 (int)'),
+    ((*ONE, '--set', 'optimiser=adam(lr=0.1, lr=0.2)'), 'gives lr twice'),
+    ((*ONE, '--set', 'optimiser=sgd(momentum=1.5)'), 'momentum must lie in [0, 1)'),
+    ((*ONE, '--set', 'augmentation=simclr(flip=2.0)'), 'flip must lie in [0, 1]'),
+    ((*ONE, '--set', 'seed=-1'), 'seed must lie in'),
+    ((*ONE, '--partition', 'dirichlet(minimum=5000)'), 'cannot have 5000 images each'),
+    ((*ONE, '--partition', 'dirichlet(test_share=0.0)'), 'no client has test images'),
+    ((*ONE, '--partition', 'pathological(classes=20)'), 'cannot hold 20 of 10 classes'),
+    ((*ONE, '--set', 'n_clients=100000'), 'ask for at most 1352'),
+    ((*ONE, '--data', 'digits(side=8)'), 'too small for two 5x5 stages'),
+    ((*ONE, '--device', 'gpu'), "must be 'cpu' or 'cuda'"),
+    ((*ONE, '--device', ''), "must be 'cpu' or 'cuda'"),
+    ((*ONE, '--store', '/dev/null'), 'name another one with --store'),
+    ((*ONE, '--store', '/proc/nowhere'), 'name another one with --store'),
+    ((*ONE, '--store', '~nobody_of_this_name/runs'), 'no home folder is known'),
+    ((*ONE, '--data-root', '~nobody_of_this_name/data'), 'no home folder is known'),
+    ((*ONE, '--data', 'svhn', '--data-root', '/dev/null'), 'SVHN is not there'),
+    ((*ONE, '--save'), '--save about experiments'),
+    ((*ONE, '--profile', 'lite'), '--profile about experiments'),
+    (('run', 'fedcosr/fig8', '--data', ''), '--data changes a single run'),
+    (('run', 'fedcosr/fig8', '--set', 'seed=1'), '--set changes a single run'),
+    (('run', 'fedcosr/fig88'), "did you mean 'fedcosr/fig8"),
+    (('run', 'fedcsor'), "unknown paper 'fedcsor'"),
+    (('run', 'fedcosr/fig4'), 'nothing to train'),
+    (('run', 'fedcosr/fig8', '--note', 'x'), 'add --save'),
+    (('run', '--backlog', 'none.toml'), 'cannot read the backlog'),
+    (('run', '--backlog', '/dev'), 'cannot read the backlog'),
+    (('run', '--backlog', '--all'), 'leave --all out'),
+    (('plan', 'fedcosr/fig4'), 'nothing to train'),
+    (('plan', '--backlog', '~nobody_of_this_name/a.toml'), 'no home folder is known'),
+    (('reproduce', 'fedcosr/fig4', '--out', '/dev/null'), 'name another one with --out'),
+    (('reproduce', 'fedcosr/fig4', '--out', '~nobody_of_this_name/a'), 'no home folder is known'),
+    (('reproduce', 'fedcosr/tabel2'), "did you mean 'fedcosr/table2'?"),
+    (('bench', '--json', '/dev'), 'is a folder: name a file with --json'),
+    (('bench', '--figure', '/proc/nowhere/a.svg'), 'name another one with --figure'),
+    (('bench', '--device', 'tpu'), "must be 'cpu' or 'cuda'"),
+])
+
+
+@pytest.mark.parametrize('argv, says', COMMANDS)
+def test_the_command_refuses(argv, says, tmp_path, monkeypatch, capsys):
+    "One line, exit code 2, and no file."
+    monkeypatch.setenv('FEDCL_STORE', str(tmp_path/'runs'))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(list(argv)) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert says in said[-1] and said[-1].startswith('fedcl: ')
+    assert not [p for p in tmp_path.rglob('*') if p.is_file() and p.suffix != '.lock']
+
+
+OPTIONS = named([
+    (('run', '--seeds', '-1'), 'must be a whole number, at least 0'),
+    (('run', '--minutes', 'nan'), 'must be a number, at least 0.0'),
+    (('run', '--minutes', '-1'), 'must be a number, at least 0.0'),
+    (('run', '--jobs', '1.5'), 'must be a whole number'),
+    (('run', '--checkpoint', '-1'), 'must be a number, at least 0.0'),
+    (('run', '--checkpoint', 'often'), 'must be a number'),
+    (('run', '--executor', 'lop'), 'invalid choice'),
+    (('run', '--profile', 'tiny'), 'invalid choice'),
+    (('run', '--method'), 'expected one argument'),
+    (('plan', '--minutes', '0'), 'at least 0.1'),
+    (('bench', '--share', '3'), 'from 0.01 to 1.0'),
+    (('bench', '--threads', '0'), 'at least 1'),
+    (('list', 'method'), 'invalid choice'),
+    (('list',), 'the following arguments are required'),
+    (('train',), 'invalid choice'),
+    ((), 'the following arguments are required'),
+])
+
+
+@pytest.mark.parametrize('argv, says', OPTIONS)
+def test_an_option_is_refused(argv, says, capsys):
+    with pytest.raises(SystemExit, match='2'): cli.main(list(argv))
+    assert says in capsys.readouterr().err
+
+
+def test_a_user_without_a_home():
+    "A container's user id that no file knows."
+    code = '''
+import os
+os.environ.pop('HOME', None)
+os.environ.pop('FEDCL_DATA', None)
+import pwd
+def nobody(uid): raise KeyError(uid)
+pwd.getpwuid = nobody
+from fedcl_repro.data.datasets import find_root
+try: find_root()
+except ValueError as e: print(e)
+'''
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert 'no home folder is known here' in done.stdout, done.stderr
+
+
+def test_there_are_cases_enough():
+    n = sum(map(len, (REFUSED_RUNS, ACCEPTED_RUNS, REFUSED_PARTITIONS, REFUSED_FEDS, FILES, COMMANDS, OPTIONS)))
+    assert n >= 150

@@ -1,0 +1,211 @@
+"""Whatever is killed, and whenever: no row is lost, none is doubled, and the same command goes on.
+
+Twenty kills stand in the suite; `pytest -m nightly tests/test_kills.py` makes 200. The processes are forked from this one,
+which has imported everything, so a start costs nothing."""
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fedcl_repro.study import pages, processes
+from fedcl_repro.study.processes import Interrupted
+from fedcl_repro.study.runs import Run, run_id
+from fedcl_repro.study.store import Store, checkpoint_progress
+from fedcl_repro.study.training import train_all
+
+SMALL = dict(n_clients=2, n_rounds=8, batch_size=64, eval_every=4, model='cnn(k=8)', scarcity='all_clients(share=0.05)',
+             partition='dirichlet(concentration=1.0, test_share=0.05)')
+RUNS = [Run.of('fedper', **SMALL, seed=seed) for seed in range(3)]
+IDS = [run_id(r) for r in RUNS]
+SIGNAL = dict(kill=signal.SIGKILL, interrupt=signal.SIGINT, terminate=signal.SIGTERM)
+
+# who is killed, how, with how many jobs -> kills in the suite, kills in the nightly test
+MATRIX = {
+    ('parent', 'kill', 1): (3, 30),
+    ('parent', 'kill', 2): (2, 25),
+    ('parent', 'interrupt', 1): (2, 25),
+    ('parent', 'interrupt', 2): (2, 20),
+    ('parent', 'terminate', 1): (2, 25),
+    ('parent', 'terminate', 2): (2, 20),
+    ('worker', 'kill', 2): (3, 30),
+    ('worker', 'terminate', 2): (2, 15),
+    ('page', 'kill', 2): (2, 12),
+}
+assert sum(few for few, _ in MATRIX.values()) == 20
+assert sum(many for _, many in MATRIX.values()) >= 200
+
+
+def forked(function, *args):
+    "The id of a process that calls a function and ends with its exit code."
+    pid = os.fork()
+    if pid: return pid
+    code = 70
+    try:
+        for descriptor in (1, 2): os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = function(*args)
+    except Interrupted as e: code = 128 + e.number
+    finally: os._exit(code)
+
+
+def command(store, jobs):
+    "Train everything, with a checkpoint after each round."
+    outcomes = train_all(RUNS, Store(store), jobs=jobs, checkpoint=0., quiet=True)
+    return int(any(o.word != 'done' for o in outcomes))
+
+
+def exit_code(pid, seconds=60):
+    "How a process ended; minus the signal that ended it."
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done: return os.waitstatus_to_exitcode(status)
+        time.sleep(.002)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError(f'process {pid} did not end within {seconds} s')
+
+
+def children(pid):
+    "The processes that a process has started."
+    try: return [int(c) for c in Path(f'/proc/{pid}/task/{pid}/children').read_text().split()]
+    except OSError: return []
+
+
+def gone(pid):
+    try: return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] == 'Z'
+    except OSError: return True
+
+
+def wait_for(holds, seconds=30):
+    "Whether it holds at last."
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if holds(): return True
+        time.sleep(.002)
+    return False
+
+
+def progress(store):
+    "Rounds of each run that will not be trained again."
+    return [8 if store.has(id) else checkpoint_progress(store, id)[0] for id in IDS]
+
+
+def bytes_of(store): return [(store.folder(id)/'rows.csv').read_bytes() for id in IDS]
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(tmp_path_factory):
+    "The bytes of all rows, and the seconds it took."
+    store = Store(tmp_path_factory.mktemp('uninterrupted'))
+    assert command(Store(tmp_path_factory.mktemp('first')).root, 1) == 0 # imports all
+    start = time.monotonic()
+    assert exit_code(forked(command, store.root, 1)) == 0
+    return bytes_of(store), time.monotonic() - start
+
+
+@pytest.fixture(autouse=True)
+def workers_are_forked(monkeypatch): monkeypatch.setattr(processes, 'START', 'fork')
+
+
+def one_kill(store, who, how, jobs, delay):
+    "Begin, kill after a delay, and see that nothing was lost; whether the process was there to be killed."
+    before = progress(store)
+    pid = forked(command, store.root, jobs)
+    wait_for(lambda: progress(store) != before or gone(pid)) # it trains
+    time.sleep(delay)
+    team = children(pid)
+    victim = pid if who == 'parent' else random.choice(team) if team else None
+    hit = victim is not None and not gone(victim)
+    if hit: os.kill(victim, SIGNAL[how])
+    code = exit_code(pid)
+    assert wait_for(lambda: all(gone(c) for c in team)), 'no worker outlives the command'
+    after = progress(store)
+    assert all(b >= a for a, b in zip(before, after)), 'a round that was kept is not trained again'
+    if who == 'worker': assert code == 0 and after == [8] * len(RUNS), 'the command goes on without a worker'
+    elif code: assert code == (-9 if how == 'kill' else 128 + SIGNAL[how])
+    return hit and (who == 'worker' or code != 0)
+
+
+def many_kills(tmp_path, who, how, jobs, n, uninterrupted):
+    "Kill n times; each store is used until its runs are finished."
+    wanted, seconds = uninterrupted
+    rng = random.Random(f'{who} {how} {jobs}')
+    kills = attempts = 0
+    store = None
+    while kills < n:
+        attempts += 1
+        assert attempts < 6 * n + 10, 'the process was hardly ever there to be killed'
+        if store is None or all(store.has(id) for id in IDS): store = Store(tmp_path/f'{attempts}')
+        store.root.mkdir(exist_ok=True)
+        kills += one_kill(store, who, how, jobs, rng.uniform(0, .3 * seconds))
+        if all(store.has(id) for id in IDS): check_whole(store, wanted)
+    assert exit_code(forked(command, store.root, jobs)) == 0
+    check_whole(store, wanted)
+    return kills
+
+
+def check_whole(store, wanted):
+    "The rows are those of an uninterrupted training, and nothing else is left."
+    assert bytes_of(store) == wanted
+    left = [p.name for p in store.root.iterdir() if p.suffix != '.lock']
+    assert sorted(left) == sorted(IDS), left
+
+
+def code_cell(source): return dict(cell_type='code', execution_count=None, id='a', metadata={}, outputs=[], source=source)
+
+
+def toy_page(folder, name):
+    "A notebook that says when it is executed."
+    source = f'import time\nopen({str(folder/name)!r}, "a").write("begun ")\ntime.sleep(.2)\nprint("finished")'
+    kernel = dict(name='python3', display_name='python3', language='python')
+    path = folder/f'{name}.ipynb'
+    path.write_text(json.dumps(dict(cells=[code_cell(source)], metadata=dict(kernelspec=kernel), nbformat=4,
+                                    nbformat_minor=5)))
+    return path
+
+
+def page_kills(tmp_path, n):
+    "Kill workers that execute pages; every page is executed to its end, and every row of the report is there."
+    pages.execute_page('fedcosr/fig8', str(toy_page(tmp_path, 'first')), str(tmp_path/'out.ipynb'), {}) # imports all
+    names = ['fedcosr/table2', 'fedcosr/fig8', 'mapl/fig4']
+    for k in range(n):
+        folder = tmp_path/f'pages{k}'
+        folder.mkdir()
+        tasks = {}
+        for j, name in enumerate(names):
+            notebook, out = toy_page(folder, f'page{j}'), folder/f'out{j}.ipynb'
+            tasks[name] = pages.page_task, (name, str(notebook), str(out), {})
+
+        def executed():
+            done = pages.do_pages(tasks, 2)
+            return sum(done[name]['status'] != 'ok' for name in names)
+
+        pid = forked(executed)
+        assert wait_for(lambda: list(folder.glob('page?'))), 'a page is being executed'
+        victims = [c for c in children(pid) if not gone(c)]
+        os.kill(random.choice(victims), signal.SIGKILL)
+        assert exit_code(pid) == 0
+        assert all('finished' in (folder/f'out{j}.ipynb').read_text() for j in range(3))
+    return n
+
+
+def kill_all(tmp_path, uninterrupted, who, how, jobs, n):
+    if who == 'page': return page_kills(tmp_path, n)
+    return many_kills(tmp_path, who, how, jobs, n, uninterrupted)
+
+
+@pytest.mark.parametrize('who, how, jobs', MATRIX)
+def test_nothing_is_lost(tmp_path, uninterrupted, who, how, jobs):
+    n = MATRIX[who, how, jobs][0]
+    assert kill_all(tmp_path, uninterrupted, who, how, jobs, n) == n
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('who, how, jobs', MATRIX)
+def test_nothing_is_lost_in_200_kills(tmp_path, uninterrupted, who, how, jobs):
+    n = MATRIX[who, how, jobs][1]
+    assert kill_all(tmp_path, uninterrupted, who, how, jobs, n) == n
