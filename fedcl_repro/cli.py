@@ -7,12 +7,12 @@ __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOIN
            'plural', 'executors', 'described_entry', 'described_setting', 'setting_row', 'setting_text',
            'described_experiment', 'listing', 'list_options', 'list_verb', 'chosen', 'available_runs', 'between',
            'experiment_options', 'training_options', 'backlog_option', 'check_folder', 'check_file', 'check_device',
-           'tell_problems', 'train_as_asked', 'one_run', 'single_options', 'check_options', 'check_alone',
+           'tell_problems', 'train_as_asked', 'cluster_of', 'one_run', 'single_options', 'check_options', 'check_alone',
            'wanted_runs', 'run_verb', 'show_finished', 'notes_of', 'save_rows', 'run_backlog', 'here_of',
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
-           'data_options', 'data_verb', 'data_line', 'report_options', 'report_verb', 'bench_options', 'bench_verb',
-           'entry']
+           'data_options', 'data_verb', 'data_line', 'report_options', 'report_verb', 'docs_options', 'docs_verb',
+           'flower_options', 'flower_verb', 'bench_options', 'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -246,6 +247,9 @@ def training_options(p):
     add('--executor', default='auto', choices=('auto', *sorted(executors())), help=executor_help)
     use_option(p)
     extras_options(p)
+    memory_help = "GB of the clients' state in memory, for each run; the rest lies on disk (0: no limit)"
+    add('--state-memory', type=between(0.), default=0., help=memory_help)
+    add('--ray', default='', metavar='ADDRESS', help='spread the runs over a Ray cluster (`local`: here)')
 
 def backlog_option(p, what:str):
     "The option `--backlog`, with or without a file."
@@ -308,11 +312,20 @@ def train_as_asked(runs:list, store:Store, options)->int: # how many failed
             checkpoint=options.checkpoint,
             retrain=options.retrain,
             extras=extras_of(options),
+            state_memory=options.state_memory * 2**30 or math.inf,
+            cluster=cluster_of(options),
         )
     except Interrupted as e:
         tell_problems(e.outcomes)
         raise
     return tell_problems(outcomes)
+
+def cluster_of(options): # or None
+    "Where runs are trained, if not in this machine's processes."
+    if not options.ray: return None
+    from fedcl_repro.scale.ray import connect_ray, train_on_ray
+    connect_ray(options.ray) # refuses what is not there before any work
+    return partial(train_on_ray, address=options.ray)
 
 # %% ../nbs/cli.ipynb #f4cb124f
 def one_run(options)->Run:
@@ -633,27 +646,79 @@ def data_line(row:dict)->str:
 # %% ../nbs/cli.ipynb #6bf05b70
 def report_options(p):
     "Options of `fedcl report`."
-    p.add_argument('--readme', action='store_true', help="rewrite the README's tables and pictures")
+    add = p.add_argument
+    add('--print', action='store_true', dest='only_print', help='print the table of verdicts and write nothing')
+    add('--readme', action='store_true', help='as without it; older scripts say so')
 
 # %% ../nbs/cli.ipynb #020b4c88
 @VERBS.add('report', options=report_options)
 def report_verb(options)->int:
-    """Write the README's tables and its pictures, or print the status.
+    """Write the pages on verdicts and on speed, the README's findings, and its pictures.
 
     examples:
       fedcl report
-      fedcl report --readme
+      fedcl report --print
     """
-    from fedcl_repro.status import status_table, with_tables, write_pictures
-    if not options.readme:
+    from fedcl_repro.status import status_table, write_pictures, written_pages
+    if options.only_print:
         print(status_table())
         return 0
     path = papers_folder().resolve().parents[1] / 'README.md'
     if not path.exists():
         raise ValueError(f'no README to write: looked for {path}; this is for a clone of the repository')
     write_pictures()
-    write_text(path, with_tables(path.read_text(encoding='utf-8')))
-    print(f'written: {path}')
+    for path, text in written_pages().items():
+        write_text(path, text)
+        print(f'written: {path}')
+    return 0
+
+def docs_options(p):
+    "Options of `fedcl docs`."
+    p.add_argument('--out', default='site', help='folder of the site')
+    p.add_argument('--no-open', action='store_true', help='build it and open no browser')
+
+@VERBS.add('docs', options=docs_options)
+def docs_verb(options)->int:
+    """Build the site, the notebooks as a book, and open it in a browser.
+
+    examples:
+      fedcl docs
+      fedcl docs --out /tmp/site --no-open
+    """
+    import webbrowser
+    from fedcl_repro.book.site import build_site
+    check_folder(options.out, '--out')
+    path, warnings = build_site(options.out)
+    print(warnings, file=sys.stderr, end='')
+    print(f'site: {path.resolve()}')
+    if not options.no_open: webbrowser.open(path.resolve().as_uri())
+    return int(bool(warnings))
+
+# %% ../nbs/cli.ipynb #e7c7347a
+def flower_options(p):
+    "Options of `fedcl flower`."
+    add = p.add_argument
+    add('folder', help='a new folder for the app')
+    add('--method', required=True, help='such as fedcosr or "fedcosr(gamma=0.5)"')
+    add('--data', help='the data set whose shape and number of classes the clients have (digits)')
+    add('--partition', help='how the data are dealt out with --clients')
+    add('--set', action='append', metavar='NAME=VALUE', help='any other setting of the run: n_clients=3')
+    clients_help = 'write the data of each client into FOLDER/0, FOLDER/1, ...'
+    add('--clients', default='', metavar='FOLDER', help=clients_help)
+    add('--data-root', default='', help=DATA_HELP)
+
+@VERBS.add('flower', options=flower_options)
+def flower_verb(options)->int:
+    "Write a run as a Flower app."
+    from fedcl_repro.scale.flower import write_app
+    from fedcl_repro.scale.nodes import SharedPlan, dealt
+    run = one_run(options)
+    plan = SharedPlan.of(run, options.data_root or None)
+    write_app(options.folder, plan, options.clients)
+    print(f'written: {Path(options.folder).resolve()}')
+    if not options.clients: return 0
+    for i, data in enumerate(dealt(run, options.data_root or None)): data.save(Path(options.clients)/str(i))
+    print(f'written: the data of {run.n_clients} clients, {Path(options.clients).resolve()}')
     return 0
 
 # %% ../nbs/cli.ipynb #c6ded999

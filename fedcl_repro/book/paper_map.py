@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PAPER_NAMES', 'ELSEWHERE', 'EQUATIONS', 'place_of_artifact', 'printed_name', 'pages_there', 'line_of',
            'checked_place', 'place_of_equation', 'equations', 'claims_said', 'claims_map', 'table_of', 'link_to',
-           'with_line', 'artifacts_table', 'equations_table', 'claims_table']
+           'file_of', 'artifacts_table', 'equations_table', 'claims_table']
 
 # %% ../../nbs/book/paper_map.ipynb #f9cba7af
 import re
@@ -120,10 +120,10 @@ def link_to(place:str, text='')->str: # Markdown, seen from the first page
     fragment = f'#def-{name}' if name else ''
     return f'[{text or name or page}]({page}.ipynb{fragment})'
 
-def with_line(place:str)->str:
-    "The line of a place as code, where it has one."
+def file_of(place:str)->str: # Markdown
+    "The file of the library that has a place. Its line would be out of date too soon; the link leads to the cell."
     line = line_of(place)
-    return f'`{line}`' if line else ''
+    return f'`{line.split(":")[0]}`' if line else ''
 
 # %% ../../nbs/book/paper_map.ipynb #adc5b589
 def artifacts_table(paper:str)->str: # Markdown
@@ -132,12 +132,12 @@ def artifacts_table(paper:str)->str: # Markdown
     for a in read_published('artifacts').itertuples():
         if a.paper != paper: continue
         place = checked_place(place_of_artifact(paper, a.artifact), f'{paper} {a.artifact}')
-        rows.append((printed_name(a.artifact), a.title, link_to(place), with_line(place)))
+        rows.append((printed_name(a.artifact), a.title, link_to(place), file_of(place)))
     return table_of(['in the paper', 'what', 'here', 'code'], rows)
 
 def equations_table(paper:str)->str: # Markdown
     "The numbered equations of a paper."
-    rows = [(e['number'], e['says'], link_to(e['place']), with_line(e['place']))
+    rows = [(e['number'], e['says'], link_to(e['place']), file_of(e['place']))
             for e in equations() if e['paper'] == paper]
     return table_of(['Eq.', 'what it says', 'here', 'code'], rows)
 

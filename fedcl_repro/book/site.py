@@ -365,7 +365,9 @@ div.cell_input { border-left: 3px solid var(--color-background-border); }
 article table.dataframe, .cell_output table { font-size: .82rem; }
 article blockquote { font-size: 1.05rem; border-left: 3px solid var(--color-brand-primary); }
 article p em:only-child { color: var(--color-foreground-secondary); }
-details.hide > summary { font-size: .8rem; color: var(--color-foreground-muted); }
+div.cell details.hide > summary { font-size: .8rem; color: var(--color-foreground-muted); padding: 0 .2rem;
+    background: none !important; border: none !important; box-shadow: none !important; margin: 0; }
+div.cell details.hide > summary::before { display: none; }
 .field-list { font-size: .85rem; }
 @media print { .sidebar-drawer, .toc-drawer, .mobile-header, .related-pages, details.hide { display: none; }
                .content { width: auto; } }

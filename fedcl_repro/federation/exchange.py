@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['UNREADABLE_BYTES', 'CLIENT_ANSWERS', 'write_message', 'channels_last', 'put_array', 'BadMessage', 'read_message',
            'message_in', 'unsent_are_nan', 'received_table', 'to_bytes', 'from_bytes', 'known_to', 'ClientSide',
-           'say_hello', 'take_turn', 'take_test', 'answer_survey', 'ServerSide', 'told_of', 'check_message',
+           'say_hello', 'take_turn', 'take_test', 'answer_survey', 'ServerSide', 'heard_by', 'check_message',
            'score_clients', 'score_in', 'survey_clients', 'Apart', 'run_apart']
 
 # %% ../../nbs/federation/exchange.ipynb #672e2e3c
@@ -193,7 +193,7 @@ class ServerSide:
         stage, _ = stage_of(self.stages, r)
         server, roster = server_of(self.fed, stage, self.servers), roster_of(self.fed, stage, r)
         replies = Replies(self.fed, stage.method, server)
-        sent = {i: to_bytes(replies[i], **told_of(self.fed, stage.method, roster, i)) for i in roster.who}
+        sent = {i: to_bytes(replies[i], **heard_by(self.fed, stage.method, roster, i)) for i in roster.who}
         got = self.deliver('turn', sent)
         messages = self.readable({i: got[i] for i in roster.who if i in got})
         self.servers[stage.server] = receive(self.fed, stage.method, server, messages, roster)
@@ -211,7 +211,7 @@ class ServerSide:
             except BadMessage as e: self.refused.append((self.round, i, str(e)))
         return messages
 
-def told_of(fed:Fed, method, roster:Roster, i:int)->dict:
+def heard_by(fed:Fed, method, roster:Roster, i:int)->dict:
     "What client i hears of a round: where messages are sealed, who else takes part."
     seals = any(hasattr(wire, 'seal') for wire in wires_of(fed, method))
     if seals: return vars(roster)

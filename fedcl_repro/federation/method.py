@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['NET', 'average', 'FAMILIES', 'METHODS', 'logits', 'ce', 'take', 'send', 'average_of', 'add_up', 'Sweep',
-           'nothing_kept', 'no_server', 'to_everybody', 'nothing_more', 'Method', 'nothing', 'unchanged', 'addressed',
-           'personal', 'epochs', 'steps', 'chunks', 'Repeat', 'Later', 'OnData', 'Survey', 'Stage', 'stages_of']
+           'nothing_kept', 'no_server', 'to_everybody', 'nothing_deployed', 'Method', 'nothing', 'unchanged',
+           'addressed', 'personal', 'epochs', 'steps', 'chunks', 'Repeat', 'Later', 'OnData', 'Survey', 'Stage',
+           'stages_of']
 
 # %% ../../nbs/federation/method.ipynb #4aeedb99
 import math
@@ -67,7 +68,7 @@ class Sweep:
 def nothing_kept(client, fed)->dict: return {}
 def no_server(fed)->dict: return {}
 def to_everybody(server, i:int)->dict: return server
-def nothing_more(server)->dict: return {}
+def nothing_deployed(server)->dict: return {}
 
 # %% ../../nbs/federation/method.ipynb #78b3b40e
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Method:
     upload: Callable = send(*NET)      # (client) -> message up
     serve: Callable = average          # (server, inbox) -> server
     wire: Callable | None = None       # (inbox) -> inbox: what messages are on the way, such as masked
-    deploy: Callable = nothing_more    # (server) -> fields of it that a client's test needs
+    deploy: Callable = nothing_deployed    # (server) -> fields of it that a client's test needs
     survey: object = None              # a `Survey`: what the server asks all clients before a test
     adapt: tuple = ()                  # steps on own training data before a test, never kept
     predict: Callable = logits         # (net, client, x) -> (b, C) scores

@@ -49,9 +49,9 @@ def cost(n_clients:int, chosen=100, n_rounds=5, tested=100, memory=math.inf)->di
     last = time.process_time()
     execute.close()
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    changed = state.clients.changed.values()
+    on_disk = sum(not isinstance(c, dict) for c in state.clients.changed.values())
     return dict(n_clients=n_clients, begin=begun - start, round=(trained - begun) / n_rounds,
-                test=last - trained, gigabytes=gigabytes, on_disk=sum(not isinstance(c, dict) for c in changed))
+                test=last - trained, gigabytes=gigabytes, on_disk=on_disk)
 
 def cost_alone(n_clients:int, **settings)->dict:
     "The same in a process of its own, whose memory is nobody else's."

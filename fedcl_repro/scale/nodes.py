@@ -18,7 +18,7 @@ from ..core import atomic_write, write_text
 from ..federation.exchange import ClientSide, from_bytes, to_bytes
 from ..federation.federation import Fed
 from ..federation.loop import Loop
-from ..study.runs import Run, config, dataset, federation_of, find_root, run_from, shards, stages
+from ..study.runs import Run, config, dataset, federation_with, find_root, run_recorded, shards, stages
 
 # %% ../../nbs/scale/nodes.ipynb #270f456e
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ class SharedPlan:
     @classmethod
     def of_text(cls, text:str)->'SharedPlan':
         about = json.loads(text)
-        return cls(run_from(about['run']), tuple(about['shape']), about['n_classes'])
+        return cls(run_recorded(about['run']), tuple(about['shape']), about['n_classes'])
 
 def known_at_server(plan:SharedPlan)->Fed:
     "The federation as the server knows it: no data, and no sizes before clients have told them."
     nobody = [np.zeros(0, int)] * plan.run.n_clients
-    return federation_of(plan.run, stored(np.zeros((0, *plan.shape), np.uint8), np.zeros(0)),
+    return federation_with(plan.run, stored(np.zeros((0, *plan.shape), np.uint8), np.zeros(0)),
                          nobody, nobody, plan.shape, plan.n_classes)
 
 def stored(x:np.ndarray, y:np.ndarray)->tuple: # (n, H, W, C), (n,)
@@ -111,7 +111,7 @@ def known_at_node(plan:SharedPlan, i:int, data:ClientData)->Fed:
     x, y = (np.concatenate(pair) for pair in ((data.x, data.x_test), (data.y, data.y_test)))
     train, test = ([np.zeros(0, int)] * plan.run.n_clients for _ in range(2))
     train[i], test[i] = np.arange(len(data.x)), np.arange(len(data.x), len(x))
-    return federation_of(plan.run, stored(x, y), train, test, plan.shape, plan.n_classes)
+    return federation_with(plan.run, stored(x, y), train, test, plan.shape, plan.n_classes)
 
 # %% ../../nbs/scale/nodes.ipynb #ba1b2cae
 class Node:

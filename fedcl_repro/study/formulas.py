@@ -14,6 +14,7 @@ TAG = re.compile(r'\\tag\*?\{([^}]*)\}')
 UNKNOWN = {
     r'\\arg(?![a-z])': r'\\operatorname{arg}',
     r'\\([bB]igg?)[lr]?\s*(?=\\(?:lVert|rVert|langle|rangle|lfloor|rfloor|lceil|rceil))': '',
+    r'(?<!left)(?<!right)\\[lr]?Vert(?![a-z])': r'\\|', # of the height of the text, like its partner
 }
 
 def plain_mathml(latex:str, display=False)->str: # HTML

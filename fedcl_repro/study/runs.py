@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'Run', 'load_registers', 'methods', 'resolved', 'range_of', 'check',
-           'check_needs', 'check_later', 'own_sources', 'config', 'run_from', 'dataset', 'kept_dataset', 'run_id',
-           'setting', 'label', 'shards', 'on_device', 'stages', 'tested_clients', 'federation', 'federation_of',
+           'check_needs', 'check_later', 'own_sources', 'config', 'run_recorded', 'dataset', 'kept_dataset', 'run_id',
+           'setting', 'label', 'shards', 'on_device', 'stages', 'tested_clients', 'federation', 'federation_with',
            'check_fits', 'images_of', 'check_federation']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
@@ -158,7 +158,7 @@ def config(run:Run)->dict: # plain JSON
     values = {k: v for k, v in values.items() if k not in LATER or v != defaults[k]}
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
-def run_from(said:dict)->Run:
+def run_recorded(said:dict)->Run:
     "The run that a record of plain values describes."
     def setting(v): return tuple(v) if isinstance(v, list) else v
     def spec(v): return Spec.of(v['name'], **{k: setting(x) for k, x in v.items() if k != 'name'})
@@ -229,11 +229,11 @@ def federation(run:Run, data_root=None, device='cpu')->Fed:
     split = shards(run, data_root)
     check_fits(run, data)
     store = images_of(run, split, root, device)
-    fed = federation_of(run, store, split.train, split.test, data.shape, data.n_classes, device)
+    fed = federation_with(run, store, split.train, split.test, data.shape, data.n_classes, device)
     if split.valid: fed.put_validation(split.valid)
     return fed
 
-def federation_of(
+def federation_with(
     run:Run,
     store:tuple, # images and labels, as `to_store` makes them
     train:list,  # of each client: its rows of the store

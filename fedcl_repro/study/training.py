@@ -255,6 +255,8 @@ def train_all(
     executor='auto',
     quiet=False,    # no progress bar
     wait=True,      # for runs that another process trains
+    state_memory=math.inf, # bytes of the clients' fields in memory, for each run
+    cluster=None,   # (runs, store, options, progress) -> outcomes: where runs are trained, if not here
     checkpoint=60., # seconds between checkpoints of a run
     retrain=False,  # also the finished runs that other code trained
     extras=Extras(), # what each run leaves beside its rows
@@ -265,13 +267,14 @@ def train_all(
     todo = lacking(runs, store, data_root, retrain, extras)
     refused = impossible(todo, data_root)
     options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
-    options |= dict(every=checkpoint, again=retrain, extras=extras)
+    options |= dict(every=checkpoint, again=retrain, extras=extras, state_memory=state_memory)
     found = {o.run: o for o in refused}
     left = [r for r in todo if r not in found]
     with signals_noted():
         while left:
             with contextlib.closing(Progress(left, store, data_root, quiet)) as progress:
-                outcomes = train_lacking(left, store, jobs, options, progress)
+                if cluster: outcomes = cluster(left, store, options, progress)
+                else: outcomes = train_lacking(left, store, jobs, options, progress)
             found |= {o.run: o for o in outcomes}
             left = [o.run for o in outcomes if o.word == 'busy']
             if not wait or noted() or time.monotonic() >= deadline: break
