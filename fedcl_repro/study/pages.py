@@ -31,7 +31,7 @@ def papermill_error(notebook:str, out:str, parameters:dict)->str: # empty if all
     warnings.filterwarnings('ignore')
     logging.getLogger('papermill').setLevel(logging.ERROR)
     import papermill
-    from fedcl_repro.study import in_process # registers the engine
+    from fedcl_repro.study.in_process import in_process
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     try:
         papermill.execute_notebook(
@@ -41,7 +41,7 @@ def papermill_error(notebook:str, out:str, parameters:dict)->str: # empty if all
             progress_bar=False,
             log_output=False,
             cwd=os.getcwd(),
-            engine_name=in_process.ENGINE,
+            engine_name=in_process(),
         )
     except papermill.PapermillExecutionError as e:
         return f'{e.ename}: {e.evalue}'

@@ -106,7 +106,7 @@ def more_of_table3(rows:pd.DataFrame, profile:str)->list: # of Verdict
 @experiment(FEDCOSR, 'fedcosr/table3', '100 clients, and other degrees of skew',
             said=table3_claims(), also=more_of_table3)
 def table3(profile):
-    shorter = dict(n_rounds=4, eval_every=3) if profile == 'quick' else {}
+    shorter = dict(n_rounds=2, eval_every=2) if profile == 'quick' else {}
     return runs(compared(), profile, TRAINED3[profile], **shorter)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #32676b21
@@ -194,7 +194,7 @@ def judge_fig7(rows:pd.DataFrame, profile:str)->list: # of Verdict
 @experiment(FEDCOSR, 'fedcosr/fig7', 'Accuracy when every client keeps 5 to 25 % of its data',
             also=judge_fig7, kind='figure')
 def fig7(profile):
-    shorter = dict(n_rounds=6) if profile == 'quick' else {}
+    shorter = dict(n_rounds=3) if profile == 'quick' else {}
     found = []
     for share in kept_in(profile):
         scarcity = Spec.of('all_clients', share=share)

@@ -29,11 +29,11 @@ MOON_SETTING = dict(
     batch_size=64, n_clients=10)
 DEFAULT = .5 # β
 DIGITS = dict(
-    data='digits', n_clients=5, n_rounds=8, local_epochs=4, batch_size=32,
+    data='digits', n_clients=5, n_rounds=6, local_epochs=3, batch_size=32,
     optimiser='sgd(lr=0.05, momentum=0.9, decay=1e-05)', augmentation='crop_flip(pad=1, flip=0.0)')
 FIFTH = dict(data='cifar10', n_rounds=40, local_epochs=5, scarcity='all_clients(share=0.2)')
 FEDSSC_SIZES = dict(
-    quick=dict(base=MOON_SETTING | DIGITS, betas=(.1, .5, 5.), seeds=range(2), mu=1., ks=(5,), target=70.),
+    quick=dict(base=MOON_SETTING | DIGITS, betas=(.1, .5, 5.), seeds=range(1), mu=1., ks=(5,), target=70.),
     lite=dict(base=MOON_SETTING | FIFTH, betas=(.1, .5, 5.), seeds=range(2), mu=5., ks=(2, 10), target=50.),
     paper=dict(base=MOON_SETTING | dict(data='cifar10', n_rounds=100, local_epochs=10),
                betas=(.1, .5, 1., 5.), seeds=range(3), mu=5., ks=(2, 5, 10), target=68.))
