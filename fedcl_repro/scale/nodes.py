@@ -18,7 +18,8 @@ from ..core import atomic_write, write_text
 from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
 from ..federation.federation import Fed
 from ..federation.loop import Loop
-from ..study.runs import Run, config, dataset, federation_with, find_root, run_recorded, shards, stages
+from ..study.runs import Run, config, dataset, federation_with, find_root
+from ..study.runs import run_recorded, shards, stages
 
 # %% ../../nbs/scale/nodes.ipynb #270f456e
 @dataclass(frozen=True)

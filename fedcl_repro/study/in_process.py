@@ -12,7 +12,7 @@ import matplotlib
 
 # %% ../../nbs/study/in_process.ipynb #8213645c
 def execute_cells(notebook):
-    "Execute the code cells of `notebook`, papermill's record of one, in a new shell; the first error ends it."
+    "Execute the code cells of `notebook`, as papermill holds it, in a new shell; the first error ends it."
     import nbformat
     from execnb.shell import CaptureShell
     shell = CaptureShell(mpl_format='png')

@@ -88,7 +88,8 @@ def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the column
         shared = described(first.settings) | dict(run=f'majority of {first.run}', settings=run)
         shared |= dict(method='majority', label=MAJORITY, family='local', owner='personal', split='test')
         rounds = rows.loc[rows.run.isin(part.run), 'round'].unique()
-        found += [of_round(scores, moment, r).assign(**shared) for moment in ('merged', 'trained') for r in rounds]
+        for moment in ('merged', 'trained'):
+            found += [of_round(scores, moment, r).assign(**shared) for r in rounds]
     return pd.concat(found, ignore_index=True)[list(rows)] if found else rows[:0]
 
 def of_round(scores:pd.DataFrame, moment:str, r:int)->pd.DataFrame:

@@ -65,7 +65,8 @@ def facts_line(about:dict)->str: # HTML
 # %% ../../nbs/study/report.ipynb #5f9dc34d
 DATA_OF_PROFILE = dict(
     quick="Handwritten digits stand in for the papers' data, so the numbers show no more than that it runs.",
-    lite="The papers' data were used at reduced size, so the order of methods can be compared, hardly a number.",
+    lite="The papers' data were used at reduced size, so the order of methods can be compared, "
+         "hardly a number.",
     paper="The papers' own settings were used, so the numbers can be compared with the printed ones.",
 )
 

@@ -49,7 +49,10 @@ def summary(
     means = late.groupby('run', sort=False).agg(how)
     return table.drop(columns=list(means)).drop_duplicates('run').merge(means.reset_index(), on='run')
 
-def chosen_rounds(rows:pd.DataFrame, moment='merged')->pd.DataFrame: # run, round, micro of the validation rows
+def chosen_rounds(
+    rows:pd.DataFrame,
+    moment='merged',
+)->pd.DataFrame:      # run, round, micro of the validation rows
     "The first round with the best accuracy on validation rows, of each run; test rows are not looked at."
     table = per_round(rows, moment, 'valid')
     if len(table): return table.loc[table.groupby('run', sort=False).micro.idxmax()]

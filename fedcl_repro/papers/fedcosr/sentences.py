@@ -67,7 +67,7 @@ def most_have_less(says:str, more=False)->Claim:
 SPLITTING = ['FedPer', 'FedRep', 'LG-FedAvg', 'FedProto', 'FedPAC', 'FedGH', 'FedCoSR']
 
 def split_scales()->Claim:
-    "Methods that split models or share representations lose less with 100 clients than the others, on average."
+    "With 100 clients, methods that split models or share representations lose less on average than others."
     others = [label for label in compared_labels() if label not in SPLITTING]
     def margin(tables):
         share = lost(tables)

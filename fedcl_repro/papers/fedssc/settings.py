@@ -97,7 +97,13 @@ def rounds_to(target:float):
 
 def say_beta(beta, profile)->str: return f'β = {beta:g}, {IMAGES_OF[profile]}'
 
-FEDSSC = Paper(('beta',), place=lines, say=say_beta, measures=dict(early=first_half), sizes=('fedssc/table1', 'fedssc/fig1'))
+FEDSSC = Paper(
+    ('beta',),
+    place=lines,
+    say=say_beta,
+    measures=dict(early=first_half),
+    sizes=('fedssc/table1', 'fedssc/fig1'),
+)
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #6896596b
 def in_rounds(v:float)->str:
@@ -240,7 +246,9 @@ def fig2_claims(profile:str)->list: # of Claim
     said += claims('FedSSC Sec. VI', *TERMS, *numbers_of_means(panels(profile)['c: k'][1:]))
     return [replace(c, where=is_default) for c in said]
 
-@experiment(FEDSSC, 'fedssc/fig2', 'Alternative losses and numbers of class means', said=fig2_claims, kind='figure')
+@experiment(
+    FEDSSC, 'fedssc/fig2', 'Alternative losses and numbers of class means',
+    said=fig2_claims, kind='figure')
 def fig2(profile):
     shown = [name for panel in panels(profile).values() for name in panel]
     return fedssc_runs(dict.fromkeys([*shown, 'FedAvg']), profile) # FedAvg is what other negatives fall below

@@ -38,9 +38,9 @@ from ...study.published import published, read_published
 from ...study.runs import Run, methods, setting
 from ...study.result_page import display_all, shown_table, table_view
 from ...study.show import of_matrices, show_dots, show_table
-from ...study.tables import Claim, Paper, above, as_printed, ask, at_most, best, beside_print, between
-from ...study.tables import by_seed, claims, experiment, gains_more, lead, limited, printed_cells
-from ...study.tables import printed_tables, share_possible
+from ...study.tables import Claim, Paper, above, as_printed, ask, at_most, best, beside_print
+from ...study.tables import between, by_seed, claims, experiment, gains_more, lead, limited
+from ...study.tables import printed_cells, printed_tables, share_possible
 from ...study.training import in_short
 from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round, verdict_counts
 
@@ -291,7 +291,8 @@ def table1(profile)->list: # of Run
         scenarios = dict(quick=(1, 2), paper=(1, 2, 3, 4))[profile]
         return mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], profile, scenarios)
     night = mapl_runs([*HETEROGENEOUS, TWO_VIEWS], 'night')
-    return night + mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=['fashion_mnist', 'mnist', 'svhn'])
+    others = ['fashion_mnist', 'mnist', 'svhn']
+    return night + mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=others)
 
 mapl_experiment('table1', 'Different architectures, four scenarios', table1, MAPL_TABLE1, cells_of_table(1))
 mapl_experiment(
@@ -348,7 +349,8 @@ mapl_experiment('table5', 'Fewer clients', table5, table5_claims, table5_cells, 
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #dc784aaa
 MAPL_TABLE9 = claims(
-    'MAPL B', best('MAPL+', HOMOGENEOUS), above('MAPL', 'Local', 'with one architecture, MAPL is above Local'))
+    'MAPL B', best('MAPL+', HOMOGENEOUS),
+    above('MAPL', 'Local', 'with one architecture, MAPL is above Local'))
 one_network = matrix_of(HOMOGENEOUS, ALL_SCENARIOS, ALL_DATA | dict(lite=['cifar10']), one_architecture=True)
 
 mapl_experiment('table9', 'One architecture, four scenarios', one_network, MAPL_TABLE9, cells_of_table(9))
@@ -679,7 +681,8 @@ def mapl_sentences(verdicts)->pd.DataFrame: # place, sentence, asked, verdict
 
 def mapl_asked(profile='paper')->list: # of Verdict
     "All claims of all tables and figures: what there is to ask, of no rows."
-    rows = pd.DataFrame(columns=['run', 'label', 'metric', 'moment', 'split', 'n', 'settings', 'method', 'client'])
+    columns = ['run', 'label', 'metric', 'moment', 'split', 'n', 'settings', 'method', 'client']
+    rows = pd.DataFrame(columns=columns)
     own = [e.about for n, e in EXPERIMENTS.items() if n.startswith('mapl/') and n != 'mapl/claims']
     said = [v for about in own for v in about['judge'](rows, profile)]
     said += [v for about in own if about['judge_maps'] for v in about['judge_maps'](rows, rows, profile)]
