@@ -53,6 +53,7 @@ class ClientData:
         np.savez(Path(folder)/'train.npz', x=self.x, y=self.y)
         np.savez(Path(folder)/'test.npz', x=self.x_test, y=self.y_test)
 
+# %% ../../nbs/scale/nodes.ipynb #21761c71
 def call_by_name(where:str):
     "What `module:function` returns."
     module, _, function = where.partition(':')
@@ -95,6 +96,7 @@ class SharedPlan:
         about = json.loads(text)
         return cls(run_recorded(about['run']), tuple(about['shape']), about['n_classes'])
 
+# %% ../../nbs/scale/nodes.ipynb #42391b2e
 def known_at_server(plan:SharedPlan)->Fed:
     "The federation as the server knows it: no data, and no sizes before clients have told them."
     nobody = [np.zeros(0, int)] * plan.run.n_clients

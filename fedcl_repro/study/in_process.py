@@ -26,6 +26,7 @@ def execute_cells(notebook):
             if shell.exc: break
     shell.close()
 
+# %% ../../nbs/study/in_process.ipynb #b3e24d5b
 def joined(outputs:list)->list: # of dicts
     "Outputs of a shell with their lists of lines as text, as the notebook format has them in memory."
     for o in outputs:

@@ -226,6 +226,7 @@ math { font-family: "STIX Two Math", "Latin Modern Math", "Cambria Math", math; 
 .note { font-size: .85rem; opacity: .75; }
 '''
 
+# %% ../../nbs/study/report.ipynb #eaf0fe34
 STYLE = '''
 :root { color-scheme: light dark; --ink: #000000; --soft: #5a5c63; --line: #eeebee; --ground: #ffffff;
         --raised: #f8f9fb; --accent: #0a4bff; --good: #d8eedb; --bad: #fbe0c8; --odd: #fff3c4; }

@@ -436,6 +436,7 @@ def map_numbers(
     table = pd.DataFrame(found)
     return table.sort_values(['what', 'round'], kind='stable') if found else table
 
+# %% ../../nbs/study/show.ipynb #9bf83131
 def draw_maps(
     paper:Paper, maps:pd.DataFrame, rows:pd.DataFrame, profile:str, kinds:int,
 )->pd.DataFrame: # a row a map
@@ -457,6 +458,7 @@ def with_spread(value:pd.DataFrame, spread:pd.DataFrame)->pd.DataFrame: # of tex
     def said(v, s): return '' if pd.isna(v) else f'{v:.2f}' + ('' if pd.isna(s) else f' ± {s:.2f}')
     return value.combine(spread, lambda a, b: pd.Series(map(said, a, b), a.index))
 
+# %% ../../nbs/study/show.ipynb #886a15c0
 def show_shaped(
     parts:dict,   # heading -> cells: label, the block, the column, value, std
     blocks:list,  # in the order of the paper: scenarios

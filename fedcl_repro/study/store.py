@@ -117,6 +117,7 @@ def load_checkpoint(store:Store, id:str, set_aside=False): # dict, or None
         if set_aside: store.set_aside(path, f'is no checkpoint of this run ({e or type(e).__name__})')
         return None
 
+# %% ../../nbs/study/store.ipynb #dfe89025
 def read_checkpoint(path:Path, id:str, **options)->dict:
     "What a checkpoint holds; an error if it does not fit."
     # on the CPU, for its own device may be missing here

@@ -30,6 +30,7 @@ def per_round(rows:pd.DataFrame, moment='merged', split='test')->pd.DataFrame:
     table['balanced'] = balanced.reindex(table.index)
     return about.merge((100 * table).reset_index(), on='run')
 
+# %% ../../nbs/study/verdicts.ipynb #1c1c46f5
 def summary(
     rows:pd.DataFrame,
     moment='merged',

@@ -76,6 +76,7 @@ def arrow_claims(of='accuracy')->list: # of Claim, one for each column
     arrows = printed_arrows(of)
     return [arrows_of(column, arrows.loc[column].dropna(), of) for column in arrows.index]
 
+# %% ../../../nbs/papers/fedcosr/numbers.ipynb #9cbba956
 def arrows_of(name:str, printed_sides:pd.Series, of:str)->Claim:
     "The claim of one column."
     labels = tuple(printed_sides.index)

@@ -170,6 +170,7 @@ def fig7_claims()->list: # of Claim; their margins are functions of the tables o
     falls = Claim('small local data cost FedCoSR accuracy', ('FedCoSR',), substantial)
     return claims('FedCoSR V-B4', always, least, falls, gain_over_local())
 
+# %% ../../../nbs/papers/fedcosr/robustness.ipynb #70ce622f
 def gain_over_local()->Claim:
     "Every method that shares something is above Local, at every share kept."
     sharing = [label for label in titles(POOR) if label != 'Local']
@@ -219,6 +220,7 @@ def told_of(total:float, charged:float)->str:
     off = f"{abs(charged/total - 1):.1%} too {'high' if charged > total else 'low'}"
     return f'{total:,.0f} counted, the charge is {off}'
 
+# %% ../../../nbs/papers/fedcosr/robustness.ipynb #103b1cf1
 def judge_communication(rows, profile)->list: # of Verdict
     """Whether most methods send what FedAvg sends, whether the methods that the text names send
     what it charges them, and whether FedProto sends least."""

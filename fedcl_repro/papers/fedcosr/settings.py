@@ -148,6 +148,7 @@ def rise(rows:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
     both = late(rows).merge(span(rows, .2, .4), on=OF_A_RUN)
     return both.assign(value=both.value_x - both.value_y)[[*OF_A_RUN, 'value']]
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #4d68b8a4
 def unrest(table:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
     "Spread of the changes of `micro` between recorded rounds, over the second half of a run."
     table = place(table).sort_values('round')
@@ -188,6 +189,7 @@ def table2_claims()->list: # of Claim
     said = claims('FedCoSR V-B1', *first, where=in_table2)
     return said + claims('FedCoSR V-B3', fair, of='spread')
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #d570909c
 def often(says:str, inside)->Claim:
     "Something is so in at least half of the columns. `inside`: table seed x label -> a bool a seed."
     def share(tables): return pd.concat([inside(t) for t in tables.values()], axis=1).mean(axis=1)
@@ -253,6 +255,7 @@ def in_fedcrl_alone(artifact:str)->pd.DataFrame:
     both = earlier.merge(later, on=['label', 'column'], suffixes=('', '_later'))
     return both[both.value != both.value_later][['label', 'column', 'value', 'contradicts']]
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #e81f758c
 def every_cell(artifact:str, rows:pd.DataFrame, profile:str, source:str)->list: # of Verdict
     "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
     spreads = printed(artifact, metric='client_std')
@@ -395,6 +398,7 @@ def goes_on_rising()->Claim:
     def margin(table): return table.FedCoSR
     return Claim('FedCoSR rises after the beginning (last fifth over second fifth)', ('FedCoSR',), margin)
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #42683c22
 def others_decline()->Claim:
     "Each of the other curves is lower in the last fifth of the rounds than in the second."
     others = [label for label in titles(WELL_PERFORMING) if label != 'FedCoSR']
@@ -450,6 +454,7 @@ def squares(rows:pd.DataFrame, moment='merged')->dict: # column -> table of mean
     means = {column: t[labels].mean() for (column,), t in tables.items() if set(labels) <= set(t)}
     return {column: SQUARE.map(mean.get) for column, mean in means.items()}
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #06737af5
 def draw_square(rows:pd.DataFrame, profile:str):
     "With and without LA and CRL: above the accuracy, below what a part adds to the corner it is missing in."
     import matplotlib.pyplot as plt

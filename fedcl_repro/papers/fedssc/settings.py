@@ -123,6 +123,7 @@ def round_word(ours, printed:float, profile:str)->str:
         same = abs(mean - printed) <= allowed
     return 'within' if same else 'above' if mean > printed else 'below'
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #8d9cd9ae
 def round_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame: # name, published, ours, seeds, verdict
     "Rounds to the target, published and ours; infinite where it was not reached."
     printed = published('fedssc', 'table1', metric='rounds_to_target')
@@ -158,6 +159,7 @@ def table1_claims(profile:str)->list: # of Claim
     said = claims('FedSSC Sec. VI', *accurate) + claims('FedSSC Table I', *soon)
     return [replace(c, where=is_default) for c in said]
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #d9856be3
 def judge_rounds(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "The numbers of rounds that survive."
     out = []
@@ -187,6 +189,7 @@ def gaps(tables:dict, other:str)->tuple: # at the smallest and the largest β, a
     low, high = (tables[key].FedSSC - tables[key][other] for key in (min(tables), max(tables)))
     return low, high
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #5515483e
 def shrinking(betas:list, other='FedAvg')->Claim:
     "The gap to another method is smaller at the largest β."
     def margin(tables):
@@ -229,6 +232,7 @@ TERMS = [
 LEVEL = at_most(2, lambda table: table[PLAIN] - table.MOON, ALONE,
                 'without the MOON term FedSSC is at the level of MOON')
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #695e86e0
 def numbers_of_means(ks:list)->list: # of Claim
     "The sentences about k, of which MOON is the value 0; they are asked where all values were trained."
     def spread(table): return table[ks].max(axis=1) - table[ks].min(axis=1)

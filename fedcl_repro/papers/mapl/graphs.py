@@ -124,6 +124,7 @@ def draw_window(rows:pd.DataFrame, n=10):
     plt.show()
     return t[['round', 'ratio', 'across']].set_index('round')
 
+# %% ../../../nbs/papers/mapl/graphs.ipynb #5bd3c4f0
 OPEN_AT_FIRST = limited(
     WITH, 'at the beginning classifiers are unreliable (one step leaves more than a tenth across)',
     '{:.1f} % across after the first compared round', low=10)

@@ -529,6 +529,7 @@ def formula_gaps(rows:pd.DataFrame, profile:str)->dict: # name -> one number a r
         gaps[c.label].append(c.numbers / told - 1)
     return gaps
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #9019cbfd
 def judge_formulas(rows, profile)->list: # of Verdict
     "Whether bytes are what the formula says, within two percent (statistics of batch norm travel too)."
     out = []
@@ -600,6 +601,7 @@ ROUGHLY_2 = between(2, 2, lambda t: lead(t, 'MAPL', HETEROGENEOUS), HETEROGENEOU
                     'with ten clients MAPL leads by roughly 2 points')
 def anywhere(*setting)->bool: return True
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #b649506f
 ASKED_OF_PRINT = [ # table, further columns, claim, (values of the keys) -> whether it is about them
     ('table1', {}, AHEAD, on_hard),
     ('table1', {}, LEADS, anywhere),
@@ -657,6 +659,7 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
          f'{twice["value"]} accuracies and {twice["std"]} spreads do not', 'Tables 1 to 6'),
         ('MAPL sends much less than DFedAvgM', share < .5, f'{100*share:.2f} % of it', 'Table 7')]
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #a0fda089
 def mapl_alone(rows, profile)->list: # of Verdict
     "What can be computed from the paper alone."
     words = {True: 'holds', False: 'contradicts itself'}
