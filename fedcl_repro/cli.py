@@ -235,6 +235,7 @@ def experiment_options(p):
     add('--device', default='cpu', help='cpu or cuda')
     add('--data-root', default='', help=DATA_HELP)
 
+# %% ../nbs/cli.ipynb #7269a2ee
 def training_options(p):
     "Options of the verbs that train."
     experiment_options(p)
@@ -499,6 +500,7 @@ def plan_verb(options)->int:
     print(total_line(plans, options.device))
     return 0
 
+# %% ../nbs/cli.ipynb #e8f277b4
 def plans_asked_for(options)->list: # of Plan
     "The plans of a command; an experiment's own, or those of a list, one entry after the other."
     parts, here = planned_parts(options), here_of(options)
@@ -673,6 +675,7 @@ def report_verb(options)->int:
         print(f'written: {path}')
     return 0
 
+# %% ../nbs/cli.ipynb #9d249ea6
 def docs_options(p):
     "Options of `fedcl docs`."
     p.add_argument('--out', default='site', help='folder of the site')

@@ -73,30 +73,32 @@ def findings()->str: # Markdown
 STATUS = """# What came out
 > Every table and figure of the papers, the largest size that was run, and what its verdicts come to
 
-`fedcl report` writes this page from committed rows. `holds`, `undecided` and `fails` count claims of the text.
-The other words count printed numbers. A claim about runs is a paired difference with an
+`fedcl report` writes this page from committed rows. `holds`, `undecided` and `fails` count claims of the
+text. The other words count printed numbers. A claim about runs is a paired difference with an
 [interval](../study/intervals.ipynb) over clients and seeds; it is decided only if the interval lies on one
 side. With one seed, a spread of one point between seeds is assumed.
 
 {table}
 
-`lite` is the paper's data at reduced size, far from converged. A GPU's time is best spent on the tables at the
-top of each paper: `fedcl run PAPER/ARTIFACT --profile paper --device cuda --minutes 9` goes on where it stopped.
+`lite` is the paper's data at reduced size, far from converged. A GPU's time is best spent on the tables at
+the top of each paper: `fedcl run PAPER/ARTIFACT --profile paper --device cuda --minutes 9` goes on where it
+stopped.
 """
 SPEED = """# Speed
 > How long a round takes, beside a plain simulator and the peak of the machine
 
 `fedcl report` writes this page from [committed measurements](results/bench-cpu.json). They were made with
-`fedcl bench --share 0.25` on two cores of a server CPU: FedCoSR's CNN, 20 clients, Dirichlet 0.1, batches of 16,
-images of CIFAR-10's shape, a quarter of them. The reference is a plain simulator that re-reads client files, feeds a
-`DataLoader` item by item and makes a third pass for a loss; `same work` leaves that pass out.
+`fedcl bench --share 0.25` on two cores of a server CPU: FedCoSR's CNN, 20 clients, Dirichlet 0.1, batches of
+16, images of CIFAR-10's shape, a quarter of them. The reference is a plain simulator that re-reads client
+files, feeds a `DataLoader` item by item and makes a third pass for a loss; `same work` leaves that pass out.
 
 {table}
 
 Convolutions run at this machine's float32 peak, so little is left to gain here. Four
 [executors](../federation/executors.ipynb) run one [local step](../federation/local_step.ipynb): the loop,
-clients stacked, captured steps, and seeds that advance together. All equal the loop in float64. The last three
-are meant for a GPU, where `auto` measures which is fastest. How the benchmark works is said [beside it](bench.ipynb).
+clients stacked, captured steps, and seeds that advance together. All equal the loop in float64. The last
+three are meant for a GPU, where `auto` measures which is fastest. How the benchmark works is said
+[beside it](bench.ipynb).
 """
 
 # %% ../nbs/status.ipynb #7e97f8ea

@@ -1,4 +1,5 @@
-"""A lesson teaches: an equation, a fault that its check catches, an exercise with a solution, and where to go next."""
+"""A lesson teaches: an equation, a fault that its check catches, an exercise with a solution,
+and where to go next."""
 import json
 import re
 from pathlib import Path
@@ -44,7 +45,8 @@ def lacks(found):
     if not re.search(r'^\| .*\| here \|', text, re.M):
         missing.append('a table of symbols, with a column `here`')
     first = next((source for kind, source, _ in found if kind == 'markdown'), '')
-    if not re.match(r'# \S.*\n> \S.{30,}', first): missing.append('a title and a sentence that says what it is')
+    if not re.match(r'# \S.*\n> \S.{30,}', first):
+        missing.append('a title and a sentence that says what it is')
     fault, exercise = (below(found, heading) for heading in SECTIONS)
     caught = [s for kind, s, _ in fault if kind == 'code' and re.search(r'expect_fail|test_fail|raises', s)]
     if not caught: missing.append('`## What would break it`, with a planted fault that a check catches')

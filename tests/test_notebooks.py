@@ -82,5 +82,6 @@ def test_a_page_runs_in_a_kernel_of_its_own(tmp_path):
     import papermill
     out = tmp_path/'fig4.ipynb'
     options = dict(progress_bar=False, log_output=False, cwd=str(ROOT))
-    papermill.execute_notebook(str(ROOT/'nbs/papers/fedcosr/fig4.ipynb'), str(out), dict(train=False), **options)
+    page = ROOT/'nbs/papers/fedcosr/fig4.ipynb'
+    papermill.execute_notebook(str(page), str(out), dict(train=False), **options)
     assert any(c.get('outputs') for c in json.loads(out.read_text(encoding='utf-8'))['cells'])

@@ -1,5 +1,5 @@
-"""The wheel, installed into a bare environment and used in an empty folder: the pages, the facade, own method,
-data, model and package. Nothing is downloaded: requirements are borrowed from the
+"""The wheel, installed into a bare environment and used in an empty folder: the pages, the facade,
+own method, data, model and package. Nothing is downloaded: requirements are borrowed from the
 environment that runs the tests."""
 import json
 import os
@@ -97,7 +97,8 @@ def copy_of_tree(to):
     for name in ('setup.py', 'settings.ini', 'pyproject.toml', 'MANIFEST.in', 'README.md', 'LICENSE'):
         shutil.copy(ROOT/name, to)
     for name in ('fedcl_repro', 'nbs'):
-        shutil.copytree(ROOT/name, to/name, ignore=shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints'))
+        left_out = shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints')
+        shutil.copytree(ROOT/name, to/name, ignore=left_out)
     return to
 
 
@@ -135,8 +136,9 @@ def call(bare, *words):
 def test_wheel_holds_pages_results_and_figures(bare):
     names = zipfile.ZipFile(bare.wheel).namelist()
     assert bare.wheel.stat().st_size < 8e6
-    for path in ('papers/fedcosr/table2.ipynb', 'papers/fedcosr/results/table2-lite.csv', 'media/mapl-fig4.svg',
-                 'papers/backlog.toml', 'study/runs.ipynb', 'scale/results/bench-cpu.json'):
+    for path in ('papers/fedcosr/table2.ipynb', 'papers/fedcosr/results/table2-lite.csv',
+                 'media/mapl-fig4.svg', 'papers/backlog.toml', 'study/runs.ipynb',
+                 'scale/results/bench-cpu.json'):
         assert f'fedcl_repro/nbs/{path}' in names
     assert not [n for n in names if '__pycache__' in n or '.ipynb_checkpoints' in n]
 

@@ -44,6 +44,7 @@ FIRST = { # folder -> its first pages in this order
     '': 'cli status core',
 }
 
+# %% ../../nbs/book/contents.ipynb #c123e709
 def natural(name:str)->tuple:
     "A key that puts table2 before table10, tables before figures, and settings last."
     word, digits = re.fullmatch(r'(.*?)(\d*)', name).groups()

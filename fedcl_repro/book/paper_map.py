@@ -43,6 +43,7 @@ ELSEWHERE = { # 'paper/artifact' -> page, or page#name of what it says in code
     'mapl/algorithm5': 'parts/graph#learn_row', 'mapl/algorithm6': 'methods/mapl#pml_loss',
 }
 
+# %% ../../nbs/book/paper_map.ipynb #fd25390b
 def place_of_artifact(paper:str, artifact:str)->str: # 'page', 'page#name', or '': nothing to show
     "Where a table, figure or algorithm of a paper is in the book."
     name = f'{paper}/{artifact}'

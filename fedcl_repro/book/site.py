@@ -93,6 +93,7 @@ def place_in_site(path:Path)->str: # relative to the folder of the site's source
     if name in DOCUMENTS: return 'index.ipynb' if DOCUMENTS[name] == 'index' else f'{DOCUMENTS[name]}.md'
     return str(path.relative_to(root / 'nbs')) if path.is_relative_to(root / 'nbs') else f'files/{name}'
 
+# %% ../../nbs/book/site.ipynb #01cd8fee
 def relinked(
     text:str,     # Markdown
     home:Path,    # the file in the repository that it comes from
@@ -150,6 +151,7 @@ def write_library(folder:Path)->list: # of names of pages
     (folder / 'library' / 'index.rst').write_text(text, encoding='utf-8')
     return ['library/index']
 
+# %% ../../nbs/book/site.ipynb #3f153285
 def write_documents(folder:Path)->list: # of names of pages
     "Write the Markdown files of the repository that belong to the book."
     written = []
@@ -211,6 +213,7 @@ SETTINGS = dict(
     toc_object_entries=False,
 )
 
+# %% ../../nbs/book/site.ipynb #5db850ec
 def setup(app):
     "What makes this module an extension of Sphinx."
     app.add_html_math_renderer('mathml', (inline_formula, None), (shown_formula, None))
@@ -311,6 +314,7 @@ def copy_font(folder:Path):
     font = files('ziamath') / 'fonts' / 'STIXTwoMath-Regular.ttf'
     (folder / 'STIXTwoMath-Regular.ttf').write_bytes(font.read_bytes())
 
+# %% ../../nbs/book/site.ipynb #f24b4425
 def build_site(out)->tuple: # (path of its first page, warnings as text)
     "Build the site into a folder."
     try: from sphinx.application import Sphinx

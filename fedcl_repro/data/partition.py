@@ -577,7 +577,7 @@ def last_clients(shards, y, rng, *, clients:COUNT=5, share:Range('(0, 1]')=.1)->
 # %% ../../nbs/data/partition.ipynb #f6c4e47b
 @SCARCITIES.add('held_out', title='tested on held-out training images')
 def held_out(shards, y, rng, *, share=1., aside=.2)->Shards:
-    "Every client keeps a share of its training images, and is tested on a part of them that it does not train."
+    "Every client keeps a share of its training images, and is tested on a part that it does not train."
     kept = [subsample(r, y, share, rng) for r in shards.train]
     train, tested = zip(*[set_aside(r, aside, rng) for r in kept])
     return replace(shards, train=list(train), test=list(tested))

@@ -44,6 +44,7 @@ def clients_at(execute, stages:tuple, state:State, moment:str, who=None)->tuple:
         replies = Replies(fed, method, server)
     return method, tested(execute, method, clients, replies, method.deploy(server), state.round)
 
+# %% ../../nbs/federation/evaluation.ipynb #a5ff892e
 def tested(execute, method, clients:dict, replies, deployed:dict, r:int)->dict:
     "Clients as they are tested: after the replies, if any, with what the server deploys, adapted."
     if replies: clients, _ = take_replies(execute, method, clients, replies, r)

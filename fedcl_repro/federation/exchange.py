@@ -211,6 +211,7 @@ class ServerSide:
             except BadMessage as e: self.refused.append((self.round, i, str(e)))
         return messages
 
+# %% ../../nbs/federation/exchange.ipynb #72402ec3
 def heard_by(fed:Fed, method, roster:Roster, i:int)->dict:
     "What client i hears of a round: where messages are sealed, who else takes part."
     seals = any(hasattr(wire, 'seal') for wire in wires_of(fed, method))

@@ -158,6 +158,7 @@ def check_store(store, n_classes:int):
         raise ValueError(f'labels go from {least} to {most}, expected 0 to {n_classes - 1}')
     check_images(x)
 
+# %% ../../nbs/federation/federation.ipynb #ff627e65
 def check_images(x:Tensor):
     "Refuse images that are neither bytes nor floats in [-1, 1]. Feature vectors (n, d) may be any floats."
     if x.ndim not in (2, 4): raise ValueError(f'images are (n, H, W, C), got {list(x.shape)}')
@@ -193,6 +194,7 @@ def checked_rows(rows, n:int, part:str)->list: # of arrays of row numbers
         found.append(r.astype(np.int64))
     return found
 
+# %% ../../nbs/federation/federation.ipynb #934fd23c
 def check_clients(train, test, arch, archs:dict):
     "Refuse a federation without clients or networks, or lists of different lengths."
     if not len(train): raise ValueError('a federation needs at least one client, got none')

@@ -66,6 +66,7 @@ class Deferred:
     stored: bool = False # the receiver has it from an earlier round
     axes: int = 2  # leading axes that a row is asked for by
 
+# %% ../../nbs/federation/messages.ipynb #f303cfba
 def rows_in_turn(table:Deferred, room=2**24):
     "Yield all rows of a table, at most `room` bytes at a time (at least one row): (m, ...)."
     n_rows = math.prod(table.shape[:table.axes])

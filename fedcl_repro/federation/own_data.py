@@ -191,6 +191,7 @@ def own_dataset(
     print_of = own_fingerprint(x, y, n_train, n_classes, columns)
     return Dataset(name, x, y, n_train, n_classes, fidelity, print_of, columns)
 
+# %% ../../nbs/federation/own_data.ipynb #650c5f07
 def joined_inputs(parts:list)->np.ndarray:
     "Images of several parts; bytes become floats where another part has floats."
     if len({a.dtype for a in parts}) == 1: return np.concatenate(parts)

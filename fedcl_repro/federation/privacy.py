@@ -102,7 +102,7 @@ class secure_aggregation:
         return 2.**math.floor(math.log2(room * .999))
 
     def seal(self, message:dict, i:int, roster:Roster, secret:int=None)->dict:
-        "What client i sends instead of its message. `secret`: from which other processes make those of pairs."
+        "What client i sends instead of its message; other processes make the secrets of pairs from `secret`."
         own = float(roster.n[roster.who.index(i)])
         secret = self.secret if secret is None else secret
         places = self.places(roster.n)

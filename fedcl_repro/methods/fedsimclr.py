@@ -28,6 +28,7 @@ def search_where_twins(execute, client)->dict:
         views.shape[:2])
     return search_partners(execute, client, embed=embed)
 
+# %% ../../nbs/methods/fedsimclr.ipynb #bc6311b7
 @METHODS.add(
     'fedsimclr', title='FedSimCLR', variant=simclr_title,
     family='self_supervised', owner='shared',

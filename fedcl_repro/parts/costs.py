@@ -88,6 +88,7 @@ def check_case(method:str, kind:str):
         if got in known: continue
         raise ValueError(f"costs are known of the {what} {', '.join(known)}, got {got!r}")
 
+# %% ../../nbs/parts/costs.ipynb #7acc76ea
 @cache
 def cost_paper(method:str, kind='resnet18')->dict:
     "Costs of a client by Table 3: bits a round, in phase 2 and in all, scalars of representations, bytes."

@@ -128,8 +128,8 @@ def as_parts(made, names=('body', 'head'))->nn.ModuleDict:
     wrong = [p for p in names if not isinstance(found.get(p), nn.Module)]
     if wrong or isinstance(made, (tuple, list)) and len(made) != len(names):
         raise ValueError(f"a network has the parts {', '.join(names)}: return them as a tuple, or a "
-                         "module that has "
-                         f"them as attributes; got {type(made).__name__} without {', '.join(wrong) or 'just these'}")
+                         f"module that has them as attributes; got {type(made).__name__} "
+                         f"without {', '.join(wrong) or 'just these'}")
     parts = nn.ModuleDict(found)
     refuse_global_draws(parts)
     return parts
@@ -181,6 +181,6 @@ def check_reads(spec, shape:tuple):
                          f'{fitting}')
 
 def default_model(shape:tuple)->str:
-    "The model for data of which nothing else is known: `cnn` for square images of 16x16 at least, else `mlp`."
+    "The model for data of which nothing else is known: `cnn` for square images from 16x16 on, else `mlp`."
     square = len(shape) == 3 and shape[1] == shape[2]
     return 'cnn' if square and shape[1] >= 16 else 'mlp'

@@ -44,6 +44,7 @@ def make_client_app(plan:str):
     for register in (app.train(), app.evaluate(), app.query('hello'), app.query('survey')): register(handle)
     return app
 
+# %% ../../nbs/scale/flower.ipynb #515073ce
 def own_place(context)->tuple: # (client, where its data are)
     "Who this node is, and where its data lie."
     node = context.node_config
@@ -121,6 +122,7 @@ def make_server_app(plan:str):
         serve_run(grid, plan, settings['out'], settings['wait'], settings['timeout'])
     return app
 
+# %% ../../nbs/scale/flower.ipynb #f3d1c9b2
 def serve_run(grid, plan:str, out:str, wait=60., timeout=600.):
     "All rounds of a run: rows and servers are written to the folder `out`."
     from fedcl_repro.federation.exchange import ServerSide, score_clients
@@ -198,6 +200,7 @@ wait = 60.0
 timeout = 600.0
 '''
 
+# %% ../../nbs/scale/flower.ipynb #40ffc677
 APP = '''from fedcl_repro.scale.flower import make_{side}_app
 
 from .plan import PLAN

@@ -33,6 +33,7 @@ def many(n_clients:int, chosen:int, per_client=4)->Fed:
     settings = dict(n_classes=10, batch_size=4, participation=chosen / n_clients)
     return Fed((images, labels), rows, rows, {'cnn': net}, **settings)
 
+# %% ../../nbs/scale/many_clients.ipynb #4377c528
 def cost(n_clients:int, chosen=100, n_rounds=5, tested=100, memory=math.inf)->dict:
     "CPU seconds of beginning, of a round and of a test, and the largest memory of this process, in GB."
     from fedcl_repro.study.runs import load_registers

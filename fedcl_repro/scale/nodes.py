@@ -18,7 +18,8 @@ from ..core import atomic_write, write_text
 from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
 from ..federation.federation import Fed
 from ..federation.loop import Loop
-from ..study.runs import Run, config, dataset, federation_with, find_root, run_recorded, shards, stages
+from ..study.runs import Run, config, dataset, federation_with, find_root
+from ..study.runs import run_recorded, shards, stages
 
 # %% ../../nbs/scale/nodes.ipynb #270f456e
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class ClientData:
         np.savez(Path(folder)/'train.npz', x=self.x, y=self.y)
         np.savez(Path(folder)/'test.npz', x=self.x_test, y=self.y_test)
 
+# %% ../../nbs/scale/nodes.ipynb #21761c71
 def call_by_name(where:str):
     "What `module:function` returns."
     module, _, function = where.partition(':')
@@ -94,6 +96,7 @@ class SharedPlan:
         about = json.loads(text)
         return cls(run_recorded(about['run']), tuple(about['shape']), about['n_classes'])
 
+# %% ../../nbs/scale/nodes.ipynb #42391b2e
 def known_at_server(plan:SharedPlan)->Fed:
     "The federation as the server knows it: no data, and no sizes before clients have told them."
     nobody = [np.zeros(0, int)] * plan.run.n_clients

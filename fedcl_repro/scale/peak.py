@@ -51,7 +51,8 @@ def compiled(lanes:int): # the function, or None where no compiler is
         source.write_text(FMA_LOOP)
         defined = f'-DLANES={lanes}', f'-DACCUMULATORS={ACCUMULATORS}'
         how = '-O3', '-march=native', '-ffp-contract=fast', '-shared', '-fPIC'
-        done = subprocess.run([compiler, *how, *defined, str(source), '-o', str(library)], capture_output=True)
+        command = [compiler, *how, *defined, str(source), '-o', str(library)]
+        done = subprocess.run(command, capture_output=True)
         if done.returncode: return None
         loop = ctypes.CDLL(str(library)).fma_loop
     loop.argtypes, loop.restype = (ctypes.c_long, ctypes.c_float, ctypes.c_float), ctypes.c_float

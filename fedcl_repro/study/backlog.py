@@ -111,6 +111,7 @@ def waiting_runs(parts:list, here:Here)->list: # a list of runs for each part
         seen |= set(runs)
     return found
 
+# %% ../../nbs/study/backlog.ipynb #76415cfd
 def work_down(
     parts:list,      # of Part
     here:Here,

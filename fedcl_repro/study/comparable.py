@@ -94,7 +94,11 @@ def differing(name:str, own, theirs)->list: # of 'what own, paper theirs'
     return [f'{k} {v}, paper {inner[k]}' for k, v in own.settings if v != inner[k]]
 
 # %% ../../nbs/study/comparable.ipynb #87e41323
-def not_comparable(rows:pd.DataFrame, names:tuple, moment='merged')->pd.Series: # run id -> text, empty if it is
+def not_comparable(
+    rows:pd.DataFrame,
+    names:tuple,      # of experiments
+    moment='merged',
+)->pd.Series:         # run id -> text, empty if it is
     "Why a run's accuracy says nothing about the numbers published for these experiments."
     runs = rows.drop_duplicates('run').set_index('run').settings
     found = {}

@@ -177,6 +177,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     write_text(path.with_suffix('.json'), json.dumps(records, indent=1))
     return path
 
+# %% ../../nbs/study/experiments.ipynb #3b30175d
 def kept_records(path:Path, records:list)->list: # of dicts
     "What is committed about runs that are not among these records; a store need not have all of them."
     if not path.with_suffix('.json').exists(): return []

@@ -12,7 +12,7 @@ import matplotlib
 
 # %% ../../nbs/study/in_process.ipynb #8213645c
 def execute_cells(notebook):
-    "Execute the code cells of `notebook`, papermill's record of one, in a new shell; the first error ends it."
+    "Execute the code cells of `notebook`, as papermill holds it, in a new shell; the first error ends it."
     import nbformat
     from execnb.shell import CaptureShell
     shell = CaptureShell(mpl_format='png')
@@ -26,6 +26,7 @@ def execute_cells(notebook):
             if shell.exc: break
     shell.close()
 
+# %% ../../nbs/study/in_process.ipynb #b3e24d5b
 def joined(outputs:list)->list: # of dicts
     "Outputs of a shell with their lists of lines as text, as the notebook format has them in memory."
     for o in outputs:

@@ -90,6 +90,7 @@ def finite_margin(margin)->np.ndarray:
     "Margins as numbers; 'never' is far away, and two that never come are level."
     return np.nan_to_num(np.asarray(margin, dtype=float), nan=0., posinf=FAR, neginf=-FAR)
 
+# %% ../../nbs/study/intervals.ipynb #6de32403
 def interval(
     margin,           # (seeds,) the margin of each seed
     drawn,            # (draws,) the mean margin over the seeds, with other clients

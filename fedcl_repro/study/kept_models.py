@@ -68,6 +68,7 @@ def load_model(
         raise ValueError(f'run {id} has clients 0 to {max(clients)}, got {client}')
     return module_of(run, kept, clients[client], client)
 
+# %% ../../nbs/study/kept_models.ipynb #55a1453a
 def read_models(store:Store, id:str)->dict:
     "The kept models of a run."
     path = store.models(id)
@@ -121,6 +122,7 @@ def network_input(
     first = next((p for p in like.parameters() if p.is_floating_point()), None) if like is not None else None
     return pixels(x, torch.float32 if first is None else first.dtype)
 
+# %% ../../nbs/study/kept_models.ipynb #5f559080
 def adapt(
     model:nn.Module,
     x, y,          # a few samples

@@ -56,6 +56,7 @@ def computed_scores(run:Run, data_root=None)->pd.DataFrame:
     split, y = shards(run, data_root), dataset(run.data, str(find_root(data_root))).y
     return majority_scores(y, split.train, split.test)
 
+# %% ../../nbs/study/majority.ipynb #686779cc
 def scores_of(run:Run, data_root=None)->pd.DataFrame: # client, value, balanced, n; None if unknown
     "The scores of a run's clients: committed ones, or from the partition."
     known = committed_scores().get(what_decides(run))
@@ -88,9 +89,11 @@ def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the column
         shared = described(first.settings) | dict(run=f'majority of {first.run}', settings=run)
         shared |= dict(method='majority', label=MAJORITY, family='local', owner='personal', split='test')
         rounds = rows.loc[rows.run.isin(part.run), 'round'].unique()
-        found += [of_round(scores, moment, r).assign(**shared) for moment in ('merged', 'trained') for r in rounds]
+        for moment in ('merged', 'trained'):
+            found += [of_round(scores, moment, r).assign(**shared) for r in rounds]
     return pd.concat(found, ignore_index=True)[list(rows)] if found else rows[:0]
 
+# %% ../../nbs/study/majority.ipynb #782f6a75
 def of_round(scores:pd.DataFrame, moment:str, r:int)->pd.DataFrame:
     "The scores as accuracies and balanced accuracies of a round."
     accuracy = scores.drop(columns='balanced').assign(metric='accuracy')

@@ -69,6 +69,7 @@ def validation_scores(execute, stages:tuple, state:State, tests:dict, who=None)-
     if 'valid' not in execute.fed.rows: return {}
     return {m: evaluate(execute, stages, state, m, 'valid', who) for m in tests}
 
+# %% ../../nbs/study/measures.ipynb #b4c4032f
 def score_rows(r:int, owner:str, tests:dict, split='test', metrics=())->list: # of rows
     "Accuracy, mean cross-entropy and metrics of every client that was tested."
     rows = []
@@ -214,6 +215,7 @@ def state_of_sources()->dict: # commit: or None; dirty: whether a tracked file o
     changed = git('status', '--porcelain', '--untracked-files=no', '--', '.')
     return dict(commit=git('rev-parse', 'HEAD') or None, dirty=bool(changed))
 
+# %% ../../nbs/study/measures.ipynb #44fe1458
 def provenance(run:Run, data_root, device:str, seconds:float)->dict:
     "Where a result comes from."
     return dict(

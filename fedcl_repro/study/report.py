@@ -65,7 +65,8 @@ def facts_line(about:dict)->str: # HTML
 # %% ../../nbs/study/report.ipynb #5f9dc34d
 DATA_OF_PROFILE = dict(
     quick="Handwritten digits stand in for the papers' data, so the numbers show no more than that it runs.",
-    lite="The papers' data were used at reduced size, so the order of methods can be compared, hardly a number.",
+    lite="The papers' data were used at reduced size, so the order of methods can be compared, "
+         "hardly a number.",
     paper="The papers' own settings were used, so the numbers can be compared with the printed ones.",
 )
 
@@ -225,6 +226,7 @@ math { font-family: "STIX Two Math", "Latin Modern Math", "Cambria Math", math; 
 .note { font-size: .85rem; opacity: .75; }
 '''
 
+# %% ../../nbs/study/report.ipynb #eaf0fe34
 STYLE = '''
 :root { color-scheme: light dark; --ink: #000000; --soft: #5a5c63; --line: #eeebee; --ground: #ffffff;
         --raised: #f8f9fb; --accent: #0a4bff; --good: #d8eedb; --bad: #fbe0c8; --odd: #fff3c4; }

@@ -168,6 +168,7 @@ def run_recorded(said:dict)->Run:
     values = {k: spec(v) if isinstance(v, dict) else v for k, v in said.items()}
     return Run.of(values.pop('method'), **values)
 
+# %% ../../nbs/study/runs.ipynb #e632b361
 @functools.lru_cache(4)
 def dataset(spec:Spec, data_root:str):
     "A data set, kept in memory for the runs of this process; own data are read again when they have changed."
@@ -236,6 +237,7 @@ def federation(run:Run, data_root=None, device='cpu')->Fed:
     if split.valid: fed.put_validation(split.valid)
     return fed
 
+# %% ../../nbs/study/runs.ipynb #68e0f581
 def federation_with(
     run:Run,
     store:tuple, # images and labels, as `to_store` makes them

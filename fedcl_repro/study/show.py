@@ -204,7 +204,8 @@ def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile
 def said_of(page, profile:str, rows:pd.DataFrame)->str:
     "What rows are, in a line above them."
     if profile == page.profile != 'lite':
-        stand_in = ', digits in place of CIFAR-10: the numbers cannot be the paper\'s' if profile == 'quick' else ''
+        digits = ", digits in place of CIFAR-10: the numbers cannot be the paper's"
+        stand_in = digits if profile == 'quick' else ''
         return f'Profile {profile}, trained by this page{stand_in}.'
     note = committed_note(page.name, profile)
     n_rounds = rows['round'].max()
@@ -435,6 +436,7 @@ def map_numbers(
     table = pd.DataFrame(found)
     return table.sort_values(['what', 'round'], kind='stable') if found else table
 
+# %% ../../nbs/study/show.ipynb #9bf83131
 def draw_maps(
     paper:Paper, maps:pd.DataFrame, rows:pd.DataFrame, profile:str, kinds:int,
 )->pd.DataFrame: # a row a map
@@ -446,7 +448,7 @@ def draw_maps(
 
 # %% ../../nbs/study/show.ipynb #6b7cb779
 def ranks_marked(values:pd.DataFrame, block=0)->pd.DataFrame: # CSS, as large
-    "The best number of each column bold, the second underlined, in each block of rows (a level of the index)."
+    "In each block of rows (a level of the index), the best of each column bold, the second underlined."
     rank = values.groupby(level=block, sort=False).rank(ascending=False, method='min')
     css = pd.DataFrame('', index=values.index, columns=values.columns)
     return css.mask(rank == 1, 'font-weight: bold').mask(rank == 2, 'text-decoration: underline')
@@ -456,6 +458,7 @@ def with_spread(value:pd.DataFrame, spread:pd.DataFrame)->pd.DataFrame: # of tex
     def said(v, s): return '' if pd.isna(v) else f'{v:.2f}' + ('' if pd.isna(s) else f' ± {s:.2f}')
     return value.combine(spread, lambda a, b: pd.Series(map(said, a, b), a.index))
 
+# %% ../../nbs/study/show.ipynb #886a15c0
 def show_shaped(
     parts:dict,   # heading -> cells: label, the block, the column, value, std
     blocks:list,  # in the order of the paper: scenarios

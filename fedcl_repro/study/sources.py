@@ -137,6 +137,7 @@ def entries_of(run:Run, executor:str)->list: # of functions
     found += [MODELS[spec.name] for spec in member_specs(run.model)]
     return [e.make for e in (*found, EXECUTORS[executor])]
 
+# %% ../../nbs/study/sources.ipynb #996ea831
 @functools.lru_cache(1000)
 def definitions_of(functions:tuple)->dict: # (module, name) -> hash
     "All definitions that these functions and every run need."
@@ -178,6 +179,7 @@ def known_executor(about:dict)->str:
     load_registers()
     return about['executor'] if about.get('executor') in EXECUTORS else 'loop'
 
+# %% ../../nbs/study/sources.ipynb #11de5cef
 def stale_text(
     changes:list,    # of `changed_since`, one a run
     what='finished',

@@ -105,7 +105,8 @@ def save_checkpoint(store:Store, id:str, content:dict):
     except (OSError, RuntimeError) as e: warnings.warn(f'no checkpoint of run {id}: {e}')
 
 CONTENT = dict(
-    round=int, clients=(dict, tuple), servers=dict, up=tuple, down=tuple, rows=list, seconds=float, executor=str)
+    round=int, clients=(dict, tuple), servers=dict, up=tuple, down=tuple,
+    rows=list, seconds=float, executor=str)
 
 def load_checkpoint(store:Store, id:str, set_aside=False): # dict, or None
     "The last checkpoint of a run, its tensors on the CPU; None if there is none that can be used."
@@ -116,6 +117,7 @@ def load_checkpoint(store:Store, id:str, set_aside=False): # dict, or None
         if set_aside: store.set_aside(path, f'is no checkpoint of this run ({e or type(e).__name__})')
         return None
 
+# %% ../../nbs/study/store.ipynb #dfe89025
 def read_checkpoint(path:Path, id:str, **options)->dict:
     "What a checkpoint holds; an error if it does not fit."
     # on the CPU, for its own device may be missing here

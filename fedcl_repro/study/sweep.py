@@ -36,6 +36,7 @@ def grid_of(method:Spec, grid:dict)->list: # of dicts: setting -> value
     mine.pop('', None)
     return [dict(zip(mine, values)) for values in product(*mine.values())]
 
+# %% ../../nbs/study/sweep.ipynb #bed865fa
 def check_grid(specs:list, grid:dict):
     "Refuse a name that no method's run has, and a setting without values."
     for name, values in grid.items():

@@ -114,6 +114,7 @@ class Paper:
         if measure: return measure(rows)
         return self.runs(rows).rename(columns={MEASURES[of]: 'value'})
 
+# %% ../../nbs/study/tables.ipynb #fe8d8b67
 def last_tests(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # keys, label, seed, client, value, n
     "What each client got right in the last round of each run."
     rows = paper.tested(rows) if paper.tested else rows
@@ -408,6 +409,7 @@ def readings(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # a row a
         tables[f'ours, {moment}'] = table
     return pd.concat(tables, axis=1)
 
+# %% ../../nbs/study/tables.ipynb #96a796f0
 def side_by_side(
     prints:dict,       # (paper, what it prints) -> published cells
     cells:pd.DataFrame, # compared cells, with difference and verdict

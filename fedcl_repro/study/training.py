@@ -305,6 +305,7 @@ def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list:
     say_once(stale_text(changes))
     return missing
 
+# %% ../../nbs/study/training.ipynb #64f96e20
 def intact(store:Store, id:str): # provenance, or None
     "The provenance of a finished run, if the store has it undamaged."
     if not store.folder(id).exists(): return None
@@ -389,6 +390,7 @@ def train_in_processes(runs:list, store:Store, processes:int, options:dict, prog
         left = [k for k in left if k in found and getattr(found[k], 'word', '') == 'interrupted']
     return [outcome_of(found.get(k), r) for k, r in enumerate(runs)]
 
+# %% ../../nbs/study/training.ipynb #b2a0c8ea
 def attempt_and_tell(run:Run, store:Store, options:dict, own:bytes, tell)->Outcome:
     """In a worker: train a run. `tell` is told the rounds done.
     `own`: what the parent's notebook or script has registered."""

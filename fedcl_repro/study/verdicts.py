@@ -30,6 +30,7 @@ def per_round(rows:pd.DataFrame, moment='merged', split='test')->pd.DataFrame:
     table['balanced'] = balanced.reindex(table.index)
     return about.merge((100 * table).reset_index(), on='run')
 
+# %% ../../nbs/study/verdicts.ipynb #1c1c46f5
 def summary(
     rows:pd.DataFrame,
     moment='merged',
@@ -49,7 +50,10 @@ def summary(
     means = late.groupby('run', sort=False).agg(how)
     return table.drop(columns=list(means)).drop_duplicates('run').merge(means.reset_index(), on='run')
 
-def chosen_rounds(rows:pd.DataFrame, moment='merged')->pd.DataFrame: # run, round, micro of the validation rows
+def chosen_rounds(
+    rows:pd.DataFrame,
+    moment='merged',
+)->pd.DataFrame:      # run, round, micro of the validation rows
     "The first round with the best accuracy on validation rows, of each run; test rows are not looked at."
     table = per_round(rows, moment, 'valid')
     if len(table): return table.loc[table.groupby('run', sort=False).micro.idxmax()]

@@ -49,6 +49,7 @@ def setting_options(p):
     set_help = 'any other setting of the run: n_rounds=100, seed=1, optimiser="adam(lr=0.001)"'
     add('--set', action='append', metavar='NAME=VALUE', help=set_help)
 
+# %% ../../nbs/verbs/options.ipynb #dcd51c23
 def asked_settings(options)->dict: # setting -> value
     "The settings that the options name, completed by what own data are."
     names = 'data', 'partition', 'model', 'validation', 'metrics'

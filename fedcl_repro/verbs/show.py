@@ -180,6 +180,7 @@ def show_verb(options)->int:
         print(f'curves: {Path(options.out).resolve()}')
     return 0
 
+# %% ../../nbs/verbs/show.ipynb #ed5d92bf
 def shown_as_asked(what:str, store:Store)->dict: # curves
     "Print what the words name."
     if '/' in what: return show_artifact(what)

@@ -40,7 +40,9 @@ def gain_claim(paper:str, points:float, column:str, exactly=False)->Claim:
 
 def gain_claims(exactly=False)->list: # of Claim, ten
     "All gains that both papers state."
-    return [gain_claim(p, points, column, exactly) for p in PAPERS for column, points in printed_gains(p).items()]
+    return [
+        gain_claim(p, points, column, exactly)
+        for p in PAPERS for column, points in printed_gains(p).items()]
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00009
 def judge_averages()->list: # of Verdict, one for each table, measure and paper
@@ -74,6 +76,7 @@ def arrow_claims(of='accuracy')->list: # of Claim, one for each column
     arrows = printed_arrows(of)
     return [arrows_of(column, arrows.loc[column].dropna(), of) for column in arrows.index]
 
+# %% ../../../nbs/papers/fedcosr/numbers.ipynb #9cbba956
 def arrows_of(name:str, printed_sides:pd.Series, of:str)->Claim:
     "The claim of one column."
     labels = tuple(printed_sides.index)

@@ -170,6 +170,7 @@ def fig7_claims()->list: # of Claim; their margins are functions of the tables o
     falls = Claim('small local data cost FedCoSR accuracy', ('FedCoSR',), substantial)
     return claims('FedCoSR V-B4', always, least, falls, gain_over_local())
 
+# %% ../../../nbs/papers/fedcosr/robustness.ipynb #70ce622f
 def gain_over_local()->Claim:
     "Every method that shares something is above Local, at every share kept."
     sharing = [label for label in titles(POOR) if label != 'Local']
@@ -177,7 +178,8 @@ def gain_over_local()->Claim:
     def margin(tables): return gains(tables).min(axis=1)
     def tell(tables, margin):
         gain = gains(tables).mean()
-        return f'{(gain > 0).sum()} of {len(gain)} pairs of method and share; the least {gain.min():+.2f} points'
+        pairs = f'{(gain > 0).sum()} of {len(gain)} pairs of method and share'
+        return f'{pairs}; the least {gain.min():+.2f} points'
     sentence = 'all methods gain over Local at every share kept'
     return Claim(sentence, tuple(titles(POOR)), margin, tell)
 
@@ -218,9 +220,10 @@ def told_of(total:float, charged:float)->str:
     off = f"{abs(charged/total - 1):.1%} too {'high' if charged > total else 'low'}"
     return f'{total:,.0f} counted, the charge is {off}'
 
+# %% ../../../nbs/papers/fedcosr/robustness.ipynb #103b1cf1
 def judge_communication(rows, profile)->list: # of Verdict
-    """Whether most methods send what FedAvg sends, whether the methods that the text names send what it charges
-    them, and whether FedProto sends least."""
+    """Whether most methods send what FedAvg sends, whether the methods that the text names send
+    what it charges them, and whether FedProto sends least."""
     table = compared_communication()
     table = table[(table.classes == 10) & table.charged.notna()]
     like_fedavg = (table.total / 2 / sizes()['theta'] - 1).abs() <= SAME_SHARE
@@ -231,7 +234,8 @@ def judge_communication(rows, profile)->list: # of Verdict
         fits = 0 <= r.total - r.charged <= BESIDE
         place = 'FedCoSR V-C2' if r.label in OWN_CHARGES else OURS # of the others the text says `most`
         what = f'{r.label} sends {r.charged:,.0f} scalars a client and round'
-        if r.label in OWN_CHARGES or not fits: out.append(claim(what, [fits], told_of(r.total, r.charged), place))
+        if r.label in OWN_CHARGES or not fits:
+            out.append(claim(what, [fits], told_of(r.total, r.charged), place))
     first, next_ = table.nsmallest(2, 'total').itertuples()
     told = f'{first.label}: {first.total:,.0f}, next {next_.total:,.0f}'
     sentence = 'FedProto sends least of those that send anything'

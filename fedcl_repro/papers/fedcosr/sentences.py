@@ -64,10 +64,11 @@ def most_have_less(says:str, more=False)->Claim:
         return f'{mean:.0f} of {len(compared_labels())} methods'
     return Claim(says, compared_labels(), margin, tell, each=True)
 
+# %% ../../../nbs/papers/fedcosr/sentences.ipynb #4015d3bc
 SPLITTING = ['FedPer', 'FedRep', 'LG-FedAvg', 'FedProto', 'FedPAC', 'FedGH', 'FedCoSR']
 
 def split_scales()->Claim:
-    "Methods that split models or share representations lose less with 100 clients than the others, on average."
+    "With 100 clients, methods that split models or share representations lose less on average than others."
     others = [label for label in compared_labels() if label not in SPLITTING]
     def margin(tables):
         share = lost(tables)
@@ -99,6 +100,7 @@ def changes_of_100(said:list, many:str)->list:
         (split, PATHOLOGICAL, 'pathological, N = 100', 'pathological'),
     ]
 
+# %% ../../../nbs/papers/fedcosr/sentences.ipynb #2417a397
 CIFAR100 = 'pathological CIFAR-100' # 20 classes a client
 
 def changes_of_skew(said:list)->list:

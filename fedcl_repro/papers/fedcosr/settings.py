@@ -148,8 +148,9 @@ def rise(rows:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
     both = late(rows).merge(span(rows, .2, .4), on=OF_A_RUN)
     return both.assign(value=both.value_x - both.value_y)[[*OF_A_RUN, 'value']]
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #4d68b8a4
 def unrest(table:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
-    "Spread of the changes from one recorded round to the next, over the second half of a run. `table`: micro."
+    "Spread of the changes of `micro` between recorded rounds, over the second half of a run."
     table = place(table).sort_values('round')
     second_half = table[table['round'] > table.groupby('run')['round'].transform('max') / 2]
     changes = second_half.assign(value=second_half.groupby('run').micro.diff())
@@ -188,6 +189,7 @@ def table2_claims()->list: # of Claim
     said = claims('FedCoSR V-B1', *first, where=in_table2)
     return said + claims('FedCoSR V-B3', fair, of='spread')
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #d570909c
 def often(says:str, inside)->Claim:
     "Something is so in at least half of the columns. `inside`: table seed x label -> a bool a seed."
     def share(tables): return pd.concat([inside(t) for t in tables.values()], axis=1).mean(axis=1)
@@ -249,9 +251,11 @@ def first_name(c)->str: return f"{c.label.replace('FedCoSR', 'FedCRL')}, {c.colu
 
 def in_fedcrl_alone(artifact:str)->pd.DataFrame:
     "Cells that FedCRL prints and FedCoSR does not: its own row, and what was changed."
-    both = printed(artifact, 'fedcrl').merge(printed(artifact), on=['label', 'column'], suffixes=('', '_later'))
+    earlier, later = printed(artifact, 'fedcrl'), printed(artifact)
+    both = earlier.merge(later, on=['label', 'column'], suffixes=('', '_later'))
     return both[both.value != both.value_later][['label', 'column', 'value', 'contradicts']]
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #e81f758c
 def every_cell(artifact:str, rows:pd.DataFrame, profile:str, source:str)->list: # of Verdict
     "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
     spreads = printed(artifact, metric='client_std')
@@ -330,7 +334,8 @@ def two_ways(rows:pd.DataFrame)->pd.DataFrame: # a row a method and seed
     tables = []
     for name, (faulty, moment, fault) in FAULTS.items():
         def at(moment, who): return FEDCOSR.runs(rows[rows.method == who], moment).set_index('seed').micro
-        ways = {AS_DEFINED: at('merged', name), WITH_FAULT: at(moment, faulty), CONTROL: at(moment, CONTROLS[name])}
+        control = at(moment, CONTROLS[name])
+        ways = {AS_DEFINED: at('merged', name), WITH_FAULT: at(moment, faulty), CONTROL: control}
         ways = pd.DataFrame(ways)
         label, = titles([name])
         tables.append(ways.reset_index().assign(label=label, fault=fault, printed=cell[label]))
@@ -349,7 +354,8 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
         evidence = 'needs both ways'
         if len(ways):
             a, b, p, plain = ways[[WITH_FAULT, AS_DEFINED, 'printed', CONTROL]].mean()
-            evidence = f'{a:.2f} {fault}, {b:.2f} as defined, {plain:.2f} FedAvg tested alike, {p:.2f} printed'
+            evidence = (f'{a:.2f} {fault}, {b:.2f} as defined, '
+                        f'{plain:.2f} FedAvg tested alike, {p:.2f} printed')
         held = nearest(ways) == WITH_FAULT if len(ways) else []
         sentence = f'the print is nearest to the method with the fault: {label}'
         out.append(claim(sentence, held, evidence, 'FedCoSR Table II', profile != 'quick'))
@@ -392,6 +398,7 @@ def goes_on_rising()->Claim:
     def margin(table): return table.FedCoSR
     return Claim('FedCoSR rises after the beginning (last fifth over second fifth)', ('FedCoSR',), margin)
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #42683c22
 def others_decline()->Claim:
     "Each of the other curves is lower in the last fifth of the rounds than in the second."
     others = [label for label in titles(WELL_PERFORMING) if label != 'FedCoSR']
@@ -404,8 +411,10 @@ def most_stable(curve:str)->Claim:
     labels = titles(WELL_PERFORMING)
     others = [label for label in labels if label != 'FedCoSR']
     def margin(table): return table[others].min(axis=1) - table.FedCoSR
-    def tell(table, margin): return f'{table.FedCoSR.mean():.3f}, the others {table[others].mean().mean():.3f}'
-    return Claim(f'the {curve} of FedCoSR is the most stable (second half of the rounds)', tuple(labels), margin, tell)
+    def tell(table, margin):
+        return f'{table.FedCoSR.mean():.3f}, the others {table[others].mean().mean():.3f}'
+    sentence = f'the {curve} of FedCoSR is the most stable (second half of the rounds)'
+    return Claim(sentence, tuple(labels), margin, tell)
 
 @experiment(FEDCOSR, 'fedcosr/fig5', 'Smoothed learning curves', said=fig5_claims(), kind='figure')
 def fig5(profile): return runs([m for m in WELL_PERFORMING if m in compared()], profile)
@@ -445,6 +454,7 @@ def squares(rows:pd.DataFrame, moment='merged')->dict: # column -> table of mean
     means = {column: t[labels].mean() for (column,), t in tables.items() if set(labels) <= set(t)}
     return {column: SQUARE.map(mean.get) for column, mean in means.items()}
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #06737af5
 def draw_square(rows:pd.DataFrame, profile:str):
     "With and without LA and CRL: above the accuracy, below what a part adds to the corner it is missing in."
     import matplotlib.pyplot as plt

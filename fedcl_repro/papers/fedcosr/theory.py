@@ -81,10 +81,11 @@ def judge_assumptions(terms:pd.DataFrame, lr:float)->list: # of Verdict
     late = drift.index > .75*drift.index.max()
     before, after = drift[~late].max(), drift[late].max()
     jump = f'gradient change over distance grows to {steep:.0e} as the distance shrinks'
+    drifts = f'at most {before:.2f} before, {after:.2f} in the last quarter'
     return [
         theorem_verdict('smooth', [r[-1] < 100 * r[4] for r in ratios], jump),
         theorem_verdict('unbiased', [b < 2 for b in off], f'at most {max(off):.2f} standard errors'),
-        theorem_verdict('drift', [after <= before], f'at most {before:.2f} before, {after:.2f} in the last quarter')]
+        theorem_verdict('drift', [after <= before], drifts)]
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #5935cb16
 def judge_bound(terms:pd.DataFrame, lr:float)->list: # of Verdict
@@ -118,5 +119,7 @@ def judge_convergence(rows=None, profile='quick', lr=.05)->list: # of Verdict
     first = judge_theorem1(terms) + judge_assumptions(terms, lr)
     return first + judge_bound(terms, lr) + judge_theorem3(terms)
 
-@experiment(FEDCOSR, 'fedcosr/convergence', 'Theorems 1 to 3 with numbers', also=judge_convergence, kind='text')
+@experiment(
+    FEDCOSR, 'fedcosr/convergence', 'Theorems 1 to 3 with numbers',
+    also=judge_convergence, kind='text')
 def convergence(profile): return []

@@ -97,7 +97,13 @@ def rounds_to(target:float):
 
 def say_beta(beta, profile)->str: return f'β = {beta:g}, {IMAGES_OF[profile]}'
 
-FEDSSC = Paper(('beta',), place=lines, say=say_beta, measures=dict(early=first_half), sizes=('fedssc/table1', 'fedssc/fig1'))
+FEDSSC = Paper(
+    ('beta',),
+    place=lines,
+    say=say_beta,
+    measures=dict(early=first_half),
+    sizes=('fedssc/table1', 'fedssc/fig1'),
+)
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #6896596b
 def in_rounds(v:float)->str:
@@ -117,6 +123,7 @@ def round_word(ours, printed:float, profile:str)->str:
         same = abs(mean - printed) <= allowed
     return 'within' if same else 'above' if mean > printed else 'below'
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #8d9cd9ae
 def round_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame: # name, published, ours, seeds, verdict
     "Rounds to the target, published and ours; infinite where it was not reached."
     printed = published('fedssc', 'table1', metric='rounds_to_target')
@@ -152,6 +159,7 @@ def table1_claims(profile:str)->list: # of Claim
     said = claims('FedSSC Sec. VI', *accurate) + claims('FedSSC Table I', *soon)
     return [replace(c, where=is_default) for c in said]
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #d9856be3
 def judge_rounds(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "The numbers of rounds that survive."
     out = []
@@ -181,6 +189,7 @@ def gaps(tables:dict, other:str)->tuple: # at the smallest and the largest β, a
     low, high = (tables[key].FedSSC - tables[key][other] for key in (min(tables), max(tables)))
     return low, high
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #5515483e
 def shrinking(betas:list, other='FedAvg')->Claim:
     "The gap to another method is smaller at the largest β."
     def margin(tables):
@@ -223,6 +232,7 @@ TERMS = [
 LEVEL = at_most(2, lambda table: table[PLAIN] - table.MOON, ALONE,
                 'without the MOON term FedSSC is at the level of MOON')
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #695e86e0
 def numbers_of_means(ks:list)->list: # of Claim
     "The sentences about k, of which MOON is the value 0; they are asked where all values were trained."
     def spread(table): return table[ks].max(axis=1) - table[ks].min(axis=1)
@@ -240,7 +250,9 @@ def fig2_claims(profile:str)->list: # of Claim
     said += claims('FedSSC Sec. VI', *TERMS, *numbers_of_means(panels(profile)['c: k'][1:]))
     return [replace(c, where=is_default) for c in said]
 
-@experiment(FEDSSC, 'fedssc/fig2', 'Alternative losses and numbers of class means', said=fig2_claims, kind='figure')
+@experiment(
+    FEDSSC, 'fedssc/fig2', 'Alternative losses and numbers of class means',
+    said=fig2_claims, kind='figure')
 def fig2(profile):
     shown = [name for panel in panels(profile).values() for name in panel]
     return fedssc_runs(dict.fromkeys([*shown, 'FedAvg']), profile) # FedAvg is what other negatives fall below

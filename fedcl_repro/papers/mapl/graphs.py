@@ -124,6 +124,7 @@ def draw_window(rows:pd.DataFrame, n=10):
     plt.show()
     return t[['round', 'ratio', 'across']].set_index('round')
 
+# %% ../../../nbs/papers/mapl/graphs.ipynb #5bd3c4f0
 OPEN_AT_FIRST = limited(
     WITH, 'at the beginning classifiers are unreliable (one step leaves more than a tenth across)',
     '{:.1f} % across after the first compared round', low=10)
@@ -153,10 +154,12 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->list: # of Ve
     table, out = map_numbers(MAPL, maps, rows, profile, len(BACKBONES)), []
     last = rows['round'].max()
     for what, t in table.groupby('what', sort=False):
-        for sentence, part, near in ((CLUSTERED, t[t['round'] == last], True), (SPREAD, t[t['round'] < last], False)):
+        at_end, before = t[t['round'] == last], t[t['round'] < last]
+        for sentence, part, near in ((CLUSTERED, at_end, True), (SPREAD, before, False)):
             own, chance = part['own cluster'], part['cluster, by chance'].mean()
             told = f'{own.mean():.0f} % are nearest to the own cluster, {chance:.0f} % would be by chance'
-            out.append(claim(f'{sentence}: {what}', (own >= 90) == near, told if len(part) else '', 'MAPL 5.1'))
+            told = told if len(part) else ''
+            out.append(claim(f'{sentence}: {what}', (own >= 90) == near, told, 'MAPL 5.1'))
     return out
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #bb5d3339

@@ -38,9 +38,9 @@ from ...study.published import published, read_published
 from ...study.runs import Run, methods, setting
 from ...study.result_page import display_all, shown_table, table_view
 from ...study.show import of_matrices, show_dots, show_table
-from ...study.tables import Claim, Paper, above, as_printed, ask, at_most, best, beside_print, between
-from ...study.tables import by_seed, claims, experiment, gains_more, lead, limited, printed_cells
-from ...study.tables import printed_tables, share_possible
+from ...study.tables import Claim, Paper, above, as_printed, ask, at_most, best, beside_print
+from ...study.tables import between, by_seed, claims, experiment, gains_more, lead, limited
+from ...study.tables import printed_cells, printed_tables, share_possible
 from ...study.training import in_short
 from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round, verdict_counts
 
@@ -291,7 +291,8 @@ def table1(profile)->list: # of Run
         scenarios = dict(quick=(1, 2), paper=(1, 2, 3, 4))[profile]
         return mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], profile, scenarios)
     night = mapl_runs([*HETEROGENEOUS, TWO_VIEWS], 'night')
-    return night + mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=['fashion_mnist', 'mnist', 'svhn'])
+    others = ['fashion_mnist', 'mnist', 'svhn']
+    return night + mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=others)
 
 mapl_experiment('table1', 'Different architectures, four scenarios', table1, MAPL_TABLE1, cells_of_table(1))
 mapl_experiment(
@@ -348,7 +349,8 @@ mapl_experiment('table5', 'Fewer clients', table5, table5_claims, table5_cells, 
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #dc784aaa
 MAPL_TABLE9 = claims(
-    'MAPL B', best('MAPL+', HOMOGENEOUS), above('MAPL', 'Local', 'with one architecture, MAPL is above Local'))
+    'MAPL B', best('MAPL+', HOMOGENEOUS),
+    above('MAPL', 'Local', 'with one architecture, MAPL is above Local'))
 one_network = matrix_of(HOMOGENEOUS, ALL_SCENARIOS, ALL_DATA | dict(lite=['cifar10']), one_architecture=True)
 
 mapl_experiment('table9', 'One architecture, four scenarios', one_network, MAPL_TABLE9, cells_of_table(9))
@@ -527,6 +529,7 @@ def formula_gaps(rows:pd.DataFrame, profile:str)->dict: # name -> one number a r
         gaps[c.label].append(c.numbers / told - 1)
     return gaps
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #9019cbfd
 def judge_formulas(rows, profile)->list: # of Verdict
     "Whether bytes are what the formula says, within two percent (statistics of batch norm travel too)."
     out = []
@@ -598,6 +601,7 @@ ROUGHLY_2 = between(2, 2, lambda t: lead(t, 'MAPL', HETEROGENEOUS), HETEROGENEOU
                     'with ten clients MAPL leads by roughly 2 points')
 def anywhere(*setting)->bool: return True
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #b649506f
 ASKED_OF_PRINT = [ # table, further columns, claim, (values of the keys) -> whether it is about them
     ('table1', {}, AHEAD, on_hard),
     ('table1', {}, LEADS, anywhere),
@@ -655,6 +659,7 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
          f'{twice["value"]} accuracies and {twice["std"]} spreads do not', 'Tables 1 to 6'),
         ('MAPL sends much less than DFedAvgM', share < .5, f'{100*share:.2f} % of it', 'Table 7')]
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #a0fda089
 def mapl_alone(rows, profile)->list: # of Verdict
     "What can be computed from the paper alone."
     words = {True: 'holds', False: 'contradicts itself'}
@@ -679,7 +684,8 @@ def mapl_sentences(verdicts)->pd.DataFrame: # place, sentence, asked, verdict
 
 def mapl_asked(profile='paper')->list: # of Verdict
     "All claims of all tables and figures: what there is to ask, of no rows."
-    rows = pd.DataFrame(columns=['run', 'label', 'metric', 'moment', 'split', 'n', 'settings', 'method', 'client'])
+    columns = ['run', 'label', 'metric', 'moment', 'split', 'n', 'settings', 'method', 'client']
+    rows = pd.DataFrame(columns=columns)
     own = [e.about for n, e in EXPERIMENTS.items() if n.startswith('mapl/') and n != 'mapl/claims']
     said = [v for about in own for v in about['judge'](rows, profile)]
     said += [v for about in own if about['judge_maps'] for v in about['judge_maps'](rows, rows, profile)]

@@ -29,6 +29,7 @@ CHARGED = {
     'FedEMA': 'fedema', 'FedSimCLR': 'fedsimclr', 'MFCL': 'mfcl', 'MFCL(TN)': 'mfcl',
     'HeteroFL': 'heterofl', 'Split-Mix': 'splitmix', 'FedPAC': 'fedpac'}
 
+# %% ../../../nbs/papers/mfcl/counted.ipynb #47ce9af6
 def judge_cost(c, artifact:str)->Verdict:
     "A verdict for one printed cost, 6 % allowed for rounding to two digits."
     method, name = CHARGED[c.method], COST_NAMES[c.metric]
