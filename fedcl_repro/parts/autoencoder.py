@@ -12,7 +12,7 @@ import torch.nn as nn
 
 from ..core import COUNT, OneOf
 from .models import MODELS, Head
-from .resnet import NORM_NAMES, RESNETS, VGG16, conv_norm, mlp, norm_layer
+from .resnet import NORM_NAMES, RESNETS, VGG16, conv_norm, projector, norm_layer
 from .resnet import pooled_features, residual_stages
 from .twin_norm import Twins
 
@@ -142,6 +142,6 @@ def mfcl_model(
         enc=client_module(plan, layer, pool),
         dec=decoder(plan, layer, pool),
         chi=nn.Sequential(*rest),
-        proj=mlp(k, k, k, out, last=True),
+        proj=projector(k, k, k, out, last=True),
         head=Head(out, n_classes),
     ))

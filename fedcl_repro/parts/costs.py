@@ -15,7 +15,7 @@ import torch.nn as nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .autoencoder import client_module, decoder, layers, mfcl_model, reconstruction
-from .resnet import mlp, norm_layer, resnet_body
+from .resnet import projector, norm_layer, resnet_body
 from .twin_norm import TwinNorm, Twins
 
 # %% ../../nbs/parts/costs.ipynb #c073e85b
@@ -120,7 +120,7 @@ def end_to_end(
     body = resnet_body(3, kind)
     if method != 'fedema': return body, lambda: body(x).sum(), 0, 0
     with torch.no_grad(): k = body(x).shape[-1]
-    proj, pred = mlp(k, 4096, 2048, bias=True), mlp(2048, 4096, 2048, bias=True)
+    proj, pred = projector(k, 4096, 2048, bias=True), projector(2048, 4096, 2048, bias=True)
     def target(): return proj(body(x).flatten(0, 1))
     def online(): return pred(target()).sum()
     return nn.ModuleList([body, proj, pred]), online, flops(target), count(body) + count(proj)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['VGG16', 'RESNETS', 'NORM_LAYERS', 'NORM_NAMES', 'conv_norm', 'Block', 'basic', 'bottleneck', 'residual_stages',
-           'pooled_features', 'vgg_layers', 'resnet_body', 'group_norm', 'batch_norm', 'norm_layer', 'mlp',
+           'pooled_features', 'vgg_layers', 'resnet_body', 'group_norm', 'batch_norm', 'norm_layer', 'projector',
            'resnet18_cifar']
 
 # %% ../../nbs/parts/resnet.ipynb #b922c7ac
@@ -118,7 +118,7 @@ def norm_layer(norm:str, per_group=16)->Callable: # channels -> layer
     return partial(NORM_LAYERS[norm], per_group=per_group)
 
 # %% ../../nbs/parts/resnet.ipynb #76164c11
-def mlp(*widths:int, bias=False, last=False)->nn.Sequential:
+def projector(*widths:int, bias=False, last=False)->nn.Sequential:
     "Dense layers with batch norm and ReLU between them; `last`: batch norm also after the last one."
     out = []
     for j, (a, b) in enumerate(zip(widths, widths[1:])):
@@ -150,8 +150,8 @@ def resnet18_cifar(
     if norm != 'bn': replace_norms(body, norm_layer(norm, per_group), first)
     k = 8 * width * RESNETS[kind]['grow']
     net = nn.ModuleDict(dict(body=body, head=Head(k, n_classes)))
-    if proj: net['proj'] = mlp(k, *proj, bias=bias)
+    if proj: net['proj'] = projector(k, *proj, bias=bias)
     out = proj[-1] if proj else k
-    if pred: net['pred'] = mlp(out, *pred, bias=bias)
+    if pred: net['pred'] = projector(out, *pred, bias=bias)
     if rot: net['rot'] = nn.Linear(out, 4)
     return net

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['message_parts', 'listening', 'listened_round', 'Sent', 'Does', 'byte_text', 'parts_text', 'step_text', 'draw_step',
-           'draw_sequence', 'numbers_named', 'body_of', 'code_of', 'beside_code', 'draw_clients', 'claims_here',
+           'draw_sequence', 'numbers_named', 'lines_of_body', 'code_of', 'beside_code', 'draw_clients', 'claims_here',
            'show_claims_here']
 
 # %% ../../nbs/study/tour.ipynb #48e27a6e
@@ -133,7 +133,7 @@ def numbers_named(text:str)->set: # {'Eq. 7', 'line 11', ...}
     return found
 
 # %% ../../nbs/study/tour.ipynb #82a25559
-def body_of(source:str)->list: # of lines
+def lines_of_body(source:str)->list: # of lines
     "The code of a function below its signature and docstring, without comments and outer indent."
     _, _, rest = source.partition('\n    "')
     lines = [line.split(' # ')[0].strip() for line in rest.split('\n')[1:]]
@@ -146,7 +146,7 @@ def code_of(number:str, functions)->list: # of lines
     named = [line.split(' # ')[0].strip() for line in lines if number in numbers_named(line.split(' # ')[1])]
     if named: return named
     for f, source in zip(functions, sources):
-        if number in numbers_named(f.__doc__ or ''): return body_of(source)
+        if number in numbers_named(f.__doc__ or ''): return lines_of_body(source)
     where = ', '.join(f.__name__ for f in functions)
     raise ValueError(f'no line of {where} names {number}: add the comment where the equation is computed')
 

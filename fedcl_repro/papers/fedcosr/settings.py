@@ -6,13 +6,13 @@
 __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER',
            'OF_A_RUN', 'OF_CURVES', 'UNREST', 'FEDCOSR', 'FAIREST', 'WELL_PERFORMING', 'FAULTS', 'CONTROLS',
            'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'LA', 'SEP', 'CRL', 'WITHOUT', 'ABLATED',
-           'SQUARE', 'WORTH', 'compared', 'titles', 'settings_of', 'runs', 'fitted', 'public_runs', 'label_of', 'place',
-           'say', 'printed', 'compared_labels', 'span', 'late', 'early', 'rise', 'unrest', 'unrest_of_accuracy',
-           'unrest_of_loss', 'second', 'in_table2', 'table2_claims', 'often', 'often_fairest', 'often_good', 'leads',
-           'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name',
-           'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'draw_curves', 'table2', 'prints',
-           'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5_claims', 'goes_on_rising',
-           'others_decline', 'most_stable', 'fig5', 'fig8', 'squares', 'draw_square']
+           'SQUARE', 'WORTH', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
+           'label_of', 'place', 'say', 'printed', 'compared_labels', 'span', 'late', 'early', 'rise', 'unrest',
+           'unrest_of_accuracy', 'unrest_of_loss', 'second', 'in_table2', 'table2_claims', 'often', 'often_fairest',
+           'often_good', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name',
+           'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'draw_curves', 'table2',
+           'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5_claims',
+           'goes_on_rising', 'others_decline', 'most_stable', 'fig5', 'fig8', 'squares', 'draw_square']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -83,10 +83,10 @@ def runs(names, profile:str, columns=None, **change)->list: # of Run
     "Methods in these columns, or in all, at the size of a profile; `change` replaces some of its settings."
     size = SIZES[profile]
     settings = [settings_of(c, profile) for c in (TRAINED[profile] if columns is None else columns)]
-    return [fitted(r) for r in matrix(names, settings, size['seeds'], **size['base'] | change)]
+    return [with_fair_settings(r) for r in matrix(names, settings, size['seeds'], **size['base'] | change)]
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #770a4c2e
-def fitted(run:Run)->Run:
+def with_fair_settings(run:Run)->Run:
     "The run with the settings that validation chose for its method, where these are not its public ones."
     return replace(run, method=fair(run.method))
 

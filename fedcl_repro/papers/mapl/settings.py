@@ -9,17 +9,18 @@ __all__ = ['COPY', 'TWO_VIEWS', 'MAPL_BUT', 'MAPL_VARIANTS', 'MAPL_OTHERS', 'WAT
            'TOO_SHORT', 'LEADS', 'AHEAD', 'HARD', 'MAPL_TABLE1', 'FASTEST_MAPL', 'FEWER', 'PAIRS', 'MAPL_TABLE9',
            'one_network', 'UNI', 'ONE_VIEW', 'CONT', 'GRAPH_ADDS', 'SECOND_VIEW', 'CONTRAST_ADDS', 'UNIFORM_ADDS',
            'MAPL_TABLE2', 'MOVED', 'TOLD_MOVED', 'LEARNS', 'BY_S', 'BY_GAMMA', 'NORM_2', 'S_MORE', 'GAMMA_MORE',
-           'TOGETHER', 'MAPL_TABLE3', 'BUDGET', 'PRINTED_SAVING', 'SAVES', 'SAME', 'PAYS', 'MAPL_TABLE4', 'EACH_STEP',
-           'STEPS', 'VALLEY', 'FLAT', 'MAPL_TABLE6', 'EXACT', 'MAPL_PRESETS', 'STILL', 'BETTER', 'FAIR', 'TABLE8',
-           'MAPL_BASELINES', 'AHEAD_9', 'PLUS_AHEAD', 'GRAPH_1_2', 'ROUGHLY_2', 'ASKED_OF_PRINT', 'mapl_specs',
-           'mapl_named', 'adam_afresh', 'as_theirs', 'networks', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed',
-           'mapl_where', 'on_the_way', 'of_steps', 'mapl_printed', 'size_in_words', 'sizes_of', 'matrix_of',
-           'mapl_experiment', 'judge_mapl_cells', 'view_of', 'cells_of_table', 'on_hard', 'table1', 'printed5',
-           'leads_by_clients', 'table5_claims', 'table5_cells', 'table5', 'few_clients', 'in_first', 'in_second',
-           'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4', 'table4_cells',
-           'budget_table', 'carried_table', 'valley', 'told_valley', 'reach', 'numbers_carried', 'part_sizes',
-           'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs', 'anywhere',
-           'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone', 'mapl_sentences', 'mapl_asked']
+           'TOGETHER', 'MAPL_TABLE3', 'BUDGET', 'PRINTED_SAVING', 'SAVES', 'MAPL_SAME', 'PAYS', 'MAPL_TABLE4',
+           'EACH_STEP', 'STEPS', 'VALLEY', 'FLAT', 'MAPL_TABLE6', 'EXACT', 'MAPL_PRESETS', 'STILL', 'BETTER',
+           'MAPL_FAIR', 'TABLE8', 'MAPL_BASELINES', 'AHEAD_9', 'PLUS_AHEAD', 'GRAPH_1_2', 'ROUGHLY_2', 'ASKED_OF_PRINT',
+           'mapl_specs', 'mapl_named', 'adam_afresh', 'as_theirs', 'networks', 'views_of', 'mapl_runs', 'mapl_tested',
+           'mapl_placed', 'mapl_where', 'on_the_way', 'of_steps', 'mapl_printed', 'size_in_words', 'sizes_of',
+           'matrix_of', 'mapl_experiment', 'judge_mapl_cells', 'view_of', 'cells_of_table', 'on_hard', 'table1',
+           'printed5', 'leads_by_clients', 'table5_claims', 'table5_cells', 'table5', 'few_clients', 'in_first',
+           'in_second', 'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4',
+           'table4_cells', 'budget_table', 'carried_table', 'valley', 'told_valley', 'reach', 'numbers_carried',
+           'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8',
+           'no_runs', 'anywhere', 'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone', 'mapl_sentences',
+           'mapl_asked']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from dataclasses import fields, replace
@@ -39,7 +40,7 @@ from ...study.runs import Run, methods, setting
 from ...study.result_page import display_all, shown_table, table_view
 from ...study.show import of_matrices, show_dots, show_table
 from ...study.tables import Claim, Paper, above, as_printed, ask, at_most, best, beside_print
-from ...study.tables import between, by_seed, claims, experiment, gains_more, lead, limited
+from ...study.tables import in_between, by_seed, claims, experiment, gains_more, lead, limited
 from ...study.tables import printed_cells, printed_tables, share_possible
 from ...study.training import in_short
 from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round, verdict_counts
@@ -274,7 +275,7 @@ def cells_of_table(n:int):
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #e387f7f8
 LEADS = best('MAPL', HETEROGENEOUS)
-AHEAD = between(2, 4, lambda t: lead(t, 'MAPL', HETEROGENEOUS), HETEROGENEOUS,
+AHEAD = in_between(2, 4, lambda t: lead(t, 'MAPL', HETEROGENEOUS), HETEROGENEOUS,
                 'MAPL is 2 to 4 points above the best other on CINIC-10, SVHN and CIFAR-10')
 HARD = 'cinic10', 'svhn', 'cifar10'
 def on_hard(scenario, data)->bool: return data in HARD
@@ -362,7 +363,7 @@ SECOND_VIEW = gains_more(
     lambda t: t[UNI] - t[ONE_VIEW], lambda t: t.MAPL - t[UNI], ('MAPL', UNI, ONE_VIEW),
     'most of what contrast adds is the second view',
     'second view {:+.2f}, contrast {:+.2f} points')
-CONTRAST_ADDS = between(
+CONTRAST_ADDS = in_between(
     4, 5, lambda t: t[CONT] - t['MAPL(ce+proto)'], (CONT, 'MAPL(ce+proto)'), 'contrast adds 4 to 5 points')
 UNIFORM_ADDS = above('MAPL w/o CGL', CONT, 'uniformity adds to contrast')
 MAPL_TABLE2 = claims('MAPL 5.2', CONTRAST_ADDS, UNIFORM_ADDS, GRAPH_ADDS) + claims(OURS, SECOND_VIEW)
@@ -431,10 +432,10 @@ def saved_of_possible(rows:pd.DataFrame)->pd.DataFrame: # MAPL_RUN, value
 SAVES = limited(
     'MAPL', f'of what known clusters would save, the graph saves {PRINTED_SAVING:.0f} % as in the paper',
     '{:.0f} %', low=PRINTED_SAVING - 5)
-SAME = at_most(1, lambda t: t.MAPL - t['MAPL w/o CGL'], ('MAPL', 'MAPL w/o CGL'),
+MAPL_SAME = at_most(1, lambda t: t.MAPL - t['MAPL w/o CGL'], ('MAPL', 'MAPL w/o CGL'),
                'the same performance with a graph, within a point')
 PAYS = above('MAPL', 'MAPL w/o CGL', 'within the budget, the graph pays')
-MAPL_TABLE4 = claims('MAPL 5.2', SAME) + claims('MAPL Table 4', SAVES, of=saved_of_possible)
+MAPL_TABLE4 = claims('MAPL 5.2', MAPL_SAME) + claims('MAPL Table 4', SAVES, of=saved_of_possible)
 MAPL_TABLE4 += claims('MAPL 5.2', PAYS, of=within_budget)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #ecbbc716
@@ -485,7 +486,7 @@ def told_valley(t, margin)->str: return ', '.join(f'{t[n].mean():.2f}' for n in 
 def reach(t)->pd.Series: return t[EACH_STEP].max(axis=1) - t[EACH_STEP].min(axis=1)
 
 VALLEY = Claim('more steps are first worse, then better again', tuple(EACH_STEP), valley, told_valley)
-FLAT = between(0, 1, reach, EACH_STEP, 'the number of steps moves accuracy by a point at most')
+FLAT = in_between(0, 1, reach, EACH_STEP, 'the number of steps moves accuracy by a point at most')
 MAPL_TABLE6 = claims('MAPL 5.2', VALLEY, where=in_first) + claims('MAPL 5.2', FLAT, where=in_second)
 
 mapl_experiment(
@@ -553,14 +554,14 @@ BETTER = claims(OURS, STILL, of=MOVED) + claims(
     above('MAPL', 'MAPL text', "the code's rules are better than the text's"),
     above('MAPL sane', 'MAPL', 'temperature 0.1 is better than 100'),
     above('FedClassAvg', COPY, 'FedClassAvg as published is better than as compared'))
-FAIR = claims(
+MAPL_FAIR = claims(
     OURS, best('MAPL', HETEROGENEOUS, 'with the same views for all, MAPL has the highest accuracy'),
     above('MAPL', TWO_VIEWS, 'MAPL is above Local with two views'))
 
 mapl_experiment(
     'presets', 'What text and code differ in', matrix_of(MAPL_PRESETS), BETTER, kind='extra', tables=True)
 mapl_experiment(
-    'fair', 'The same views for all', matrix_of([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], fair=True), FAIR,
+    'fair', 'The same views for all', matrix_of([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], fair=True), MAPL_FAIR,
     kind='extra', view=view_of(1, [*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS]))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #b9e86789
@@ -591,13 +592,13 @@ mapl_experiment('table8', 'Augmentations', no_runs, also=judge_table8)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #a7015a0d
 MAPL_BASELINES = [n for n in HOMOGENEOUS if n not in ('MAPL', 'MAPL+')]
-AHEAD_9 = between(1, 2, lambda t: lead(t, 'MAPL', HETEROGENEOUS), HETEROGENEOUS,
+AHEAD_9 = in_between(1, 2, lambda t: lead(t, 'MAPL', HETEROGENEOUS), HETEROGENEOUS,
                   'with one architecture, MAPL gains 1 to 2 points over model-agnostic baselines')
-PLUS_AHEAD = between(1, 7, lambda t: lead(t, 'MAPL+', MAPL_BASELINES), ['MAPL+', *MAPL_BASELINES],
+PLUS_AHEAD = in_between(1, 7, lambda t: lead(t, 'MAPL+', MAPL_BASELINES), ['MAPL+', *MAPL_BASELINES],
                      'MAPL+ is up to 1 to 7 points above all baselines')
-GRAPH_1_2 = between(1, 2, lambda t: t.MAPL - t['MAPL w/o CGL'], ('MAPL', 'MAPL w/o CGL'),
+GRAPH_1_2 = in_between(1, 2, lambda t: t.MAPL - t['MAPL w/o CGL'], ('MAPL', 'MAPL w/o CGL'),
                     'the graph adds 1 to 2 points')
-ROUGHLY_2 = between(2, 2, lambda t: lead(t, 'MAPL', HETEROGENEOUS), HETEROGENEOUS,
+ROUGHLY_2 = in_between(2, 2, lambda t: lead(t, 'MAPL', HETEROGENEOUS), HETEROGENEOUS,
                     'with ten clients MAPL leads by roughly 2 points')
 def anywhere(*setting)->bool: return True
 

@@ -7,7 +7,7 @@ __all__ = ['SMALL_MFCL', 'RESNET', 'MFCL_SIZES', 'COMMON_BASE', 'OTHER_DATA', 'D
            'PAPER_ROUNDS', 'SMALL_RESOURCES', 'SPLIT_NETWORKS', 'SLIM', 'SLIM_NETWORKS', 'BASELINES', 'OWN_EPOCHS',
            'TRAINED_HOW', 'COSINE', 'JITTER', 'THEIRS', 'MFCL_TITLES', 'MFCL_SYMBOLS', 'MFCL_PLACES', 'PAIRINGS',
            'MFCL_MEASURES', 'MFCL', 'MFCL_COLUMNS', 'MFCL_WORDS', 'TN', 'GN', 'BN', 'SIMCLR', 'TWINS', 'VIEWS_ALONE',
-           'READINGS', 'MFCL_NORMS', 'SUPERVISED', 'UNLABELLED', 'RIVALS', 'BEST_UNDER_SKEW', 'MFCL_TABLE2',
+           'MFCL_READINGS', 'MFCL_NORMS', 'SUPERVISED', 'UNLABELLED', 'RIVALS', 'BEST_UNDER_SKEW', 'MFCL_TABLE2',
            'EFFECTIVE', 'PRINTED_2', 'TN_CODE', 'SIMCLR_TN', 'BN_JOINT', 'BN_READINGS', 'MFCL_TABLE5', 'MFCL_TABLE6',
            'BATCHES', 'MFCL_TABLE16', 'THRIFTY', 'MFCL_TABLE4', 'CLEAREST', 'MFCL_FIG9', 'BY_CHANCE', 'MFCL_TWINS',
            'first_data', 'run_of', 'ours', 'each_setting', 'floors', 'below_floors', 'past_floors', 'rivals', 'rival',
@@ -15,8 +15,8 @@ __all__ = ['SMALL_MFCL', 'RESNET', 'MFCL_SIZES', 'COMMON_BASE', 'OTHER_DATA', 'D
            'mfcl_cells', 'judge_cells', 'each_reading', 'is_skewed', 'is_even', 'mfcl_experiment', 'says_print',
            'supervised_wins', 'table2', 'collapses', 'table5', 'about_privacy', 'table6', 'steady', 'table16', 'inside',
            'about_groups', 'table17', 'best_cut', 'about_cuts', 'table1', 'table15', 'dealt_classes', 'as_close',
-           'table7', 'table4', 'dropped', 'alike', 'closes', 'about_dropout', 'fig8', 'clearer', 'clearer_told', 'fig9',
-           'small_federation', 'finds', 'twins', 'floors_alone', 'untrained']
+           'table7', 'table4', 'dropped', 'mfcl_alike', 'closes', 'about_dropout', 'fig8', 'clearer', 'clearer_told',
+           'fig9', 'small_federation', 'finds', 'twins', 'floors_alone', 'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0307cad9
 from dataclasses import replace
@@ -288,13 +288,13 @@ def judge_cells(artifact:str, rows:pd.DataFrame, profile:str)->list: # of Verdic
 # %% ../../../nbs/papers/mfcl/settings.ipynb #c6886734
 TN, GN, BN, SIMCLR = 'MFCL(TN)', 'MFCL(GN)', 'MFCL(BN)', 'FedSimCLR'
 TWINS, VIEWS_ALONE = ', twins', ', views alone'
-READINGS = dict(across='', twins=TWINS, alone=VIEWS_ALONE) # which views are positives -> in the label
+MFCL_READINGS = dict(across='', twins=TWINS, alone=VIEWS_ALONE) # which views are positives -> in the label
 MFCL_NORMS = 'bn', 'gn', 'tn'
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #2dcc6408
 def each_reading(*at, **more)->list: # of Run
     "MFCL(TN) with each reading of what the rServer's positives are."
-    return [ours(*at, positives=reading, **more) for reading in READINGS]
+    return [ours(*at, positives=reading, **more) for reading in MFCL_READINGS]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #20ccfde9
 def is_skewed(data, xi)->bool: return xi < 1
@@ -310,7 +310,7 @@ def mfcl_experiment(artifact:str, title:str, said, cells='', costs=False, facts=
     return experiment(MFCL, f'mfcl/{artifact}', title, said, also, **about)
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #d2ff6daf
-def says_print(c:Claim, artifact:str, where=None, place='')->'Verdict':
+def says_print(c:Claim, artifact:str, where=None, place=''): # a verdict
     "Whether the paper's own table bears a claim out, in the settings that it is about."
     cells = mfcl_printed(artifact)
     labels = list(dict.fromkeys(cells.label))
@@ -395,7 +395,7 @@ def about_privacy(how:str)->list: # of Claim
         above(plain, mixed, f'DataMix costs accuracy{how}'))
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #882ed9ac
-MFCL_TABLE6 = claims('MFCL Table 6', *(c for how in READINGS.values() for c in about_privacy(how)))
+MFCL_TABLE6 = claims('MFCL Table 6', *(c for how in MFCL_READINGS.values() for c in about_privacy(how)))
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e92695d4
 @mfcl_experiment('table6', 'Secure aggregation and DataMix', MFCL_TABLE6, 'table6')
@@ -520,7 +520,7 @@ def table4(profile):
 def dropped(name:str, share:float)->str: return f'{name}, {100*share:g} % drop out' if share else name
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #f448aca9
-def alike(share:float)->Claim:
+def mfcl_alike(share:float)->Claim:
     "TN and GN lose the same when clients drop out, to three points."
     names = [dropped(name, s) for name in (TN, GN) for s in (0, share)]
     def apart(table): return (table[names[0]] - table[names[1]]) - (table[names[2]] - table[names[3]])
@@ -538,7 +538,7 @@ def about_dropout(profile:str)->list: # of Claim
     shares = MFCL_SIZES[profile]['drop']
     stays = [best(dropped(TN, s), [dropped(n, s) for n in (BN, GN)],
         f'TN is best when {100*s:g} % drop out') for s in shares]
-    said = claims('MFCL B.2.5', *past_floors(alike(shares[-1])))
+    said = claims('MFCL B.2.5', *past_floors(mfcl_alike(shares[-1])))
     said += claims('MFCL B.2.5', *past_floors(closes(shares[-1])), where=is_even)
     return said + claims('MFCL B.2.5', *past_floors(*stays), where=is_skewed)
 
@@ -605,10 +605,10 @@ def twins(profile):
         return ours(*at, run=few | dict(n_rounds=T + epochs, eval_every=T + epochs), **fewer | more)
     runs = []
     for at in each_setting(profile):
-        runs += [trained(at, 60 if profile == 'paper' else 10, positives=p) for p in READINGS]
+        runs += [trained(at, 60 if profile == 'paper' else 10, positives=p) for p in MFCL_READINGS]
         runs.append(rival('fedsimclr', *at, dict(norm='tn', **group), **few, n_rounds=8, eval_every=8))
         if profile == 'lite': continue
-        runs += [trained(at, 10, positives=p, probe='chi') for p in READINGS]
+        runs += [trained(at, 10, positives=p, probe='chi') for p in MFCL_READINGS]
         runs += [trained(at, 0, probe=q) for q in ('proj', 'chi')]
     return runs
 
