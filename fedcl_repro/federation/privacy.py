@@ -106,7 +106,8 @@ class secure_aggregation:
         own = float(roster.n[roster.who.index(i)])
         secret = self.secret if secret is None else secret
         places = self.places(roster.n)
-        return masked(message, own, i, secrets_known_to(i, roster.who, secret), roster.round, places, self.bound)
+        known = secrets_known_to(i, roster.who, secret)
+        return masked(message, own, i, known, roster.round, places, self.bound)
 
     def open(self, inbox:Inbox, roster:Roster)->Sealed:
         "Masked messages, of which only the mean can be read."

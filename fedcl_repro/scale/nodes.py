@@ -100,7 +100,8 @@ class SharedPlan:
 def known_at_server(plan:SharedPlan)->Fed:
     "The federation as the server knows it: no data, and no sizes before clients have told them."
     nobody = [np.zeros(0, int)] * plan.run.n_clients
-    blank = stored_data(np.zeros((1, *plan.shape), np.uint8), np.zeros(1)) # an image of nobody, taken off again
+    # an image of nobody, taken off again
+    blank = stored_data(np.zeros((1, *plan.shape), np.uint8), np.zeros(1))
     return known_to(federation_with(plan.run, blank, nobody, nobody, plan.shape, plan.n_classes))
 
 def stored_data(x:np.ndarray, y:np.ndarray)->tuple: # (n, H, W, C), (n,)

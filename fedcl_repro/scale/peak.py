@@ -90,7 +90,7 @@ class Peak:
     flops: float
     work: str
 
-def measured_rate(make:Callable, threads:int, seconds=.25)->float: # operations a second of all threads together
+def measured_rate(make:Callable, threads:int, seconds=.25)->float: # operations a second, of all threads
     "What so many threads reach in about so many seconds, one call at least, after one that is not counted."
     rates, barrier = [], threading.Barrier(threads)
     def run():

@@ -51,7 +51,8 @@ def rows_of(store:Store, ids)->pd.DataFrame:
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 # %% ../../nbs/verbs/show.ipynb #48fe519f
-SHOWN_KINDS = ['run', 'method', 'data', 'partition', 'clients', 'seed', 'round', 'micro', 'macro', 'sd_clients']
+SHOWN_KINDS = [
+    'run', 'method', 'data', 'partition', 'clients', 'seed', 'round', 'micro', 'macro', 'sd_clients']
 
 def run_table(rows:pd.DataFrame)->str:
     "A line for each run: accuracy of merged models at the last round, in percent."
@@ -80,7 +81,8 @@ def text_chart(
     text = [label + ''.join(line).rstrip() for label, line in zip(labels, lines)]
     text.append(' ' * 7 + '+' + '-' * width)
     text.append(' ' * 8 + f'{first}' + f'round {last}'.rjust(width - len(str(first))))
-    if len(curves) > 1: text += [f'  {PLOT_MARKS[n % len(PLOT_MARKS)]} {name}' for n, name in enumerate(curves)]
+    if len(curves) > 1:
+        text += [f'  {PLOT_MARKS[n % len(PLOT_MARKS)]} {name}' for n, name in enumerate(curves)]
     return '\n'.join(text)
 
 # %% ../../nbs/verbs/show.ipynb #eed515a6

@@ -561,7 +561,8 @@ MAPL_FAIR = claims(
 mapl_experiment(
     'presets', 'What text and code differ in', matrix_of(MAPL_PRESETS), BETTER, kind='extra', tables=True)
 mapl_experiment(
-    'fair', 'The same views for all', matrix_of([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], fair=True), MAPL_FAIR,
+    'fair', 'The same views for all',
+    matrix_of([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], fair=True), MAPL_FAIR,
     kind='extra', view=view_of(1, [*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS]))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #b9e86789
