@@ -7,15 +7,15 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'expe
            'Page', 'has_data', 'why_missing', 'papers_folder', 'in_package', 'default_store', 'committed_path',
            'maps_path', 'save_results', 'kept_records', 'record_place', 'with_kept_rows', 'committed_rows',
            'curve_means', 'run_records', 'committed_runs', 'config_key', 'committed', 'committed_maps',
-           'committed_note', 'committed_verdicts', 'state_of_code', 'verdicts_alone', 'verdict_from', 'belonging',
-           'nothing_more', 'claims_page', 'claims_of']
+           'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'kept_verdicts', 'verdicts_alone',
+           'verdict_from', 'belonging', 'nothing_more', 'claims_page', 'claims_of']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import hashlib
 import io
 import json
 import os
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -286,14 +286,18 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts)
     if not runs_of(name, 'paper'):
         where = 'trained on its page' if experiments()[name].about['on_page'] else 'needs no training'
         return where, list(verdicts_alone(name))
-    about = experiments()[name].about
     for profile in reversed(PROFILES):
-        rows = committed(name, profile)
-        if not len(rows): continue
-        verdicts = list(about['judge'](rows, profile))
-        if about['judge_maps']: verdicts += about['judge_maps'](committed_maps(name, profile), rows, profile)
-        if any(v.word != 'not run' for v in verdicts): return profile, verdicts
+        if not committed_runs(name, profile): continue
+        verdicts = kept_verdicts(name, f'{profile}-committed', partial(judged, name, profile))
+        if any(v.word != 'not run' for v in verdicts): return profile, list(verdicts)
     return None, []
+
+def judged(name:str, profile:str)->list: # of Verdict
+    "Verdicts on committed rows, and on the maps that belong to them."
+    about, rows = experiments()[name].about, committed(name, profile)
+    found = list(about['judge'](rows, profile))
+    if about['judge_maps']: found += about['judge_maps'](committed_maps(name, profile), rows, profile)
+    return found
 
 # %% ../../nbs/study/experiments.ipynb #a1494ccc
 @cache
@@ -306,18 +310,22 @@ def state_of_code()->str: # 16 hex digits
     for path in sorted(files): found.update(path.read_bytes())
     return found.hexdigest()[:16]
 
-@cache
-def verdicts_alone(name:str, profile='paper')->tuple: # of Verdict
-    "What the judge of an experiment without runs says; asked once for a state of the code."
-    file = f"{name.replace('/', '-')}-{profile}.json"
-    path, state = default_store() / 'computed' / file, state_of_code()
+def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
+    "What `judge()` says of an experiment of this package; asked once for a state of the code."
+    if not experiments()[name].make.__module__.startswith('fedcl_repro.'): return tuple(judge())
+    path, state = default_store() / 'computed' / f"{name.replace('/', '-')}-{profile}.json", state_of_code()
     if path.exists():
         kept = json.loads(path.read_text(encoding='utf-8'))
         if kept['state'] == state: return tuple(map(verdict_from, kept['verdicts']))
-    found = experiments()[name].about['judge'](read_rows([], None), profile)
-    kept = dict(state=state, verdicts=[vars(v) for v in found])
-    write_text(path, json.dumps(kept, indent=1))
-    return tuple(found)
+    found = tuple(judge())
+    write_text(path, json.dumps(dict(state=state, verdicts=[vars(v) for v in found]), indent=1))
+    return found
+
+@cache
+def verdicts_alone(name:str, profile='paper')->tuple: # of Verdict
+    "What the judge of an experiment without runs says."
+    def judge(): return experiments()[name].about['judge'](read_rows([], None), profile)
+    return kept_verdicts(name, profile, judge)
 
 def verdict_from(about:dict)->Verdict:
     "A verdict as it was written."
