@@ -288,7 +288,9 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts)
         return where, list(verdicts_alone(name))
     for profile in reversed(PROFILES):
         if not committed_runs(name, profile): continue
-        verdicts = kept_verdicts(name, f'{profile}-committed', partial(judged, name, profile))
+        judge = partial(judged, name, profile)
+        of_package = experiments()[name].make.__module__.startswith('fedcl_repro.') # its code has a state
+        verdicts = kept_verdicts(name, f'{profile}-committed', judge) if of_package else judge()
         if any(v.word != 'not run' for v in verdicts): return profile, list(verdicts)
     return None, []
 
@@ -311,8 +313,7 @@ def state_of_code()->str: # 16 hex digits
     return found.hexdigest()[:16]
 
 def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
-    "What `judge()` says of an experiment of this package; asked once for a state of the code."
-    if not experiments()[name].make.__module__.startswith('fedcl_repro.'): return tuple(judge())
+    "What `judge()` says of an experiment; asked once for a state of the code."
     path, state = default_store() / 'computed' / f"{name.replace('/', '-')}-{profile}.json", state_of_code()
     if path.exists():
         kept = json.loads(path.read_text(encoding='utf-8'))
