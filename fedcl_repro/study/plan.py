@@ -310,7 +310,8 @@ def pretended(run:Run)->pd.DataFrame:
     "Rows as a finished run would leave them, their numbers random."
     rng, last = stream(run.seed, 'pretended', json.dumps(config(run))), run.n_rounds
     where = [(r, -1) for r in tested_rounds(run) if r < last] + [(last, i) for i in range(run.n_clients)]
-    measured = [(m, 'test', metric) for m in ('merged', 'trained') for metric in ('accuracy', 'loss')]
+    metrics = 'accuracy', 'balanced', 'loss'
+    measured = [(m, 'test', metric) for m in ('merged', 'trained') for metric in metrics]
     measured.append(('trained', 'train', 'loss'))
     rows = [(r, i, 'personal', *about, 100) for r, i in where for about in measured]
     traffic, shapes = ('bytes_up', 'bytes_down'), ('silhouette', 'silhouette_pixels')
