@@ -195,11 +195,11 @@ def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile
     "Published cells with ours, in the settings that were run, and below them labels that the paper lacks."
     both, runs = cells_of_print(paper, cells, rows, profile), paper.runs(rows)
     keys = [k for k in cells if k not in PRINTED and k != 'label']
-    shown = both.merge(runs[list(paper.keys)].drop_duplicates(),
-        on=list(paper.keys)) if len(runs) else both[:0]
+    own = [k for k in paper.keys if k in both] # a table with one setting does not print it
+    shown = both.merge(runs[own].drop_duplicates(), on=own) if len(runs) else both[:0]
     more = runs[~runs.label.isin(cells.label)].groupby(['label', *keys], sort=False, dropna=False).micro
     more = more.agg(ours='mean', sd_seeds='std').reset_index()
-    return pd.concat([shown, more], ignore_index=True).sort_values(list(paper.keys), kind='stable')
+    return pd.concat([shown, more], ignore_index=True).sort_values(own, kind='stable')
 
 def said_of(page, profile:str, rows:pd.DataFrame)->str:
     "What rows are, in a line above them."
