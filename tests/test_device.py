@@ -13,7 +13,7 @@ from fedcl_repro.federation.federation import Fed, toy
 from fedcl_repro.federation.graphs import Graphs
 from fedcl_repro.federation.method import NET, Method, Sweep, ce
 from fedcl_repro.federation.optimisers import SGD, Adam
-from fedcl_repro.federation.rounds import rounds, run
+from fedcl_repro.federation.rounds import begin, rounds, run
 from fedcl_repro.parts.models import cnn
 from fedcl_repro.study.training import deterministic, from_checkpoint
 
@@ -73,7 +73,7 @@ def test_resumes_on_an_accelerator(name, executor, monkeypatch):
         states = list(rounds(execute, made(name, 4)))
         clients, servers = home_fields(states[1])
         checkpoint = dict(vars(states[1]), clients=clients, servers=servers, rows=[], seconds=0.)
-        last = final(name, fed, execute, 4, from_checkpoint(checkpoint, device)[0])
+        last = final(name, fed, execute, 4, from_checkpoint(checkpoint, device, begin(fed))[0])
         assert_close((home_fields(states[-1])[0], {}, []), (home_fields(last)[0], {}, []))
 
 

@@ -70,11 +70,11 @@ def test_one_client_and_the_server_cannot_unmask_another(one_for_all, monkeypatc
     n = torch.tensor([10., 5., 1., 7.])
     box = Inbox((0, 1, 2, 3), n, ({'w': sent},) * 4, 4, 11)
     sealed = privacy.secure_aggregation(secret=5)(box)
-    given = privacy.known_to(1, box.who, 5)
+    given = privacy.secrets_known_to(1, box.who, 5)
     assert set(given) == {0, 2, 3}
     error = float((read_by(sealed, dict.fromkeys((1, 2, 3), given[0])) - sent).abs().max())
     assert error < 1e-5 if one_for_all else error > 1
-    all_others = privacy.known_to(0, box.who, 5)
+    all_others = privacy.secrets_known_to(0, box.who, 5)
     assert float((read_by(sealed, all_others) - sent).abs().max()) < 1e-5
 
 

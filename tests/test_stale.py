@@ -28,6 +28,8 @@ def scaled(net, client, batch):
 def own_scaled(): return Method(local=(Sweep(scaled, NET),))
 '''
 
+MODULE = 'fedcl_repro.own_scaled_module' # of this package: an own method's file is part of its run's name
+
 
 @pytest.fixture
 def own_method(tmp_path, monkeypatch):
@@ -38,21 +40,21 @@ def own_method(tmp_path, monkeypatch):
         sources.module.cache_clear()
         sources.definitions_of.cache_clear()
         training.SAID_ONCE.clear()
-        sys.modules.pop('own_scaled_module', None)
+        sys.modules.pop(MODULE, None)
         METHODS.pop('own_scaled', None)
         __import__('importlib').invalidate_caches()
         exec(compile(text, str(tmp_path/'own_scaled_module.py'), 'exec'), fresh(tmp_path))
     yield write
     METHODS.pop('own_scaled', None)
-    sys.modules.pop('own_scaled_module', None)
+    sys.modules.pop(MODULE, None)
 
 
 def fresh(folder):
     "The names of a new module, which is known by its name."
     import types
-    module = types.ModuleType('own_scaled_module')
+    module = types.ModuleType(MODULE)
     module.__file__ = str(folder/'own_scaled_module.py')
-    sys.modules['own_scaled_module'] = module
+    sys.modules[MODULE] = module
     return vars(module)
 
 
@@ -102,7 +104,7 @@ def test_rows_without_a_digest_are_told_once(own_method, tmp_path, capsys):
     trained(store)
     path = next(store.root.glob('*/run.json'))
     about = json.loads(path.read_text())
-    assert len(about['sources']) == 12 and 'own_scaled_module' in about['modules']
+    assert len(about['sources']) == 12 and MODULE in about['modules']
     del about['sources'], about['modules']
     path.write_text(json.dumps(about))
     for _ in range(3): trained(store)

@@ -49,6 +49,7 @@ def signals_noted():
     try: yield
     finally:
         for number, handler in before.items(): signal.signal(number, handler)
+        NOTED.clear() # what comes next was not asked to stop
 
 def raise_if_noted(outcomes=()):
     "Tell the caller, once all has stopped, that a signal came."
