@@ -3423,6 +3423,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.runs.run_recorded': ( 'study/runs.html#run_recorded',
                                                                                  'fedcl_repro/study/runs.py'),
                                         'fedcl_repro.study.runs.setting': ('study/runs.html#setting', 'fedcl_repro/study/runs.py'),
+                                        'fedcl_repro.study.runs.settings_recorded': ( 'study/runs.html#settings_recorded',
+                                                                                      'fedcl_repro/study/runs.py'),
                                         'fedcl_repro.study.runs.shards': ('study/runs.html#shards', 'fedcl_repro/study/runs.py'),
                                         'fedcl_repro.study.runs.stages': ('study/runs.html#stages', 'fedcl_repro/study/runs.py'),
                                         'fedcl_repro.study.runs.tested_clients': ( 'study/runs.html#tested_clients',

@@ -33,7 +33,7 @@ from .experiments import (
     committed, committed_runs, experiments, has_data, papers_folder, runs_of)
 from .measures import MEASURE_COLUMNS
 from .processes import quiet_worker
-from .runs import Run, config, dataset, label, methods, run_id
+from .runs import Run, config, dataset, label, methods, run_id, settings_recorded
 from .store import Store, checkpoint_progress
 from .training import (
     RUN_COLUMNS, Session, described, in_short, one_core, read_rows)
@@ -149,9 +149,7 @@ ORIGINS = dict(
 
 def run_from(config:dict)->Run:
     "The run that `config` describes; it is not checked."
-    def plain(v): return tuple(v) if isinstance(v, list) else v
-    def spec(name, **settings): return Spec.of(name, **{k: plain(v) for k, v in settings.items()})
-    return Run(**{k: spec(**v) if isinstance(v, dict) else v for k, v in config.items()})
+    return Run(**settings_recorded(config))
 
 def timing_of(about:dict, origin:str, device:str): # Timing, or None if it is of no use
     "What the provenance of a run says about its time."

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'Run', 'load_registers', 'methods', 'resolved', 'range_of', 'check',
-           'check_needs', 'check_later', 'own_sources', 'config', 'run_recorded', 'dataset', 'kept_dataset', 'run_id',
-           'setting', 'label', 'shards', 'on_device', 'stages', 'tested_clients', 'federation', 'federation_with',
-           'check_fits', 'images_of', 'check_federation']
+           'check_needs', 'check_later', 'own_sources', 'config', 'settings_recorded', 'run_recorded', 'dataset',
+           'kept_dataset', 'run_id', 'setting', 'label', 'shards', 'on_device', 'stages', 'tested_clients',
+           'federation', 'federation_with', 'check_fits', 'images_of', 'check_federation']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
@@ -161,11 +161,15 @@ def config(run:Run)->dict: # plain JSON
     values['method'] = Spec.of(run.method.name, **as_recorded(dict(run.method.settings), formerly))
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
+def settings_recorded(said:dict)->dict: # setting -> value
+    "The settings of a run from a record of plain values."
+    def plain(v): return tuple(v) if isinstance(v, list) else v
+    def spec(name, **settings): return Spec.of(name, **{k: plain(v) for k, v in settings.items()})
+    return {k: spec(**v) if isinstance(v, dict) else v for k, v in said.items()}
+
 def run_recorded(said:dict)->Run:
     "The run that a record of plain values describes."
-    def setting(v): return tuple(v) if isinstance(v, list) else v
-    def spec(v): return Spec.of(v['name'], **{k: setting(x) for k, x in v.items() if k != 'name'})
-    values = {k: spec(v) if isinstance(v, dict) else v for k, v in said.items()}
+    values = settings_recorded(said)
     return Run.of(values.pop('method'), **values)
 
 # %% ../../nbs/study/runs.ipynb #e632b361
