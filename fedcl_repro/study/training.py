@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['SAID_ONCE', 'RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
-           'usable_checkpoint', 'Session', 'write_result', 'to_checkpoint', 'from_checkpoint', 'one_core',
-           'deterministic', 'arithmetic', 'train_all', 'Outcome', 'lacking', 'intact', 'wait_for_others', 'say_once',
-           'is_stale', 'cores', 'train_lacking', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell',
-           'death_text', 'outcome_of', 'impossible', 'refusal', 'described', 'in_short', 'read_rows', 'seed_groups',
-           'train_groups', 'train_group', 'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
+           'usable_checkpoint', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'to_checkpoint',
+           'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'Outcome', 'lacking', 'intact',
+           'wait_for_others', 'say_once', 'is_stale', 'cores', 'train_lacking', 'attempt', 'Progress',
+           'train_in_processes', 'attempt_and_tell', 'death_text', 'outcome_of', 'impossible', 'refusal', 'described',
+           'in_short', 'read_rows', 'seed_groups', 'train_groups', 'train_group', 'checkpoint_executor',
+           'fastest_for_group', 'train_in_turn', 'train_together']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -137,31 +138,12 @@ class Session:
         self.who = tested_clients(run)
         self.state, self.rows, self.spent = begin(self.fed, memory=state_memory), [], 0.
         if found: self.state, self.rows, self.spent = from_checkpoint(found, device, self.state)
-        if found and found.get('sources') != self.sources: self.note_other_sources(found.get('sources'))
+        if found and found.get('sources') != self.sources: note_other_sources(self, found.get('sources'))
         self.start = self.clock()
         self.watch = ignore # told of the rows of each evaluation
 
-    def note_other_sources(self, before): # a digest, or None
-        "A run that was begun by other code says so, and its digest is that of neither."
-        self.sources = before and f'{before}, then {self.sources}'
-        if not before: return
-        print(f'{label(self.run)}, seed {self.run.seed}: the code changed after round {self.state.round}. '
-              'It goes on; --retrain begins it anew.', file=sys.stderr)
-
     @property
     def finished(self): return self.state.round >= self.run.n_rounds
-
-    def cause(self)->str:
-        "What made a number infinite, found out by the same round with a learning rate of 0."
-        rate = f'lower the learning rate, {self.run.optimiser}'
-        if not hasattr(self.fed.opt, 'lr'): return rate
-        still = copy.copy(self.fed)
-        still.opt = replace(self.fed.opt, lr=0.)
-        try: one_round(Loop(still), self.stages, self.state)
-        except NonFinite:
-            where = f'{self.run.method}, the model and the data'
-            return f'not for the learning rate, for it is so at 0 too. Look at {where}'
-        return rate
 
     def seconds(self)->float:
         "Seconds of training, those before the checkpoint included."
@@ -170,7 +152,7 @@ class Session:
     def advance(self):
         "Train one more round, and test where the run asks for it and after the last round."
         try: self.state = one_round(self.execute, self.stages, self.state)
-        except NonFinite as e: raise FloatingPointError(f'{label(self.run)}: {e}: {self.cause()}') from e
+        except NonFinite as e: raise FloatingPointError(f'{label(self.run)}: {e}: {cause_of(self)}') from e
         if self.state.round % self.run.eval_every == 0 or self.finished:
             self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner, self.who)
             about = self.run.metrics, self.who
@@ -181,6 +163,28 @@ class Session:
     def to_checkpoint(self)->dict:
         content = to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
         return content | dict(sources=self.sources)
+
+# %% ../../nbs/study/training.ipynb #5e5510ca
+def note_other_sources(session:Session, before): # before: a digest, or None
+    "A run that was begun by other code says so, and its digest is that of neither."
+    session.sources = before and f'{before}, then {session.sources}'
+    if not before: return
+    name = f'{label(session.run)}, seed {session.run.seed}'
+    print(f'{name}: the code changed after round {session.state.round}. '
+          'It goes on; --retrain begins it anew.', file=sys.stderr)
+
+def cause_of(session:Session)->str:
+    "What made a number infinite, found out by the same round with a learning rate of 0."
+    run, fed = session.run, session.fed
+    rate = f'lower the learning rate, {run.optimiser}'
+    if not hasattr(fed.opt, 'lr'): return rate
+    still = copy.copy(fed)
+    still.opt = replace(fed.opt, lr=0.)
+    try: one_round(Loop(still), session.stages, session.state)
+    except NonFinite:
+        where = f'{run.method}, the model and the data'
+        return f'not for the learning rate, for it is so at 0 too. Look at {where}'
+    return rate
 
 # %% ../../nbs/study/training.ipynb #85d0dc84
 def write_result(session:Session, store:Store, id:str, extras=Extras()):
