@@ -963,6 +963,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fedcl_repro/federation/metrics.py'),
                                                 'fedcl_repro.federation.metrics.balanced_accuracy': ( 'federation/metrics.html#balanced_accuracy',
                                                                                                       'fedcl_repro/federation/metrics.py'),
+                                                'fedcl_repro.federation.metrics.mean_over_classes': ( 'federation/metrics.html#mean_over_classes',
+                                                                                                      'fedcl_repro/federation/metrics.py'),
                                                 'fedcl_repro.federation.metrics.measured': ( 'federation/metrics.html#measured',
                                                                                              'fedcl_repro/federation/metrics.py'),
                                                 'fedcl_repro.federation.metrics.top_k': ( 'federation/metrics.html#top_k',

@@ -22,7 +22,7 @@ import fedcl_repro
 from ..core import stream
 from ..federation.evaluation import clients_at, evaluate, representations
 from ..federation.clients import training_notes
-from ..federation.metrics import measured
+from ..federation.metrics import mean_over_classes, measured
 from ..federation.rounds import State, enter, stage_of
 from .runs import Run, config, dataset, find_root
 
@@ -86,12 +86,9 @@ def score_rows(r:int, owner:str, tests:dict, split='test', metrics=())->list: # 
     return rows
 
 # %% ../../nbs/study/measures.ipynb #44e636c1
-def accuracy_over_held(predicted, y)->float: # of classes (n,); nan without any
+def accuracy_over_held(predicted, y)->float: # of classes (n,)
     "Mean over the classes of y of the share of their samples that are recognised."
-    totals = y.bincount()
-    right = y[predicted == y].bincount(minlength=len(totals))
-    held = totals > 0
-    return float((right[held] / totals[held]).mean())
+    return mean_over_classes((predicted == y).cpu().numpy(), y.cpu().numpy())
 
 def balanced_rows(fed, r:int, owner:str, tests:dict)->list: # of rows
     "Balanced accuracy of every client that was tested."
