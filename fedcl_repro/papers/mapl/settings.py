@@ -19,8 +19,7 @@ __all__ = ['COPY', 'TWO_VIEWS', 'MAPL_BUT', 'MAPL_VARIANTS', 'MAPL_OTHERS', 'WAT
            'in_second', 'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4',
            'table4_cells', 'budget_table', 'carried_table', 'valley', 'told_valley', 'reach', 'numbers_carried',
            'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8',
-           'no_runs', 'anywhere', 'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone', 'mapl_sentences',
-           'mapl_asked']
+           'no_runs', 'anywhere', 'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone', 'mapl_asked']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from dataclasses import fields, replace
@@ -35,7 +34,7 @@ from ...parts.backbones import BACKBONES
 from ...parts.graph_measures import away_from_equal, numbers_sent, saved_at_best
 from ...parts.models import MODELS, architectures
 from ...study.experiments import EXPERIMENTS, claims_page
-from ...study.published import published, read_published
+from ...study.published import published
 from ...study.runs import Run, methods, setting
 from ...study.result_page import display_all, shown_table, table_view
 from ...study.show import of_matrices, show_dots, show_table
@@ -43,7 +42,7 @@ from ...study.tables import Claim, Paper, above, as_printed, ask, at_most, best,
 from ...study.tables import in_between, by_seed, claims, experiment, gains_more, lead, limited
 from ...study.tables import printed_cells, printed_tables, share_possible
 from ...study.training import in_short
-from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round, verdict_counts
+from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #76739a16
 COPY, TWO_VIEWS = "FedClassAvg, MAPL's copy", 'Local, two views'
@@ -672,18 +671,6 @@ def mapl_alone(rows, profile)->list: # of Verdict
 claims_page('mapl', 'Sentences, all in one place', mapl_alone)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #f7f9c4d2
-def mapl_sentences(verdicts)->pd.DataFrame: # place, sentence, asked, verdict
-    "Each sentence of the paper with what these verdicts say of it, or why it is not asked."
-    found = []
-    for s in read_published('sentences_mapl').fillna('').itertuples():
-        asked = tuple(s.asked.split('|')) if s.asked else ()
-        counts = verdict_counts([v for v in verdicts if asked and v.what.startswith(asked)])
-        words = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items())
-        if not asked: words = f'not asked, because: {s.because}'
-        elif s.because: words += f' ({s.because})'
-        found.append(dict(place=s.place, sentence=s.sentence, asked='; '.join(asked), verdict=words))
-    return pd.DataFrame(found)
-
 def mapl_asked(profile='paper')->list: # of Verdict
     "All claims of all tables and figures: what there is to ask, of no rows."
     columns = ['run', 'label', 'metric', 'moment', 'split', 'n', 'settings', 'method', 'client']

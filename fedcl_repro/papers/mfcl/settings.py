@@ -629,3 +629,6 @@ untrained('fig7', 'Class distributions', judge_fig7, 'figure')
 untrained('architecture', 'Tables 9 to 13: networks, hyperparameters, augmentations', judge_architecture)
 untrained('fig4', 'Saliency of two classes in one image', kind='figure', on_page=True)
 untrained('table8', 'Attacks on representations', kind='figure', on_page=True)
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #5e10a002
+claims_page('mfcl', 'Sentences, all in one place')
