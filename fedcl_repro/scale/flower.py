@@ -71,6 +71,7 @@ class Courier:
         self.grid, self.n_clients, self.timeout = grid, n_clients, timeout
         self.node_of = {} # client -> node
         self.failed = []  # (client, why)
+        self.why = {}     # client, if it is known -> why the last message has no answer
         self.told = 0     # refusals that have been printed
 
     def meet(self):
@@ -90,8 +91,7 @@ class Courier:
                 for node, content in contents.items()]
         replies = list(self.grid.send_and_receive(sent, timeout=self.timeout)) if sent else []
         client = {node: i for i, node in self.node_of.items()}
-        bad = [m for m in replies if m.has_error()]
-        self.failed += [(client.get(m.metadata.src_node_id), m.error.reason) for m in bad]
+        self.why = {client.get(m.metadata.src_node_id): m.error.reason for m in replies if m.has_error()}
         return [m for m in replies if not m.has_error()]
 
     def __call__(self, kind:str, contents:dict)->dict:
@@ -100,6 +100,10 @@ class Courier:
         client = {node: i for i, node in here.items()}
         replies = self.ask(kind, {node: contents[i] for i, node in here.items()})
         found = {client[m.metadata.src_node_id]: opened_envelope(m.content)[1] for m in replies}
+        for i in contents:
+            if i not in here: self.failed.append((i, 'its node is not connected'))
+            elif i not in found:
+                self.failed.append((i, self.why.get(i) or self.why.get(None, 'no answer in time')))
         return dict(sorted(found.items()))
 
     def wait(self, seconds:float):
