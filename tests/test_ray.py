@@ -19,6 +19,7 @@ from fedcl_repro.federation.actors import RayActors, Resident, connect_ray
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.rounds import State, begin, rounds
 from fedcl_repro.scale.ray import MOST_DEATHS, train_on_ray
+from fedcl_repro.study import processes
 from fedcl_repro.study.runs import Run, run_id
 from fedcl_repro.study.store import Store, locked
 from fedcl_repro.study.training import from_checkpoint, to_checkpoint, train_all
@@ -129,6 +130,23 @@ def test_what_always_dies_fails(cluster, tmp_path, capsys):
     (outcome,) = train_on_ray([short(0, 2000)], store, 0, options, Told(kill))
     assert outcome.word == 'failed' and f'died {MOST_DEATHS} times in a row' in outcome.why
     assert capsys.readouterr().err.count('tried again') == MOST_DEATHS - 1
+
+
+def test_a_signal_stops_at_a_checkpoint(cluster, tmp_path, monkeypatch):
+    "The run that is on its way stops at a checkpoint and goes on later; one that waits does not begin."
+    monkeypatch.setattr(processes, 'NOTED', [])
+    def interrupt(run, done):
+        if done >= 10: processes.NOTED.append(signal.SIGINT)
+    runs, store, options = [short(0, 100), short(1, 100)], Store(tmp_path/'far'), OPTIONS | dict(every=1e9)
+    found = train_on_ray(runs, store, 1, options, Told(interrupt))
+    assert [o.word for o in found] == ['interrupted'] * 2
+    (checkpoint,) = store.root.glob('*.ckpt')
+    assert checkpoint.stem == run_id(runs[0])
+    processes.NOTED.clear()
+    told = Told()
+    assert [o.word for o in train_on_ray(runs, store, 0, options, told)] == ['done'] * 2
+    assert min(done for run, done in told.items if run == runs[0]) >= 10
+    ends_as_at_home(runs, store, tmp_path)
 
 
 def test_what_another_process_trains_is_left_to_it(cluster, tmp_path):
