@@ -15,7 +15,7 @@ ray = pytest.importorskip('ray', reason="Ray is an extra: pip install -e '.[ray]
 pytestmark = pytest.mark.nightly
 
 from fedcl_repro.cli import main
-from fedcl_repro.federation.actors import RayActors, Resident, connect_ray
+from fedcl_repro.federation.actors import RAY_SETTINGS, RayActors, Resident, connect_ray
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.rounds import State, begin, rounds
 from fedcl_repro.scale.ray import MOST_DEATHS, train_on_ray
@@ -25,6 +25,7 @@ from fedcl_repro.study.store import Store, locked
 from fedcl_repro.study.training import from_checkpoint, to_checkpoint, train_all
 
 TESTS = Path(__file__).parent
+os.environ.update(RAY_SETTINGS)
 
 
 @contextlib.contextmanager

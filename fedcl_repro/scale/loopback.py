@@ -53,7 +53,8 @@ class Processes:
         (self.folder/'flwr').mkdir(exist_ok=True)
         own = Path(fedcl_repro.__file__).resolve().parents[1] # this package, also where it is not installed
         paths = [str(own), *os.environ.get('PYTHONPATH', '').split(os.pathsep)]
-        self.env = os.environ | dict(
+        plain = {k: v for k, v in os.environ.items() if k not in ('FORCE_COLOR', 'CLICOLOR_FORCE')}
+        self.env = plain | dict(
             FLWR_HOME=str(self.folder/'flwr'), FLWR_TELEMETRY_ENABLED='0', OMP_NUM_THREADS='1',
             PYTHONPATH=os.pathsep.join(p for p in paths if p),
             PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ['PATH']]))
