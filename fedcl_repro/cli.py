@@ -300,12 +300,11 @@ def check_place(options):
     if not options.ray and (options.run_cpus != 1 or options.run_gpus):
         raise ValueError('--run-cpus and --run-gpus say what a run takes of a cluster: add --ray ADDRESS')
     if not options.ray or options.executor == 'ray': check_device(options.device)
-    if not options.ray: return
-    if options.live or options.tensorboard:
+    if not options.ray and options.executor != 'ray': return
+    if options.executor != 'ray' and (options.live or options.tensorboard):
         raise ValueError('--live and --tensorboard write where a run is trained: leave them out with --ray')
     from fedcl_repro.federation.actors import connect_ray
-    connect_ray(options.ray)
-    os.environ['FEDCL_RAY'] = options.ray # for the executor
+    connect_ray(options.ray or 'local')
 
 def trainer_of(options): # None: this machine
     "Who trains whole runs, if a cluster does."
