@@ -488,6 +488,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'fedcl_repro/federation/actors.py'),
                                                'fedcl_repro.federation.actors.Seats.hear': ( 'federation/actors.html#seats.hear',
                                                                                              'fedcl_repro/federation/actors.py'),
+                                               'fedcl_repro.federation.actors.Seats.question': ( 'federation/actors.html#seats.question',
+                                                                                                 'fedcl_repro/federation/actors.py'),
                                                'fedcl_repro.federation.actors.as_place': ( 'federation/actors.html#as_place',
                                                                                            'fedcl_repro/federation/actors.py'),
                                                'fedcl_repro.federation.actors.as_received': ( 'federation/actors.html#as_received',

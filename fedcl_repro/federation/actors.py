@@ -70,8 +70,9 @@ class Resident:
 def fields_here(kept)->dict:
     "A client's fields from what is sent of it: the fields, or a list with a reference to them."
     if isinstance(kept, dict): return kept
+    if isinstance(kept, list): return fields_here(kept[0])
     import ray
-    return ray.get(kept[0] if isinstance(kept, list) else kept)
+    return ray.get(kept)
 
 def as_place(kept):
     "What is sent of a client to an actor: its fields, or a reference in a list, which is not read on the way."
@@ -127,13 +128,15 @@ class Seats:
         self.there = ray.put(fed)
         self.seats = [make.remote([self.there]) for _ in range(max(1, min(most, fed.n_clients)))]
 
-    def ask(self, seat:int, share:list, stages, clients:dict, replies, roster)->list: # of references
-        "Ask an actor for the turns of its share."
+    def question(self, share:list, stages, clients:dict, replies, roster)->tuple: # arguments of `Seat.take`
+        "What an actor is asked for the turns of its share."
         sent = {i: as_sent(replies[i])[0] for i in share}
         known = {i: tuple(self.tables[i]) for i in share if i in self.tables}
-        places = {i: as_place(clients[i]) for i in share}
-        take = self.seats[seat].take.options(num_returns=len(share) + 1)
-        return take.remote(stages, places, sent, roster, known)
+        return stages, {i: as_place(clients[i]) for i in share}, sent, roster, known
+
+    def ask(self, seat:int, question:tuple)->list: # of references
+        take = self.seats[seat].take
+        return take.options(num_returns=len(question[1]) + 1).remote(*question)
 
     def hear(self, seat:int, reference)->Said:
         "What an actor says; what went wrong there goes wrong here."
@@ -168,7 +171,7 @@ class RayActors(Seats):
         self.tuned = None # what an evaluation learned is used up
         homes = {i: c.seat for i, c in clients.items() if isinstance(c, Resident)}
         dealt = deal_clients({i: self.fed.sizes[i] for i in clients}, homes, len(self.seats))
-        asked = {seat: self.ask(seat, share, stages, clients, replies, roster)
+        asked = {seat: self.ask(seat, self.question(share, stages, clients, replies, roster))
                  for seat, share in enumerate(dealt) if share}
         after, messages, received = {}, {}, 0
         for seat, (*places, last) in asked.items():
