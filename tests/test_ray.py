@@ -170,7 +170,7 @@ def test_the_command(cluster, tmp_path, monkeypatch, capsys):
     for name in ('FEDCL_USE', 'FEDCL_RAY'): monkeypatch.setenv(name, '')
     own = tmp_path/'own_method.py'
     own.write_text('from fedcl_repro.federation.method import METHODS, Method\n'
-                   "@METHODS.add('own_far', title='own', family='fedavg', owner='shared')\n"
+                   "@METHODS.add('own_far', title='own', family='averaging', owner='shared')\n"
                    'def own_far():\n    "Nothing new."\n    return Method()\n')
     common = ['--store', str(tmp_path/'far'), '--ray', 'local', '--set', 'n_rounds=2', '--set', 'n_clients=3']
     assert main(['run', '--use', str(own), '--method', 'own_far', *common]) == 0
