@@ -2,12 +2,16 @@
 actors are in this process; `test_ray.py` has them on a cluster."""
 import cloudpickle
 import pytest
-from test_methods import METHODS, assert_equal, final, made, uneven
+from test_methods import METHODS, assert_equal, final, looped, made, uneven
 
 from fedcl_repro.federation.actors import RayActors, Resident, Seat
 from fedcl_repro.federation.loop import Loop
+from fedcl_repro.federation.optimisers import SGD
 from fedcl_repro.federation.rounds import begin, rounds
 from fedcl_repro.study.training import from_checkpoint, to_checkpoint
+
+
+OPT = SGD(.05, .9)
 
 
 def copied(value): return cloudpickle.loads(cloudpickle.dumps(value))
@@ -25,7 +29,8 @@ class InProcess(RayActors):
 
 @pytest.mark.parametrize('name', METHODS)
 def test_every_method(name):
-    at_home, far = final(name, uneven(name)), final(name, uneven(name), InProcess(uneven(name)))
+    at_home, fed = looped(name, OPT, 0), uneven(name, opt=OPT)
+    far = final(name, fed, InProcess(fed), 2)
     assert far.clients.changed and all(isinstance(c, Resident) for c in far.clients.changed.values())
     assert len({c.seat for c in far.clients.changed.values()}) == 2
     assert_equal(at_home, far)
