@@ -86,13 +86,21 @@ def wait_for(holds, seconds=300):
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if holds(): return True
-        time.sleep(.002)
+        time.sleep(.01)
     return False
 
 
 def progress(store):
     "Rounds of each run that will not be trained again."
     return [8 if store.has(id) else checkpoint_progress(store, id)[0] for id in IDS]
+
+
+def written(store):
+    "When the last checkpoint of each run was written, and which runs are finished."
+    def when(path):
+        try: return path.stat().st_mtime_ns
+        except FileNotFoundError: return 0
+    return [(store.has(id), when(store.checkpoint(id))) for id in IDS]
 
 
 def bytes_of(store): return [(store.folder(id)/'rows.csv').read_bytes() for id in IDS]
@@ -114,9 +122,9 @@ def workers_are_forked(monkeypatch): monkeypatch.setattr(processes, 'START', 'fo
 
 def one_kill(store, who, how, jobs, delay):
     "Begin, kill after a delay, and see that nothing was lost; whether the process was there to be killed."
-    before = progress(store)
+    before, last = progress(store), written(store)
     pid = forked(command, store.root, jobs)
-    wait_for(lambda: progress(store) != before or gone(pid)) # it trains
+    wait_for(lambda: written(store) != last or gone(pid)) # it trains
     time.sleep(delay)
     team = children(pid)
     victim = pid if who == 'parent' else random.choice(team) if team else None
