@@ -1808,6 +1808,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                            'fedcl_repro/papers/fedcosr/numbers.py'),
                                                     'fedcl_repro.papers.fedcosr.numbers.printed_gains': ( 'papers/fedcosr/numbers.html#printed_gains',
                                                                                                           'fedcl_repro/papers/fedcosr/numbers.py')},
+            'fedcl_repro.papers.fedcosr.public_code': { 'fedcl_repro.papers.fedcosr.public_code.public_code': ( 'papers/fedcosr/public_code.html#public_code',
+                                                                                                                'fedcl_repro/papers/fedcosr/public_code.py')},
             'fedcl_repro.papers.fedcosr.representations': { 'fedcl_repro.papers.fedcosr.representations.fig9': ( 'papers/fedcosr/representations.html#fig9',
                                                                                                                  'fedcl_repro/papers/fedcosr/representations.py'),
                                                             'fedcl_repro.papers.fedcosr.representations.separate_more': ( 'papers/fedcosr/representations.html#separate_more',
