@@ -197,7 +197,7 @@ def on_the_way(rows:pd.DataFrame)->pd.DataFrame: # a row a run and recorded roun
     return mapl_placed(per_round(mapl_tested(rows))).rename(columns=dict(micro='value'))
 
 MAPL = Paper(('scenario', 'data'), mapl_placed, mapl_where, dict(way=on_the_way), mapl_tested,
-             ('mapl/table1', 'mapl/table4'))
+             ('mapl/table1', 'mapl/table4'), personal=True)
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
 MAPL_ROUND = [*MAPL_RUN, 'round']
 
