@@ -121,7 +121,7 @@ def own_labels(
     if n_classes is None and high >= n:
         raise ValueError(f'labels reach {high} for {n} images: number the classes from 0, '
                          'np.unique(labels, return_inverse=True)[1] does, or say n_classes')
-    if n_classes is None and high == 0:
+    if n_classes is None and low == high == 0:
         raise ValueError('all labels are 0: classification needs two classes, or say n_classes')
     if n_classes is not None: check_value('n_classes', n_classes, 1, Range('[1, inf)'))
     n_classes = n_classes or high + 1
