@@ -46,7 +46,7 @@ from fedcl_repro.study.runs import (
 from .sources import changed_since, digest_of, sources, stale_text
 from .store import (
     DamagedRun, Store, checkpoint_progress, is_shortage, load_checkpoint, locked, save_checkpoint)
-from .watch import Extras, has_all, watcher
+from .watch import Extras, check_extras, has_all, watcher
 
 # %% ../../nbs/study/training.ipynb #f280b0c5
 class OutOfTime(Exception): "The time budget is spent; the run waits at its checkpoint."
@@ -269,6 +269,7 @@ def train_all(
 )->list: # of Outcome, one for each run that the store lacked
     """Train the runs that the store lacks. An impossible run is told before the first one trains. After
     SIGINT or SIGTERM all stop at a checkpoint, and `Interrupted` is raised."""
+    check_extras(extras)
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     todo = lacking(runs, store, data_root, retrain, extras)
     refused = impossible(todo, data_root)
