@@ -53,7 +53,7 @@ def combination(
     "Weights of all heads for each client (FedPAC Eq. 10); own heads only when nobody has data."
     if not data.any(): return torch.eye(len(V), dtype=torch.double, device=V.device)
     costs = head_costs(H, V)[:, data][:, :, data]
-    weights = simplex_qp(costs.cpu()).to(V.device) # thousands of tiny steps, slow on an accelerator
+    weights = simplex_qp(costs).to(V.device)
     weights = torch.where(weights < 1e-3, 0., weights)
     full = torch.zeros(len(V), len(V), dtype=torch.double, device=V.device)
     full[:, data] = weights / weights.sum(1, keepdim=True) if renormalise else weights

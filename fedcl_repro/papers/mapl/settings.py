@@ -123,7 +123,7 @@ MAPL_SIZES = dict( # fixed: all but the names, the data sets and the scenarios o
     quick=networks(k=64, hidden=128) | dict(
         one=as_theirs('shufflenet', k=64, hidden=128), data=['digits'], clients=6, warmup=1, seeds=range(1),
         part='scenario={}, shots=6, least_shots=3, stride=7, test_shots=4',
-        rate=.001, base=dict(n_rounds=3, eval_every=1, batch_size=30)),
+        rate=.001, base=dict(n_rounds=2, eval_every=1, batch_size=30)),
     small=dict(
         model=f"mixed(of='{' + '.join(BACKBONES)}')", one='resnet18', decay={},
         data=['cifar10', 'fashion_mnist', 'mnist', 'svhn'], clients=10, warmup=20, seeds=range(1),
