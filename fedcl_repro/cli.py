@@ -6,13 +6,14 @@
 __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOINT_HELP', 'PROFILE_HELP', 'parser', 'main',
            'plural', 'executors', 'described_entry', 'described_setting', 'setting_row', 'setting_text',
            'described_experiment', 'listing', 'list_options', 'list_verb', 'chosen', 'available_runs', 'between',
-           'experiment_options', 'training_options', 'ray_options', 'backlog_option', 'check_folder', 'check_file',
-           'check_device', 'check_place', 'trainer_of', 'tell_problems', 'train_as_asked', 'one_run', 'single_options',
-           'check_options', 'check_alone', 'wanted_runs', 'run_verb', 'show_finished', 'notes_of', 'save_rows',
-           'run_backlog', 'here_of', 'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for',
-           'offline_data', 'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data',
-           'report_on', 'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes', 'report_verb',
-           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_verb', 'entry']
+           'experiment_options', 'training_options', 'ray_options', 'backlog_option', 'check_device', 'check_place',
+           'trainer_of', 'tell_problems', 'train_as_asked', 'one_run', 'single_options', 'check_options', 'check_alone',
+           'wanted_runs', 'run_verb', 'show_finished', 'notes_of', 'save_rows', 'run_backlog', 'here_of',
+           'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
+           'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
+           'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes', 'report_verb',
+           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_workloads',
+           'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -24,7 +25,6 @@ import os
 import platform
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -34,7 +34,7 @@ from pathlib import Path
 import torch
 
 import fedcl_repro
-from .core import Register, expanded, load_all
+from .core import Register, check_file, check_folder, expanded, load_all
 from .data.datasets import DATASETS, find_root, present
 from .federation.loop import EXECUTORS
 from .federation.metrics import METRICS
@@ -47,7 +47,7 @@ from .study.plan import (
     Here, amount, hours_text, known_timings, measure_rounds, most_first, part_of, plan_record,
     plan_text, plans_of, records, run_from, standings, to_measure)
 from .study.processes import Interrupted, raise_if_noted, signals_noted
-from .study.runs import REGISTERS, Run, methods, range_of, run_id
+from .study.runs import REGISTERS, Run, check_federation, methods, range_of, run_id
 from .study.sources import changed_since, stale_text
 from .study.store import Store, write_text
 from .study.training import cores, say_once, train_all
@@ -267,23 +267,7 @@ def backlog_option(p, what:str):
     help = f"{what} the list in FILE (else the project's, nbs/papers/backlog.toml)"
     p.add_argument('--backlog', nargs='?', const='', metavar='FILE', help=help)
 
-# %% ../nbs/cli.ipynb #5ce38c5d
-def check_folder(path, option:str):
-    "Refuse a folder that cannot be made or written to."
-    path = expanded(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except OSError as e:
-        what = f'cannot write to the folder {path} ({os.strerror(e.errno)})'
-        raise ValueError(f'{what}: name another one with {option}') from e
-
 # %% ../nbs/cli.ipynb #1c4a117f
-def check_file(path, option:str):
-    "Refuse a file that cannot be written."
-    if expanded(path).is_dir(): raise ValueError(f'{path} is a folder: name a file with {option}')
-    check_folder(expanded(path).parent, option)
-
 def check_device(device:str):
     "Refuse a device that is not here."
     if device != 'cpu' and device.split(':')[0] != 'cuda':
@@ -748,6 +732,9 @@ def flower_verb(options)->int:
     from fedcl_repro.scale.flower import write_app
     from fedcl_repro.scale.nodes import SharedPlan, dealt
     run = one_run(options)
+    check_federation(run, options.data_root or None)
+    for folder, option in ((options.folder, 'FOLDER'), (options.clients, '--clients')):
+        if folder: check_folder(folder, option)
     plan = SharedPlan.of(run, options.data_root or None)
     write_app(options.folder, plan, options.clients)
     print(f'written: {Path(options.folder).resolve()}')
@@ -759,12 +746,29 @@ def flower_verb(options)->int:
 # %% ../nbs/cli.ipynb #c6ded999
 def bench_options(p):
     "Options of `fedcl bench`."
+    p.add_argument('--workload', nargs='+', metavar='NAME', help='time what papers train, one after the other: '
+                   'fedcosr fedssc mapl mfcl-phase1 mfcl-server digits')
     p.add_argument('--device', default='cpu')
     p.add_argument('--threads', type=between(1), nargs='+', default=[1, 2])
-    p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the 60,000 images')
+    p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the images')
     p.add_argument('--repeats', type=between(1), default=3)
     p.add_argument('--json', metavar='FILE')
     p.add_argument('--figure', metavar='FILE')
+
+# %% ../nbs/cli.ipynb #957034e6
+def bench_workloads(options)->int:
+    "Time the workloads that `--workload` names, on a CPU."
+    from fedcl_repro.scale import workloads
+    if options.device != 'cpu':
+        raise ValueError('workloads are timed on a CPU: leave out --workload, or say --device cpu')
+    for name in options.workload: workloads.WORKLOADS[name]
+    threads = tuple(options.threads)
+    found = workloads.time_works(options.workload, options.share, threads, options.repeats)
+    print(workloads.work_table(found))
+    print(workloads.peak_words(found))
+    if options.json: write_text(options.json, json.dumps(found, indent=1))
+    if options.figure: workloads.show_works(found, options.figure)
+    return 0
 
 # %% ../nbs/cli.ipynb #4c955021
 @VERBS.add('bench', options=bench_options)
@@ -773,12 +777,14 @@ def bench_verb(options)->int:
 
     examples:
       fedcl bench --share 0.05 --threads 1
+      fedcl bench --workload fedcosr digits --share 0.2
       fedcl bench --device cuda --json bench.json
     """
     from fedcl_repro.scale import bench
     check_device(options.device)
     for option in ('json', 'figure'):
         if getattr(options, option): check_file(getattr(options, option), f'--{option}')
+    if options.workload: return bench_workloads(options)
     work = bench.Workload(share=options.share)
     found = bench.time_engines(work, options.device, tuple(options.threads), options.repeats)
     grown = shares = None
