@@ -71,8 +71,8 @@ def setting_blocks(
     return blocks
 
 # %% ../../nbs/study/show.ipynb #72841f80
-HOW_TO_READ = ('`interval`: of our accuracy, over clients and seeds, 95 %. `late`: mean over the last ten rounds. '
-               '`std` and `sd_clients` are spreads over clients.')
+HOW_TO_READ = ('`interval`: of our accuracy, over clients and seeds, 95 %. '
+               '`late`: mean over the last ten rounds. `std` and `sd_clients` are spreads over clients.')
 
 def no_words(rows:pd.DataFrame)->dict: return {}
 

@@ -7,9 +7,10 @@ __all__ = ['table2_view', 'table3_view', 'SENT', 'both_prints', 'first_version',
            'columns_missing', 'tables_of_paper', 'majorities', 'all_readings', 'footnotes', 'about_runs', 'of_another',
            'held_counts', 'held_by_column', 'draw_held', 'held_on', 'training_losses', 'in_legend_order', 'smoothing',
            'fig5_view', 'each_client', 'draw_clients', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view',
-           'draw_ablation', 'square_view', 'ablation_view', 'draw_embeddings', 'embeddings_of', 'taxonomy_view',
-           'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view', 'fault_table',
-           'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound', 'theorem2_view']
+           'draw_ablation', 'square_view', 'ablation_view', 'draw_embeddings', 'embeddings_of', 'printed_view',
+           'taxonomy_view', 'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view',
+           'fault_table', 'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound',
+           'theorem2_view']
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d0669be5
 import math
@@ -26,15 +27,16 @@ from .robustness import (
 from .settings import (
     AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, TABLE2, TABLE3, TITLES, TRAINED, WELL_PERFORMING, WITH_FAULT,
     draw_square, nearest, place, printed, prints, say, settings_of, titles, two_ways)
+from .sentences import printed_claims
 from ...study.experiments import committed_runs, has_data
 from ...study.majority import MAJORITY, majority_line, majority_of, with_majority
 from ...study.published import published
 from ...study.representations import kept, projected, scatter, within
-from ...study.result_page import display_all, say_line, shown_table
+from ...study.result_page import claims_table, display_all, say_line, shown_table
 from ...study.runs import Run, dataset, find_root, label, setting, shards
 from ...study.show import beside_blocks
 from ...study.tables import draw_beside, readings
-from ...study.verdicts import per_round, verdict_table
+from ...study.verdicts import per_round
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a1db585
 def both_prints(artifact:str)->pd.DataFrame:
@@ -335,6 +337,10 @@ def embeddings_of(page):
     return view
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #7cc58a33
+def printed_view(rows, profile):
+    "Which sentences the printed tables bear out."
+    display_all(shown_table(claims_table(printed_claims()), 'Sentences against Tables II and III as printed.'))
+
 def taxonomy_view(rows, profile):
     "What kind of method each compared one is, as registered and as printed."
     told = printed_taxonomy()[['RQ1', 'RQ2']].add_suffix(', printed')
