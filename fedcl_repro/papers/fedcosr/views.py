@@ -339,7 +339,8 @@ def embeddings_of(page):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #7cc58a33
 def printed_view(rows, profile):
     "Which sentences the printed tables bear out."
-    display_all(shown_table(claims_table(printed_claims()), 'Sentences against Tables II and III as printed.'))
+    said = claims_table(printed_claims())
+    display_all(shown_table(said, 'Sentences against Tables II and III as printed.'))
 
 def taxonomy_view(rows, profile):
     "What kind of method each compared one is, as registered and as printed."
