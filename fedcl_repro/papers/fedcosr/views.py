@@ -25,7 +25,7 @@ from .representations import silhouettes
 from .robustness import (
     SHARES, compared_communication, hyperparameter_table, printed_taxonomy, taxonomy)
 from .settings import (
-    AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, TABLE2, TABLE3, TITLES, TRAINED, WELL_PERFORMING, WITH_FAULT,
+    AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, QUARTERED, TABLE2, TABLE3, TITLES, TRAINED, WELL_PERFORMING, WITH_FAULT,
     draw_square, nearest, place, printed, prints, say, settings_of, titles, two_ways)
 from .sentences import printed_claims
 from ...study.experiments import committed_runs, has_data
@@ -40,9 +40,10 @@ from ...study.verdicts import per_round
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a1db585
 def both_prints(artifact:str)->pd.DataFrame:
-    "FedCoSR's accuracies of a table with their spread over clients as `std`."
+    "FedCoSR's accuracies of a table, their spread over clients as `std`; also beside runs of a quarter."
     spread = printed(artifact, metric='client_std').rename(columns=dict(value='std'))
-    return printed(artifact).merge(spread[['label', 'column', 'std']], on=['label', 'column'], how='left')
+    cells = printed(artifact).merge(spread[['label', 'column', 'std']], on=['label', 'column'], how='left')
+    return pd.concat([cells, cells.assign(column=cells.column + QUARTERED)], ignore_index=True)
 
 def first_version(artifact:str)->pd.Series: # (label, column) -> accuracy
     "What FedCRL prints where it differs from FedCoSR."
@@ -52,7 +53,8 @@ def first_version(artifact:str)->pd.Series: # (label, column) -> accuracy
 
 def with_first_version(block:pd.DataFrame, column:str, first:pd.Series)->pd.DataFrame:
     "The table of a setting with FedCRL's numbers before FedCoSR's, if one of them differs."
-    here = {name: value for (name, where), value in first.items() if where == column}
+    full = column.removesuffix(QUARTERED)
+    here = {name: value for (name, where), value in first.items() if where == full}
     if not here: return block
     block = block.copy()
     block.insert(0, 'FedCRL', [here.get(name, np.nan) for name in block.index])
@@ -176,10 +178,13 @@ def training_losses(rows:pd.DataFrame)->pd.DataFrame:
 
 def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
     "With the columns of the paper, the methods in the same order in each panel."
-    order = titles(WELL_PERFORMING)
-    placed = place(table)
-    placed = placed[placed.label.isin(order)]
-    return placed.sort_values('label', key=lambda label: label.map(order.index), kind='stable')
+    order, placed = titles(WELL_PERFORMING), place(table)
+    title = placed.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
+    chosen = set(zip(placed.column, placed.label))
+    shown = [name == label or (column, name) not in chosen
+             for column, label, name in zip(placed.column, placed.label, title)]
+    placed = placed[shown].assign(place=title.map(order.index))
+    return placed.sort_values('place', kind='stable')
 
 def smoothing(rounds:pd.Series, longest:int)->int: # recorded rounds
     "The paper's window of so many rounds, and at most a tenth of the run."
