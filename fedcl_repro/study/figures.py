@@ -110,7 +110,7 @@ def bars(table:pd.DataFrame, y:str, ax=None, ylabel=None):
     high = min(ax.get_ylim()[1], max(100, table[y].max()))
     start = f' (from {low:.0f})' if low else ''
     ax.set(xlabel='', ylabel=(ylabel or y) + start, ylim=(low, high))
-    ax.tick_params(axis='x', rotation=25)
+    plt.setp(ax.get_xticklabels(), rotation=25, ha='right', rotation_mode='anchor')
     return ax
 
 # %% ../../nbs/study/figures.ipynb #8567402d

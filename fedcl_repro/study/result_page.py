@@ -110,7 +110,7 @@ class ResultPage(Page):
             size = rows_in_words(rows, profile) if self.runs else ''
             say_line(f'{size} {verdicts_in_words(verdicts)}', look='evidence')
             self.draw(view, rows, profile)
-            show_verdicts(verdicts)
+            if not stand_in or len(self.evidence) == 1: show_verdicts(verdicts)
             note = committed_note(self.name, profile)
             if note and not stand_in: say_line(note, look='note')
 

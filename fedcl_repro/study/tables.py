@@ -11,6 +11,7 @@ __all__ = ['MEASURES', 'REDRAWN', 'READINGS', 'points', 'Claim', 'claims', 'abov
            'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -373,9 +374,10 @@ def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
             look = dict(fmt='D', c='C2', ms=5, alpha=.6, lw=1, label='' if k else 'ours')
             ax.errorbar(line, range(len(names)), xerr=bars.loc[seed], **look)
         ax.plot(printed.reindex(names), range(len(names)), 'o', mfc='none', c='gray', label='published')
-        ax.set(xlabel='accuracy, %', title=paper.say(*key, profile), ylim=(-.6, len(names) - .4))
+        title = textwrap.fill(paper.say(*key, profile), 30)
+        ax.set(xlabel='accuracy, %', title=title, ylim=(-.6, len(names) - .4))
         ax.set_yticks(range(len(names)), names)
-    axes[0, 0].legend(fontsize=8)
+    axes[0, -1].legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
     fig.tight_layout()
     return fig
 

@@ -25,7 +25,8 @@ from .representations import silhouettes
 from .robustness import (
     SHARES, compared_communication, hyperparameter_table, printed_taxonomy, taxonomy)
 from .settings import (
-    AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, QUARTERED, TABLE2, TABLE3, TITLES, TRAINED, WELL_PERFORMING, WITH_FAULT,
+    ABLATIONS, AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, QUARTERED, TABLE2, TABLE3, TITLES, TRAINED,
+    WELL_PERFORMING, WITH_FAULT,
     draw_square, nearest, place, printed, prints, say, settings_of, titles, two_ways)
 from .sentences import printed_claims
 from ...study.experiments import committed_runs, has_data
@@ -85,11 +86,15 @@ def tables_of_paper(artifact:str, columns):
         import matplotlib.pyplot as plt
         first, cells = first_version(artifact), both_prints(artifact)
         blocks = beside_blocks(FEDCOSR, cells, with_majority(rows), profile)
-        for column, part in place(rows).groupby('column', sort=False):
+        placed, wanted = place(rows), [name for c in columns for name in (c, c + QUARTERED)]
+        for column in (c for c in wanted if c in set(placed.column)):
+            part = placed[placed.column == column]
             block = with_first_version(blocks[say(column, profile)], column, first)
             display_all(shown_table(block, f'{say(column, profile)}, percent: {how_trained(part)}.'))
         say_line(columns_missing(columns, rows), look='note')
-        fig = draw_beside(FEDCOSR, cells, rows, profile)
+        labels = set(placed.label)
+        names = [n for n in dict.fromkeys([*cells.label, *placed.label]) if n in labels]
+        fig = draw_beside(FEDCOSR, cells, rows, profile, names)
         for ax, accuracy in zip(fig.axes, majorities(rows)): majority_line(ax, accuracy, upright=True)
         plt.show()
     return view
@@ -289,6 +294,7 @@ def draw_ablation(rows:pd.DataFrame, profile:str):
     "Accuracy of the merged and of the trained models without each part, for each column of the paper."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import bars
+    rows = rows[rows.method.isin(ABLATIONS)]
     tables = {moment: FEDCOSR.runs(rows, moment) for moment in ('merged', 'trained')}
     columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, rows)
     fig, axes = plt.subplots(2, len(columns), figsize=(4.2*len(columns), 5.4), squeeze=False)
@@ -309,7 +315,7 @@ def square_view(rows, profile):
 def ablation_view(rows, profile):
     "The bars, and the numbers."
     draw_ablation(rows, profile)
-    table = readings(FEDCOSR, with_majority(rows))
+    table = readings(FEDCOSR, with_majority(rows[rows.method.isin(ABLATIONS)]))
     display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b9d8c474
