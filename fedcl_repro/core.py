@@ -101,6 +101,7 @@ def is_number(value)->bool: return isinstance(value, (int, float)) and not isins
 class Range:
     "The numbers that a setting may be, as an interval: `Range('(0, 1]')`. `inf` alone is no number in it."
     interval: str
+    also: str = '' # a word that stands for a number which is known later
 
     @functools.cached_property
     def limits(self):
@@ -108,20 +109,23 @@ class Range:
         return float(low), float(high)
 
     def __contains__(self, value):
-        if not is_number(value): return False
+        if not is_number(value): return self.allows_word(value)
         low, high = self.limits
         above = value > low or (value == low and self.interval[0] == '[')
         below = value < high or (value == high and self.interval[-1] == ']')
         return above and below
 
+    def allows_word(self, value)->bool: return bool(self.also) and value == self.also
+
     def rule(self)->str:
         "In words, for an error."
         low, high = (text.strip() for text in self.interval[1:-1].split(','))
-        if high != 'inf': return f'must lie in {self.interval}'
-        if low == '-inf': return 'must be a finite number'
-        return f'must be at least {low}' if self.interval[0] == '[' else f'must be above {low}'
+        word = f' or be {self.also!r}' if self.also else ''
+        if high != 'inf': return f'must lie in {self.interval}{word}'
+        if low == '-inf': return f'must be a finite number{word}'
+        return (f'must be at least {low}' if self.interval[0] == '[' else f'must be above {low}') + word
 
-    def __str__(self): return self.interval
+    def __str__(self): return self.interval + (f' or {self.also!r}' if self.also else '')
 
 # %% ../nbs/core.ipynb #c9548852
 class OneOf(tuple):
@@ -225,6 +229,7 @@ def plain(value):
 
 def check_value(what:str, value, default, allowed=None): # allowed: a `Range` or `OneOf`
     "Refuse a value of another type than the default's, one out of range, and what is not a number."
+    if isinstance(allowed, Range) and allowed.allows_word(value): return
     check_type(what, value, default)
     if value is None: return
     nan = isinstance(value, float) and math.isnan(value)

@@ -103,6 +103,7 @@ class Paper:
     measures: dict = field(default_factory=dict) # name -> (rows) -> a row a run, with `value`
     tested: Callable = None # rows -> those of the moment at which a method is tested, as 'merged'; all rows
     sizes: tuple = ()       # experiments whose profile `paper` has the paper's size; any run will do without
+    personal: bool = False  # clients are tested on classes of their own: the majority class stands beside
 
     def runs(self, rows:pd.DataFrame, moment='merged', at='last')->pd.DataFrame:
         "A row a run, with the paper's columns; empty without rows."

@@ -29,7 +29,7 @@ MOON_SETTING = dict(
     batch_size=64, n_clients=10)
 DEFAULT = .5 # β
 DIGITS = dict(
-    data='digits', n_clients=5, n_rounds=6, local_epochs=3, batch_size=32,
+    data='digits', n_clients=5, n_rounds=4, local_epochs=2, batch_size=32,
     optimiser='sgd(lr=0.05, momentum=0.9, decay=1e-05)', augmentation='crop_flip(pad=1, flip=0.0)')
 FIFTH = dict(data='cifar10', n_rounds=40, local_epochs=5, scarcity='all_clients(share=0.2)')
 FEDSSC_SIZES = dict(

@@ -23,6 +23,7 @@ from .settings import (
     saved_of_possible, spent, table8, within_budget)
 from ...parts.graph_measures import likeness_gap, numbers_sent
 from ...study.experiments import committed, has_data
+from ...study.majority import MAJORITY, majority_line, majority_of, with_majority
 from ...study.result_page import claims_table, display_all, shown_table
 from ...study.runs import dataset
 from ...study.show import (
@@ -43,11 +44,11 @@ def accuracies(artifact:str, names:list, dots:list, filled=''):
     def view(rows, profile):
         if filled and profile != 'quick': rows = filled_up(rows, filled, profile)
         cells, what = mapl_printed(artifact), f'Table {artifact[5:]}'
-        parts = {'printed': cells, 'ours': measured_cells(MAPL, rows)}
+        parts = {'printed': cells, 'ours': measured_cells(MAPL, with_majority(rows))}
         caption = f'{what}: accuracy in percent ± spread over clients; best bold, second underlined.'
         there = cells[cells.data.isin(MAPL_DATA)]
         scenarios = sorted(there.scenario.unique())
-        display_all(show_shaped(parts, scenarios, names, MAPL_DATA, caption))
+        display_all(show_shaped(parts, scenarios, names, MAPL_DATA, caption, below=[MAJORITY]))
         display_all(show_table(MAPL, cells, rows, profile, f'{what}, what was trained', **MAPL_SHOWN))
         show_dots(MAPL, cells, rows, profile, dots)
     return view
@@ -124,10 +125,12 @@ def curves_view(rows, profile):
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import curves, shared_legend
     table = MAPL.place(per_round(mapl_tested(rows)))
-    settings = table.groupby(list(MAPL.keys), sort=False)
+    settings, trivial = table.groupby(list(MAPL.keys), sort=False), majority_of(MAPL, rows)
     fig, axes = plt.subplots(1, len(settings), figsize=(4.4*len(settings), 3), squeeze=False)
     for ax, (key, part) in zip(axes[0], settings):
         curves(part, 'micro', 1, ax, 'test accuracy, %')
+        majority_line(ax, trivial.get(key))
+        ax.legend(fontsize=7)
         ax.set_title(mapl_where(*key, profile))
     fig.tight_layout()
     shared_legend(fig)
@@ -136,7 +139,7 @@ def curves_view(rows, profile):
 # %% ../../../nbs/papers/mapl/views.ipynb #af03bd44
 def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, a row a variant
     "Accuracy of each variant, its distance to the code's, and the share of the weight that crosses."
-    accuracy = by_seed(MAPL.measured(rows, 'accuracy'), MAPL.keys)
+    accuracy = by_seed(MAPL.measured(with_majority(rows), 'accuracy'), MAPL.keys)
     crosses, strangers = (by_seed(MAPL.measured(rows, of), MAPL.keys) for of in (CROSSES, STRANGERS))
     found, nothing = {}, pd.DataFrame(dtype=float)
     for key, table in accuracy.items():
@@ -145,7 +148,7 @@ def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, a row
         columns = {'accuracy': mean, 'change to code': mean - code,
                    'weight across': crosses.get(key, nothing).mean(),
                    'strangers': strangers.get(key, nothing).mean()}
-        variants = [n for n in MAPL_PRESETS if n in table]
+        variants = [n for n in [*MAPL_PRESETS, MAJORITY] if n in table]
         found[mapl_where(*key, profile)] = pd.DataFrame(columns).reindex(variants)
     return found
 

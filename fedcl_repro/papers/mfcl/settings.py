@@ -44,7 +44,7 @@ RESNET = Spec.of('resnet18_cifar')
 MFCL_SIZES = dict(
     quick=dict(
         data=['digits'], xis=(.01, 200.), skewed=(.01,), seeds=range(1),
-        base=dict(batch_size=32, n_rounds=6, eval_every=6, augmentation='simclr(low=0.3, flip=0.0)'),
+        base=dict(batch_size=32, n_rounds=4, eval_every=4, augmentation='simclr(low=0.3, flip=0.0)'),
         method=dict(phase1=2, server_batch=64, server_lr=2.), lr=.01,
         model=SMALL_MFCL(width=8, per_group=4, out=32),
         cuts=(1, 2, 4), groups=(2, 4, 8), drop=(0., .6),
