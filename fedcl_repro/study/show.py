@@ -432,4 +432,5 @@ def show_shaped(
         marks[heading] = ranks_marked(compared).rename(columns=columns)
     from fedcl_repro.study.figures import nice_table
     marks = pd.concat(marks, axis=1)
-    return nice_table(pd.concat(texts, axis=1), caption).apply(lambda _: marks, axis=None)
+    shown = nice_table(pd.concat(texts, axis=1), caption).set_properties(**{'white-space': 'nowrap'})
+    return shown.apply(lambda _: marks, axis=None)
