@@ -43,7 +43,8 @@ def code(text, *shown):
 
 def test_lines_before_the_first_result_are_counted():
     title = dict(cell_type='markdown', source='# A page\nof two lines')
-    cells = [title, code('a = 1\n\nb = 2'), code('print(a)', 'stream'), code('a', 'execute_result'), code('b')]
+    shows = code('a', 'execute_result')
+    cells = [title, code('a = 1\n\nb = 2'), code('print(a)', 'stream'), shows, code('b')]
     assert lines_before_result(cells) == 4
     assert lines_before_result([title, code('a')]) is None
 

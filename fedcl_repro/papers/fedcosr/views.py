@@ -6,7 +6,7 @@
 __all__ = ['table2_view', 'table3_view', 'SENT', 'both_prints', 'first_version', 'with_first_version', 'how_trained',
            'columns_missing', 'tables_of_paper', 'majorities', 'all_readings', 'footnotes', 'about_runs', 'of_another',
            'held_counts', 'held_by_column', 'draw_held', 'held_on', 'training_losses', 'in_legend_order', 'smoothing',
-           'fig5_view', 'each_client', 'draw_clients', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view',
+           'fig5_view', 'each_client', 'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view',
            'draw_ablation', 'square_view', 'ablation_view', 'draw_embeddings', 'embeddings_of', 'printed_view',
            'taxonomy_view', 'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view',
            'fault_table', 'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound',
@@ -33,7 +33,7 @@ from ...study.experiments import committed_runs, has_data
 from ...study.majority import MAJORITY, majority_line, majority_of, with_majority
 from ...study.published import published
 from ...study.representations import kept, projected, scatter, within
-from ...study.result_page import claims_table, display_all, say_line, shown_table
+from ...study.result_page import asked_table, display_all, say_line, shown_table
 from ...study.runs import Run, dataset, find_root, label, setting, shards
 from ...study.show import beside_blocks
 from ...study.tables import draw_beside, readings
@@ -99,6 +99,7 @@ def tables_of_paper(artifact:str, columns):
         plt.show()
     return view
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #08b98a20
 def majorities(rows:pd.DataFrame)->list:
     "The accuracy of the majority class in each column, in the order of the rows."
     found = majority_of(FEDCOSR, rows)
@@ -124,6 +125,7 @@ def footnotes(name:str):
             say_line(f"{TITLES[data]}: {counts} test images. {'; '.join(said)}", look='note')
     return view
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #a0ed672f
 def about_runs(name:str, profile:str)->pd.DataFrame: # run, data, source, note
     "Each committed run's data set, where the data came from, and what was noted."
     found = []
@@ -151,6 +153,7 @@ def held_by_column(profile:str, data_root=None)->dict: # title -> (clients, clas
     by_data = sorted(drawn, key=lambda column: column.split()[1]) # both splits of a data set side by side
     return {column: held_counts(drawn[column], data_root) for column in by_data}
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #b9cedf18
 def draw_held(counts:dict):
     "Bubbles: a panel for each column."
     import matplotlib.pyplot as plt
@@ -162,6 +165,7 @@ def draw_held(counts:dict):
     fig.tight_layout()
     plt.show()
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #e56f7e16
 def held_on(page):
     "A view of what the clients hold, for the data that a page has: bubbles, and the sizes of the clients."
     def view(rows, profile):
@@ -222,7 +226,8 @@ def each_client(rows:pd.DataFrame)->pd.DataFrame:
     part = tested[tested['round'] == tested['round'].max()]
     return part.assign(accuracy=100*part.value)
 
-def draw_clients(rows:pd.DataFrame):
+# %% ../../../nbs/papers/fedcosr/views.ipynb #b5b58797
+def draw_each_client(rows:pd.DataFrame):
     "A row of bars for each method; the dashed line is the majority class, pooled."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import style_of
@@ -256,7 +261,7 @@ def fig6_table(rows:pd.DataFrame)->pd.DataFrame:
 
 def fig6_view(rows, profile):
     "The clients' bars, and the numbers."
-    draw_clients(rows)
+    draw_each_client(rows)
     display_all(shown_table(fig6_table(rows), f'Accuracy and spread in percent ({profile}).'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #39b1c19f
@@ -281,6 +286,7 @@ def draw_shares(rows:pd.DataFrame):
     shared_legend(fig)
     plt.show()
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #6a28b142
 def fig7_view(rows, profile):
     "The curves, and the numbers, of which the figure prints none."
     draw_shares(rows)
@@ -306,6 +312,7 @@ def draw_ablation(rows:pd.DataFrame, profile:str):
     fig.tight_layout()
     plt.show()
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9d
 def square_view(rows, profile):
     "With and without local aggregation and contrast: four corners."
     import matplotlib.pyplot as plt
@@ -333,6 +340,7 @@ def draw_embeddings(samples:dict, images:np.ndarray, most=600):
     fig.tight_layout()
     plt.show()
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #3eecb367
 def embeddings_of(page):
     "A view of the representations that the runs of a page kept, first seed, and of their silhouettes."
     def view(rows, profile):
@@ -350,7 +358,7 @@ def embeddings_of(page):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #7cc58a33
 def printed_view(rows, profile):
     "Which sentences the printed tables bear out."
-    said = claims_table(printed_claims())
+    said = asked_table(printed_claims())
     display_all(shown_table(said, 'Sentences against Tables II and III as printed.'))
 
 def taxonomy_view(rows, profile):
@@ -379,6 +387,7 @@ def communication_view(rows, profile):
     display_all(shown_table(every[[*SENT, 'total', 'charged', '% of the charge']], caption))
     draw_communication(every)
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #991eedaa
 def draw_communication(every:pd.DataFrame):
     "Scalars sent as bars on a logarithmic axis, what the paper charges as a mark."
     import matplotlib.pyplot as plt
@@ -464,6 +473,7 @@ def draw_bound(ax, b):
     ax.axvline(b.change.mean(), c='k', lw=1)
     ax.set(xlabel='change of the loss in a round, nats', title='what the bound allows')
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #3df8ebc7
 def theorem2_view(rows, profile):
     "Theorem 2 on the toy federation: what happens, what the bound allows, and both in numbers."
     import matplotlib.pyplot as plt

@@ -76,6 +76,7 @@ def client_maps(norm:str, profile:str, device='cpu', data_root=None)->tuple: # (
         found[f'client {i + 1}, MFCL({norm.upper()})'] = saliency(represent, x).cpu()
     return x, found
 
+# %% ../../../nbs/papers/mfcl/trained_here.ipynb #b7a8cff7
 def saliency_on(page):
     "A view of the saliency of two clients with batch norm and with Twin Normalization."
     def view(rows, profile):
@@ -90,6 +91,7 @@ def saliency_on(page):
         draw_saliency(pictures[0], maps)
     return view
 
+# %% ../../../nbs/papers/mfcl/trained_here.ipynb #309cd7a9
 def draw_saliency(picture:torch.Tensor, maps:dict):
     "One composite, and the mean map of each client."
     import matplotlib.pyplot as plt
@@ -125,12 +127,13 @@ def draw_classes(panels:dict): # title -> ((n, k), (n,) classes)
     fig.tight_layout()
     plt.show()
 
+# %% ../../../nbs/papers/mfcl/trained_here.ipynb #7d472530
 def representations_on(page):
     "A view of what the rServer makes of what it received, first seed, trained anew."
     def view(rows, profile):
         runs = [r for r in page.available() if r.seed == 0]
         if profile != page.profile or not (page.train and runs):
-            return say_line('The networks are not kept; the page trains them when it is executed.', look='note')
+            return say_line('No network is kept; the page trains them when it is executed.', look='note')
         panels = {'raw images of client 0': images_of_one_client(runs[0], page.data_root)}
         for run in runs:
             trained = train_here(run, page.device, page.data_root)
@@ -153,6 +156,7 @@ class Victim:
     partner: torch.Tensor # (64,) who each image was blended with
     own: torch.Tensor     # (64,) share of the own image
 
+# %% ../../../nbs/papers/mfcl/trained_here.ipynb #e10f9993
 def attacked_client(device='cpu', data_root=None)->Victim:
     "Train a small federation and let a client send representations."
     data = data_here(data_root)
@@ -172,6 +176,7 @@ def attacked_client(device='cpu', data_root=None)->Victim:
     with torch.no_grad(): z = {d: torch.cat([net.enc(pair) for pair in v.split(2)]) for d, v in sent.items()}
     return Victim(data, net, x, views, sent, z, partner, own)
 
+# %% ../../../nbs/papers/mfcl/trained_here.ipynb #e7f5ad9c
 def pairs_of_views(fed, x:torch.Tensor, g)->torch.Tensor: # (2*VIEW_PAIRS, n, C, H, W)
     "Augmented views of images, pair after pair."
     def view(): return fed.augment.apply(x, fed.augment.draw(len(x), x.shape[2], g))
@@ -196,6 +201,7 @@ def images_made(victim:Victim, steps:int)->tuple:
         made[f'C1D{d}, search'] = search(victim.net.enc, z, shape, steps=steps, generator=noise)
     return made, maps, likeness
 
+# %% ../../../nbs/papers/mfcl/trained_here.ipynb #de04642d
 def compare_images(made:torch.Tensor, original:torch.Tensor)->tuple: # (PSNR, SSIM)
     "PSNR and SSIM; with a grey image, of the luminance."
     if made.shape[2] == 1: original = mean_luminance(original)[:, :, None]
@@ -233,6 +239,7 @@ def judge_attacks(table:pd.DataFrame, likeness:dict, fits:bool)->list: # of Verd
         ('DataMix makes it harder without collusion (C0D1)', blended < .3, told)]
     return [claim(what, [ok], evidence, 'MFCL 5.6.2', fits) for what, ok, evidence in asked]
 
+# %% ../../../nbs/papers/mfcl/trained_here.ipynb #84a7dc01
 class AttackPage(ResultPage):
     "A page that trains a client module, attacks what it sends, and judges what the paper says of it."
     def judge(self, *more)->list:
@@ -270,6 +277,7 @@ def draw_attacks(victim:Victim, made:dict):
         ax.set_ylabel(name, rotation=0, ha='right', va='center', fontsize=7)
     plt.show()
 
+# %% ../../../nbs/papers/mfcl/trained_here.ipynb #e1e64052
 def datamix_apart(victim:Victim, maps:dict, likeness:dict)->tuple: # two styled tables
     "Whether the partner of an image is found, and what is left of its view with more and more knowledge."
     views, pairs = mean_luminance(in_unit(victim.views)), [pair for pair in victim.z[1].split(2)]
@@ -284,4 +292,5 @@ def datamix_apart(victim:Victim, maps:dict, likeness:dict)->tuple: # two styled 
     numbers = pd.DataFrame({'correlation with the own view': {k: float(v) for k, v in left.items()}})
     shares = pd.DataFrame({'share of neighbours found': found})
     on_circle = 'The neighbour of each of 64 images on the circle, from so many views.'
-    return shown_table(shares.round(3), on_circle), shown_table(numbers.round(3), 'What is left of the own view.')
+    left_over = shown_table(numbers.round(3), 'What is left of the own view.')
+    return shown_table(shares.round(3), on_circle), left_over

@@ -6,7 +6,7 @@
 __all__ = ['by_cut', 'by_batch', 'by_group', 'COST_CASES', 'COST_TITLES', 'cost_cells', 'MFCL_COLUMNS_12', 'mfcl_table',
            'by_setting', 'cost_verdicts', 'rivals_view', 'by_xi', 'floors_view', 'partners_found', 'draw_partners',
            'twins_view', 'draw_mixtures', 'mixtures_view', 'dropout_view', 'draw_dropout', 'all_costs', 'shown_costs',
-           'costs_view', 'draw_costs', 'layer_in_words', 'listing', 'client_modules', 'networks_view',
+           'costs_view', 'draw_costs', 'layer_in_words', 'layers_listed', 'client_modules', 'networks_view',
            'hyperparameters_of', 'augmentation_changes', 'training_view']
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #af4b9b19
@@ -46,7 +46,7 @@ by_group = by_setting('Table 17', 'per_group', 'channels in a group', ['MFCL(GN)
 def cost_verdicts(artifact:str):
     "A view of the costs that a table prints, each beside its formula."
     def view(rows, profile):
-        caption = 'Printed costs of a client against the formulas of Table 3; operations of an epoch, counted.'
+        caption = 'Printed costs of a client against the formulas of Table 3; operations of an epoch.'
         table = verdict_table(judge_costs(artifact)).rename(columns=dict(what='cost', word='verdict'))
         display_all(shown_table(table, caption))
     return view
@@ -75,6 +75,7 @@ def partners_found(rows:pd.DataFrame)->pd.DataFrame: # a row a label
     accuracy = MFCL.runs(rows).groupby('label', sort=False).micro.mean()
     return pd.DataFrame(found | {'accuracy, %': accuracy}).round(1).rename_axis(None)
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #77946622
 def draw_partners(table:pd.DataFrame):
     "Partners found by each trained network, a bar a pairing; the dotted line is chance."
     import matplotlib.pyplot as plt
@@ -128,6 +129,7 @@ def dropout_view(rows, profile):
     fig.tight_layout()
     plt.show()
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #6f55bcdc
 def draw_dropout(ax, runs:pd.DataFrame, title:str):
     "A line a norm, the bar one standard deviation over seeds."
     for k, norm in enumerate(MFCL_NORMS):
@@ -160,6 +162,7 @@ def costs_view(rows, profile):
                     'autoencoder both ways, parameters once, 2K = 128 rows; operations of a round.'))
     draw_costs()
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #74bf4883
 def draw_costs():
     "Bits in all and memory with ResNet-18, as tabulated and as described."
     import matplotlib.pyplot as plt
@@ -190,7 +193,7 @@ def layer_in_words(m)->str:
     if kind == 'MaxPool2d': return f'MaxPool2D({m.kernel_size})'
     return dict(BatchNorm1d='BN', Upsample='double the map').get(kind, '')
 
-def listing(net)->list:
+def layers_listed(net)->list:
     "One row a layer; ReLU in the row of the layer before it."
     rows = []
     for m in net.modules():
@@ -199,18 +202,19 @@ def listing(net)->list:
         elif type(m).__name__ == 'ReLU' and rows: rows[-1] += ', ReLU'
     return rows
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #5bce6ff3
 def client_modules(pool:bool)->pd.DataFrame: # a column a network
     "The client modules of Tables 9 and 10, layer by layer."
     columns = {}
     for kind, cut in (('resnet18', 2), ('resnet50', 4)):
         net = mfcl_model((3, 32, 32), 10, kind=kind, cut=cut, pool=pool)
-        columns[kind] = pd.Series(listing(nn.ModuleList([net['enc'], net['dec']])))
+        columns[kind] = pd.Series(layers_listed(nn.ModuleList([net['enc'], net['dec']])))
     return pd.DataFrame(columns).fillna('')
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #b4050cb3
 def networks_view(rows, profile):
     "Tables 9 to 11."
-    projection = pd.DataFrame({'Table 11': listing(mfcl_model((3, 32, 32), 10)['proj'])})
+    projection = pd.DataFrame({'Table 11': layers_listed(mfcl_model((3, 32, 32), 10)['proj'])})
     display_all(
         shown_table(client_modules(False), 'Tables 9 and 10 as run by default: without the pooling, which '
                     'the decoder never undoes.'),
@@ -219,6 +223,7 @@ def networks_view(rows, profile):
 
 MFCL_COLUMNS_12 = dict(cifar10='CIFAR-10/100', tiny_imagenet='Tiny-ImageNet')
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #ae9a1398
 def hyperparameters_of(data:str)->dict:
     "A column of Table 12, of a run of the profile paper."
     run = ours('paper', data)
@@ -250,6 +255,7 @@ def augmentation_changes(pieces)->dict: # what it changes -> whether it does
         'Gaussian blur': 'Blur' in kinds,
         'Flip': 'Flip' in kinds}
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #9be30e28
 def training_view(rows, profile):
     "Tables 12 and 13, and the augmentations with their strengths."
     titles = MFCL_COLUMNS_12
@@ -261,4 +267,5 @@ def training_view(rows, profile):
     display_all(
         shown_table(table12, 'Table 12, and what it leaves out: batch and temperature of the rServer.'),
         shown_table(table13.replace({True: '✓', False: '–'}), 'Table 13.'),
-        shown_table(pd.DataFrame(strengths).fillna(''), "Strengths are not printed; these are SimCLR's for small images."))
+        shown_table(pd.DataFrame(strengths).fillna(''),
+                    "Strengths are not printed; these are SimCLR's for small images."))
