@@ -74,6 +74,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'fedcl_repro.book.site.only_imports': ('book/site.html#only_imports', 'fedcl_repro/book/site.py'),
                                        'fedcl_repro.book.site.page_named': ('book/site.html#page_named', 'fedcl_repro/book/site.py'),
                                        'fedcl_repro.book.site.place_in_site': ('book/site.html#place_in_site', 'fedcl_repro/book/site.py'),
+                                       'fedcl_repro.book.site.plain_title': ('book/site.html#plain_title', 'fedcl_repro/book/site.py'),
                                        'fedcl_repro.book.site.ready_cell': ('book/site.html#ready_cell', 'fedcl_repro/book/site.py'),
                                        'fedcl_repro.book.site.ready_cells': ('book/site.html#ready_cells', 'fedcl_repro/book/site.py'),
                                        'fedcl_repro.book.site.relinked': ('book/site.html#relinked', 'fedcl_repro/book/site.py'),
