@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FINDINGS', 'STATUS', 'SPEED', 'status_of', 'status_table', 'speed_table', 'measured', 'workload_table', 'finding',
-           'findings', 'replace_between', 'written_pages', 'write_pictures']
+           'personal_papers', 'majority_beside', 'findings', 'replace_between', 'written_pages', 'write_pictures']
 
 # %% ../nbs/status.ipynb #a9048c87
 import json
@@ -14,6 +14,7 @@ from matplotlib import rc_context
 from .scale.bench import markdown
 from .scale.workloads import peak_words, work_table
 from .study.experiments import PROFILES, committed, committed_verdicts, experiments, papers_folder
+from .study.majority import majority_of
 from .study.verdicts import OURS, verdict_counts
 
 # %% ../nbs/status.ipynb #9b529d4a
@@ -73,7 +74,23 @@ def finding(name:str, begins:str)->str: # Markdown
         raise ValueError(f'{name} has no claim that begins with {begins!r}: choose another in FINDINGS; '
                          f'it has {known}')
     v, source = found[0], found[0].source or name
-    return f'- **{v.word}**: "{v.what}" ([{source}](nbs/papers/{name}.ipynb)). {v.evidence}.'
+    evidence = v.evidence + majority_beside(name, profile, v)
+    return f'- **{v.word}**: "{v.what}" ([{source}](nbs/papers/{name}.ipynb)). {evidence}.'
+
+def personal_papers()->dict: # name -> Paper
+    "The papers whose clients are tested on classes of their own. (Imported late: experiments keep their order.)"
+    from fedcl_repro.papers.fedcosr.settings import FEDCOSR
+    from fedcl_repro.papers.mapl.settings import MAPL
+    return dict(fedcosr=FEDCOSR, mapl=MAPL)
+
+def majority_beside(name:str, profile:str, v)->str:
+    "What the majority class scores in the setting of a claim, where clients are tested on classes of their own."
+    paper = personal_papers().get(name.split('/')[0])
+    scores = majority_of(paper, committed(name, profile)) if paper else {}
+    for key, score in scores.items():
+        where = paper.say(*(key if isinstance(key, tuple) else (key,)), profile)
+        if v.what.endswith(f': {where}'): return f'; the majority class scores {score:.1f} %'
+    return ''
 
 def findings()->str: # Markdown
     "The headline findings, a line each."

@@ -173,6 +173,8 @@ class Stage:
 
 def stages_of(made, n_rounds:int)->tuple: # of Stage
     "Stages of what a method's factory made: a Method is one stage for all rounds."
+    if not isinstance(made, Method) and not callable(made):
+        raise ValueError(f'a method is a Method, or a function of rounds that returns stages; got {made!r}')
     stages = (Stage(made, n_rounds),) if isinstance(made, Method) else tuple(made(n_rounds))
     lengths = [s.rounds for s in stages]
     if sum(lengths) == n_rounds: return stages

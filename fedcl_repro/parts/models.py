@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODELS', 'DROPOUT', 'CIFAR10_MEAN', 'CIFAR10_STD', 'Dropout', 'Head', 'HalvingPool', 'side_after_stages', 'cnn',
            'Standardise', 'moon_cnn', 'mixed', 'architectures', 'built', 'as_parts', 'refuse_global_draws',
-           'member_specs', 'short_name', 'parts_of', 'mlp', 'check_reads', 'default_model']
+           'check_network', 'member_specs', 'short_name', 'parts_of', 'mlp', 'check_reads', 'default_model']
 
 # %% ../../nbs/parts/models.ipynb #2985c9af
 import math
@@ -155,6 +155,20 @@ def refuse_global_draws(net:nn.Module):
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p:
             raise ValueError(f'{name} is {type(module).__name__}, which draws from the global generator: use '
                              'fedcl_repro.parts.models.Dropout(width, p), whose masks are a client\'s own')
+
+# %% ../../nbs/parts/models.ipynb #1035e645
+def check_network(net:nn.ModuleDict, shape:tuple, n_classes:int):
+    "Refuse a network that does not turn inputs of this shape into a score for each class."
+    x, was = torch.zeros(2, *shape), net.training
+    try:
+        with torch.no_grad(): scores = net.eval()['head'](net['body'](x))
+    except Exception as e:
+        raise ValueError(f'the model does not read inputs of shape {tuple(shape)}: {type(e).__name__}: '
+                         f'{e}') from e
+    finally: net.train(was)
+    if tuple(scores.shape) != (2, n_classes):
+        raise ValueError(f'the model gives scores of shape {tuple(scores.shape)} for 2 inputs, '
+                         f'expected (2, {n_classes}): one for each class')
 
 # %% ../../nbs/parts/models.ipynb #e0dd5d9e
 def member_specs(spec)->list: # of Spec

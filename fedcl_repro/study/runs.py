@@ -21,14 +21,15 @@ from ..core import COUNT, OneOf, Range, Spec, as_recorded, check_value, load_all
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.natural import SHIFTS, shifted
-from ..data.partition import PARTITIONS, SCARCITIES, partition
+from ..data.partition import PARTITIONS, SCARCITIES, check_shards, partition
 from ..federation.federation import Fed
 from ..extensions import is_own, load_extensions, source_digest
 from ..federation.messages import lossy
 from ..federation.method import METHODS, build_method, stages_of
 from ..federation.metrics import METRICS
 from ..federation.optimisers import OPTIMISERS
-from ..parts.models import MODELS, architectures, check_reads, member_specs, parts_of
+from ..parts.models import (
+    MODELS, architectures, built, check_network, check_reads, member_specs, parts_of)
 
 # %% ../../nbs/study/runs.ipynb #4eb78b1b
 SEED = Range('[0, 4294967295]')
@@ -302,7 +303,10 @@ def check_federation(run:Run, data_root=None):
     data = dataset(run.data, str(find_root(data_root)))
     split = shards(run, data_root)
     if not sum(map(len, split.test)): raise ValueError(f'{run.partition}: no client has test images')
-    for build in architectures(run.model, data.x.shape[1:], data.n_classes).values():
-        try:
-            with torch.device('meta'): build() # shapes alone, no weights
-        except (NotImplementedError, RuntimeError): continue # it wants weights, and says so in training
+    check_fits(run, data)
+    check_shards(split, run.n_clients, len(data.y))
+    for spec in member_specs(run.model):
+        own = is_own(MODELS[spec.name])
+        with torch.device('cpu' if own else 'meta'), torch.random.fork_rng(devices=[]):
+            net = built(spec, data.shape, data.n_classes) # on `meta`: shapes alone, no weights
+        if own and {'body', 'head'} <= set(net): check_network(net, data.shape, data.n_classes)
