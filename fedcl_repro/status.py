@@ -128,8 +128,8 @@ pooling, the optimiser, losses of small matrices, and the calls themselves.
 ## What each paper trains
 
 Made with `fedcl bench --workload NAME ...` ([how](workloads.ipynb)). The load of the machine stands below the
-table: on a busy one only ratios count. `to the reference` is the ratio of training speeds with as many threads: the median
-and the range over interleaved rounds. `bfloat16` is `--set dtype=bfloat16`: products in half the precision,
+table: on a busy one only ratios count. `to the reference` is the ratio of training speeds with as many
+threads: the median and the range over interleaved rounds. `bfloat16` is `--set dtype=bfloat16`: products in half the precision,
 weights and sums in float32; such a run is another run. It pays on processors whose matrix unit knows it.
 
 {workloads}
