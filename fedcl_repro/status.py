@@ -134,8 +134,8 @@ weights and sums in float32; such a run is another run. It pays on processors wh
 
 {workloads}
 
-Four [executors](../federation/executors.ipynb) run one [local step](../federation/local_step.ipynb): the loop,
-clients stacked, captured steps, and seeds that advance together. All equal the loop in float64. The last
+Four [executors](../federation/executors.ipynb) run one [local step](../federation/local_step.ipynb): the
+loop, clients stacked, captured steps, and seeds that advance together. All equal the loop in float64. The last
 three are meant for a GPU, where `auto` measures which is fastest. How the benchmark works is said
 [beside it](bench.ipynb).
 """
