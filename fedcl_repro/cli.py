@@ -746,7 +746,7 @@ def flower_verb(options)->int:
 # %% ../nbs/cli.ipynb #c6ded999
 def bench_options(p):
     "Options of `fedcl bench`."
-    p.add_argument('--workload', nargs='+', metavar='NAME', help='time what papers train: fedcosr fedssc mapl '
+    p.add_argument('--workload', nargs='+', metavar='NAME', help='what papers train: fedcosr fedssc mapl '
                    'mfcl-phase1 mfcl-server digits')
     p.add_argument('--device', default='cpu')
     p.add_argument('--threads', type=between(1), nargs='+', default=[1, 2])
