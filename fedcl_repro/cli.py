@@ -746,8 +746,8 @@ def flower_verb(options)->int:
 # %% ../nbs/cli.ipynb #c6ded999
 def bench_options(p):
     "Options of `fedcl bench`."
-    p.add_argument('--workload', nargs='+', metavar='NAME', help='time what papers train, one after the other: '
-                   'fedcosr fedssc mapl mfcl-phase1 mfcl-server digits')
+    p.add_argument('--workload', nargs='+', metavar='NAME', help='what papers train: fedcosr fedssc mapl '
+                   'mfcl-phase1 mfcl-server digits')
     p.add_argument('--device', default='cpu')
     p.add_argument('--threads', type=between(1), nargs='+', default=[1, 2])
     p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the images')

@@ -127,16 +127,17 @@ pooling, the optimiser, losses of small matrices, and the calls themselves.
 
 ## What each paper trains
 
-Made with `fedcl bench --workload fedcosr fedssc mapl mfcl-phase1 mfcl-server digits`
-([how](workloads.ipynb)). `to the reference` is the ratio of training speeds with as many threads: the median
-and the range over interleaved rounds. `bfloat16` is `--set dtype=bfloat16`: products in half the precision,
+Made with `fedcl bench --workload NAME ...` ([how](workloads.ipynb)). The load of the machine stands below the
+table: on a busy one only ratios count. `to the reference` is the ratio of training speeds with as many
+threads: the median and the range over interleaved rounds. `bfloat16` is `--set dtype=bfloat16`: products in
+half the precision,
 weights and sums in float32; such a run is another run. It pays on processors whose matrix unit knows it.
 
 {workloads}
 
-Four [executors](../federation/executors.ipynb) run one [local step](../federation/local_step.ipynb): the loop,
-clients stacked, captured steps, and seeds that advance together. All equal the loop in float64. The last
-three are meant for a GPU, where `auto` measures which is fastest. How the benchmark works is said
+Four [executors](../federation/executors.ipynb) run one [local step](../federation/local_step.ipynb): the
+loop, clients stacked, captured steps, and seeds that advance together. All equal the loop in float64. The
+last three are meant for a GPU, where `auto` measures which is fastest. How the benchmark works is said
 [beside it](bench.ipynb).
 """
 

@@ -686,6 +686,7 @@ COMMANDS = named([
     (('bench', '--json', '/dev'), 'is a folder: name a file with --json'),
     (('bench', '--figure', '/proc/nowhere/a.svg'), 'name another one with --figure'),
     (('bench', '--device', 'tpu'), "must be 'cpu' or 'cuda'"),
+    (('bench', '--workload', 'digit'), "unknown workload 'digit' (did you mean 'digits'?)"),
 ])
 
 

@@ -394,6 +394,8 @@ def time_works(names, share=1., threads=(1, 2), repeats=5, tell=print)->dict: # 
     rows, shares = [], {}
     for name in names:
         work = Work(name, share)
+        if min(map(len, work.split()[2])) < work.run.batch_size // 2:
+            raise ValueError(f'{name} has too few images for a batch of each client: ask for a larger share')
         tell(f"{name}: {work.about['title']}")
         timed = rounds_in_turn(work_engines(work, threads), repeats, tell)
         rows += work_rows(work, timed, peaks, operations(work))
@@ -467,4 +469,4 @@ def show_shares(ax, found:dict):
         left += share
     ax.set(xlabel='% of a training round, float32, one thread', xlim=(0, 100))
     ax.invert_yaxis()
-    ax.legend(fontsize=6, ncols=2, loc='lower right')
+    ax.legend(fontsize=6, ncols=4, loc='upper center', bbox_to_anchor=(.5, -.15))
