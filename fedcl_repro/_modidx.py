@@ -3147,6 +3147,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fedcl_repro/scale/workloads.py')},
             'fedcl_repro.status': { 'fedcl_repro.status.finding': ('status.html#finding', 'fedcl_repro/status.py'),
                                     'fedcl_repro.status.findings': ('status.html#findings', 'fedcl_repro/status.py'),
+                                    'fedcl_repro.status.majority_beside': ('status.html#majority_beside', 'fedcl_repro/status.py'),
+                                    'fedcl_repro.status.personal_papers': ('status.html#personal_papers', 'fedcl_repro/status.py'),
                                     'fedcl_repro.status.replace_between': ('status.html#replace_between', 'fedcl_repro/status.py'),
                                     'fedcl_repro.status.speed_table': ('status.html#speed_table', 'fedcl_repro/status.py'),
                                     'fedcl_repro.status.status_of': ('status.html#status_of', 'fedcl_repro/status.py'),
