@@ -12,7 +12,8 @@ __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOIN
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
            'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes', 'report_verb',
-           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_verb', 'entry']
+           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_workloads',
+           'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -745,12 +746,29 @@ def flower_verb(options)->int:
 # %% ../nbs/cli.ipynb #c6ded999
 def bench_options(p):
     "Options of `fedcl bench`."
+    p.add_argument('--workload', nargs='+', metavar='NAME', help='time what papers train, one after the other: '
+                   'fedcosr fedssc mapl mfcl-phase1 mfcl-server digits')
     p.add_argument('--device', default='cpu')
     p.add_argument('--threads', type=between(1), nargs='+', default=[1, 2])
-    p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the 60,000 images')
+    p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the images')
     p.add_argument('--repeats', type=between(1), default=3)
     p.add_argument('--json', metavar='FILE')
     p.add_argument('--figure', metavar='FILE')
+
+# %% ../nbs/cli.ipynb #957034e6
+def bench_workloads(options)->int:
+    "Time the workloads that `--workload` names, on a CPU."
+    from fedcl_repro.scale import workloads
+    if options.device != 'cpu':
+        raise ValueError('workloads are timed on a CPU: leave out --workload, or say --device cpu')
+    for name in options.workload: workloads.WORKLOADS[name]
+    threads = tuple(options.threads)
+    found = workloads.time_works(options.workload, options.share, threads, options.repeats)
+    print(workloads.work_table(found))
+    print(workloads.peak_words(found))
+    if options.json: write_text(options.json, json.dumps(found, indent=1))
+    if options.figure: workloads.show_works(found, options.figure)
+    return 0
 
 # %% ../nbs/cli.ipynb #4c955021
 @VERBS.add('bench', options=bench_options)
@@ -759,12 +777,14 @@ def bench_verb(options)->int:
 
     examples:
       fedcl bench --share 0.05 --threads 1
+      fedcl bench --workload fedcosr digits --share 0.2
       fedcl bench --device cuda --json bench.json
     """
     from fedcl_repro.scale import bench
     check_device(options.device)
     for option in ('json', 'figure'):
         if getattr(options, option): check_file(getattr(options, option), f'--{option}')
+    if options.workload: return bench_workloads(options)
     work = bench.Workload(share=options.share)
     found = bench.time_engines(work, options.device, tuple(options.threads), options.repeats)
     grown = shares = None
