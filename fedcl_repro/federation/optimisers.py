@@ -22,7 +22,7 @@ from ..parts.fields import under
 # %% ../../nbs/federation/optimisers.ipynb #db8d0c59
 OPTIMISERS = Register('optimiser')
 MOMENTUM_RANGE = Range('[0, 1)')
-RATE = Range('[0, inf)', also='optimiser') # a rate of a method: a number, or that of the federation's optimiser
+RATE = Range('[0, inf)', also='optimiser') # of a method: a number, or that of the federation's optimiser
 
 def rate(lr, r)->float:
     "Learning rate of a round: a number, or a function of the round."

@@ -140,6 +140,6 @@ def with_majority_lines(
     if not len(rows): return table
     on = ['label', *paper.keys, *more]
     own = paper.runs(rows).groupby(on, sort=False).balanced.mean().reset_index()
-    trivial = paper.runs(majority_rows(rows)).groupby(on, sort=False)[['micro', 'sd_clients', 'balanced']].mean()
-    lines = trivial.rename(columns=dict(micro='ours')).reset_index()
+    trivial = paper.runs(majority_rows(rows)).groupby(on, sort=False)
+    lines = trivial[['micro', 'sd_clients', 'balanced']].mean().rename(columns=dict(micro='ours')).reset_index()
     return pd.concat([table.merge(own, on=on, how='left'), lines], ignore_index=True)
