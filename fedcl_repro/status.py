@@ -78,13 +78,13 @@ def finding(name:str, begins:str)->str: # Markdown
     return f'- **{v.word}**: "{v.what}" ([{source}](nbs/papers/{name}.ipynb)). {evidence}.'
 
 def personal_papers()->dict: # name -> Paper
-    "The papers whose clients are tested on classes of their own. (Imported late: experiments keep their order.)"
+    "Papers whose clients are tested on own classes. Imported late, so that experiments keep their order."
     from fedcl_repro.papers.fedcosr.settings import FEDCOSR
     from fedcl_repro.papers.mapl.settings import MAPL
     return dict(fedcosr=FEDCOSR, mapl=MAPL)
 
 def majority_beside(name:str, profile:str, v)->str:
-    "What the majority class scores in the setting of a claim, where clients are tested on classes of their own."
+    "What the majority class scores in the setting of a claim, where clients are tested on own classes."
     paper = personal_papers().get(name.split('/')[0])
     scores = majority_of(paper, committed(name, profile)) if paper else {}
     for key, score in scores.items():

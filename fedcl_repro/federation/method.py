@@ -17,7 +17,7 @@ import numpy as np
 import torch.nn.functional as F
 
 from ..core import Attribute, Register, is_number
-from .optimisers import RATE
+from .optimisers import METHOD_RATE
 from ..parts.fields import sub, without
 
 # %% ../../nbs/federation/method.ipynb #8d7472e0
@@ -208,9 +208,9 @@ def build_method(spec, opt): # a `Method`, or a function from the number of roun
     "What a method's function makes. A rate that is 'optimiser' becomes the learning rate of `opt`."
     spec = METHODS.resolve(spec)
     entry, settings = METHODS[spec.name], dict(spec.settings)
-    for k in [k for k, v in settings.items() if entry.ranges.get(k) == RATE and v == RATE.also]:
+    for k in [k for k, v in settings.items() if entry.ranges.get(k) == METHOD_RATE and v == METHOD_RATE.also]:
         settings[k] = getattr(opt, 'lr', None)
         if is_number(settings[k]): continue
-        raise ValueError(f"{spec.name}: {k}={RATE.also!r} needs an optimiser with a constant learning rate, "
+        raise ValueError(f"{spec.name}: {k}='optimiser' needs an optimiser with a constant learning rate, "
                          f'and this one has {settings[k]!r}: give {k} a number')
     return entry.make(**settings)

@@ -140,6 +140,7 @@ def with_majority_lines(
     if not len(rows): return table
     on = ['label', *paper.keys, *more]
     own = paper.runs(rows).groupby(on, sort=False).balanced.mean().reset_index()
-    trivial = paper.runs(majority_rows(rows)).groupby(on, sort=False)[['micro', 'sd_clients', 'balanced']].mean()
-    lines = trivial.rename(columns=dict(micro='ours')).reset_index()
+    trivial = paper.runs(majority_rows(rows)).groupby(on, sort=False)
+    lines = trivial[['micro', 'sd_clients', 'balanced']].mean().reset_index()
+    lines = lines.rename(columns=dict(micro='ours'))
     return pd.concat([table.merge(own, on=on, how='left'), lines], ignore_index=True)

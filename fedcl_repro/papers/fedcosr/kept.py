@@ -8,13 +8,13 @@ __all__ = ['shares_kept', 'kept_view']
 # %% ../../../nbs/papers/fedcosr/kept.ipynb #eba90b5f
 import pandas as pd
 
-from ...methods.fedcosr import KEPT
+from ...methods.fedcosr import SHARE_KEPT
 from .settings import place, say
 
 # %% ../../../nbs/papers/fedcosr/kept.ipynb #c0895c53
 def shares_kept(rows:pd.DataFrame)->pd.DataFrame: # column, label, round, mean, least, most
     "Mean and range over clients of the share kept, of each method, column and recorded round."
-    told = rows[(rows.metric == KEPT) & (rows.n > 0)]
+    told = rows[(rows.metric == SHARE_KEPT) & (rows.n > 0)]
     told = place(told) if len(told) else told.assign(column=[])
     by_client = told.groupby(['column', 'label', 'round'], sort=False).value
     return by_client.agg(['mean', 'min', 'max']).rename(columns=dict(min='least', max='most')).reset_index()
