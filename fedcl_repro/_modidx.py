@@ -166,6 +166,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'fedcl_repro.core.Register.__missing__': ('core.html#register.__missing__', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.Register.add': ('core.html#register.add', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.Register.build': ('core.html#register.build', 'fedcl_repro/core.py'),
+                                  'fedcl_repro.core.Register.call': ('core.html#register.call', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.Register.resolve': ('core.html#register.resolve', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.Spec': ('core.html#spec', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.Spec.__call__': ('core.html#spec.__call__', 'fedcl_repro/core.py'),
