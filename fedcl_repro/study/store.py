@@ -88,7 +88,7 @@ SHORTAGES = errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE
 SHORT_TEXTS = "can't allocate memory", "can't start new thread", 'Cannot allocate memory'
 
 def is_shortage(e:Exception)->bool:
-    "Whether an error says that memory, threads or open files are short, and nothing of what was read or done."
+    "Whether an error says that memory, threads or open files are short, and nothing of what was read."
     if isinstance(e, OSError): return e.errno in SHORTAGES
     if isinstance(e, RuntimeError): return any(text in str(e) for text in SHORT_TEXTS)
     return isinstance(e, MemoryError)
