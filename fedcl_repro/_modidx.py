@@ -3750,6 +3750,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'fedcl_repro/study/store.py'),
                                          'fedcl_repro.study.store.Store.checkpoint': ( 'study/store.html#store.checkpoint',
                                                                                        'fedcl_repro/study/store.py'),
+                                         'fedcl_repro.study.store.Store.drop_old_checkpoint': ( 'study/store.html#store.drop_old_checkpoint',
+                                                                                                'fedcl_repro/study/store.py'),
                                          'fedcl_repro.study.store.Store.folder': ( 'study/store.html#store.folder',
                                                                                    'fedcl_repro/study/store.py'),
                                          'fedcl_repro.study.store.Store.has': ('study/store.html#store.has', 'fedcl_repro/study/store.py'),
