@@ -159,7 +159,8 @@ def many_kills(tmp_path, who, how, jobs, n, uninterrupted):
 
 
 def check_whole(store, wanted):
-    "The rows are those of an uninterrupted training, and nothing else is left."
+    "The rows are those of an uninterrupted training, and nothing else is left once the command looks again."
+    assert training.lacking(RUNS, store, None) == []
     assert bytes_of(store) == wanted
     left = [p.name for p in store.root.iterdir() if p.suffix != '.lock']
     assert sorted(left) == sorted(IDS), left
