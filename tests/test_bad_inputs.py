@@ -3,6 +3,7 @@ import json
 import math
 import os
 import pwd
+import sys
 import time
 import zipfile
 
@@ -642,6 +643,10 @@ COMMANDS = named([
     ((*ONE, '--data', 'digits(side=8)'), 'too small for two 5x5 stages'),
     ((*ONE, '--device', 'gpu'), "must be 'cpu' or 'cuda'"),
     ((*ONE, '--device', ''), "must be 'cpu' or 'cuda'"),
+    ((*ONE, '--ray', 'local'), 'Ray is not installed'),
+    ((*ONE, '--executor', 'ray'), 'Ray is not installed'),
+    ((*ONE, '--ray', 'local', '--live', 'curves'), 'leave them out with --ray'),
+    ((*ONE, '--run-cpus', '2'), 'add --ray ADDRESS'),
     ((*ONE, '--store', '/dev/null'), 'name another one with --store'),
     ((*ONE, '--store', '/proc/nowhere'), 'name another one with --store'),
     ((*ONE, '--store', '~nobody_of_this_name/runs'), 'no home folder is known'),
@@ -690,6 +695,7 @@ def test_the_command_refuses(argv, says, tmp_path, monkeypatch, capsys):
     "One line, exit code 2, and no file."
     monkeypatch.setenv('FEDCL_STORE', str(tmp_path/'runs'))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, 'ray', None) # absent
     assert cli.main(list(argv)) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert says in said[-1] and said[-1].startswith('fedcl: ')

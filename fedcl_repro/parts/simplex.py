@@ -7,7 +7,6 @@ __all__ = ['to_simplex', 'simplex_qp']
 
 # %% ../../nbs/parts/simplex.ipynb #6e46dd24
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 # %% ../../nbs/parts/simplex.ipynb #bc8e7865
@@ -25,6 +24,7 @@ def simplex_qp(
     Q:Tensor,  # (..., m, m) symmetric, no negative eigenvalue
 )->Tensor:     # (..., m) float64 on a CPU, >= 0, sum 1
     "Weights on the simplex that minimise a'Qa."
+    from scipy.optimize import nnls
     if not Q.isfinite().all(): raise ValueError('the quadratic cost has entries that are not finite')
     values, vectors = torch.linalg.eigh(Q.double().cpu())
     most = values[..., -1:].clamp(min=1e-300)

@@ -234,11 +234,12 @@ def train_plainly(sim:PlainRounds, i:int)->nn.Module:
     if 'proj' in shared: nets.new.prototypes = nn.Parameter(torch.randn(10, width_of(shared['proj'])))
     trained = [nets.new[part] for part in about['pooled'].split()] or [nets.new]
     opt = plain_optimiser(sim.optimiser, [p for module in trained for p in module.parameters()])
-    for x, y in DataLoader(sim.train[i], sim.batch, shuffle=True, drop_last=True):
+    images = sim.train[i]
+    for x, y in DataLoader(images, min(sim.batch, len(images)), shuffle=True, drop_last=True):
         opt.zero_grad()
         about['plain'](nets, x.transpose(0, 1) if x.ndim == 5 else x, y).backward()
         opt.step()
-    if about['means']: run_plainly(nets.new['body'], sim.train[i], sim.batch)
+    if about['means']: run_plainly(nets.new['body'], images, sim.batch)
     return nets.new
 
 def width_of(module)->int: return [m for m in module.modules() if isinstance(m, nn.Linear)][-1].out_features

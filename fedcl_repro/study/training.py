@@ -6,9 +6,9 @@
 __all__ = ['SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
            'usable_checkpoint', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'to_checkpoint',
            'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'Outcome', 'lacking', 'intact',
-           'wait_for_others', 'say_once', 'is_stale', 'cores', 'train_lacking', 'attempt', 'Progress',
-           'train_in_processes', 'attempt_and_tell', 'death_text', 'outcome_of', 'impossible', 'refusal', 'described',
-           'in_short', 'read_rows', 'seed_groups', 'train_groups', 'train_group', 'checkpoint_executor',
+           'wait_for_others', 'say_once', 'is_stale', 'cores', 'train_lacking', 'takes_all_cores', 'attempt',
+           'Progress', 'train_in_processes', 'attempt_and_tell', 'death_text', 'outcome_of', 'impossible', 'refusal',
+           'described', 'in_short', 'read_rows', 'seed_groups', 'train_groups', 'train_group', 'checkpoint_executor',
            'fastest_for_group', 'train_in_turn', 'train_together']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
@@ -30,6 +30,7 @@ from ..core import Spec
 from ..data.augment import AUGMENTATIONS
 from ..federation.clients import fields_of
 from ..extensions import packed, unpack
+from ..federation.executors import EXECUTORS
 from ..federation.loop import Loop, NonFinite
 from ..federation.metrics import METRICS
 from ..federation.rounds import State, begin, one_round
@@ -68,6 +69,7 @@ def train(
     every=60.,         # seconds between checkpoints
     again=False,       # train it also if the store has it, trained by other code
     progress=ignore,   # called with the number of rounds done
+    saved=ignore,      # the same, after each checkpoint
     barrier=None,      # of runs that train together
     place=0,           # of this run among them
     state_memory=math.inf, # bytes of the clients' fields in memory; the rest lies on disk
@@ -85,22 +87,23 @@ def train(
         found = usable_checkpoint(run, store, id, again)
         session = Session(run, found, device, data_root, executor, workers, barrier, place, state_memory)
         session.watch = watcher(extras, id, session.rows)
-        train_rounds(session, store, id, deadline, every, progress)
+        train_rounds(session, store, id, deadline, every, progress, saved)
         write_result(session, store, id, extras)
     return id
 
 # %% ../../nbs/study/training.ipynb #76e3e160
-def train_rounds(session, store:Store, id:str, deadline:float, every:float, progress):
+def train_rounds(session, store:Store, id:str, deadline:float, every:float, progress, saved=ignore):
     "Train the rounds that are left. The deadline and a signal stop the run at a checkpoint."
-    saved = time.monotonic()
+    last = time.monotonic()
     progress(session.state.round)
     while not session.finished:
         session.advance()
         progress(session.state.round)
         now = time.monotonic()
-        if session.finished or not noted() and now < min(saved + every, deadline): continue
+        if session.finished or not noted() and now < min(last + every, deadline): continue
         save_checkpoint(store, id, session.to_checkpoint() | dict(run=id))
-        saved = now
+        saved(session.state.round)
+        last = now
         if now < deadline and not noted(): continue
         stop = Stopped if noted() else OutOfTime
         raise stop(f'run {id} stopped after round {session.state.round} of {session.run.n_rounds}')
@@ -266,6 +269,7 @@ def train_all(
     checkpoint=60., # seconds between checkpoints of a run
     retrain=False,  # also the finished runs that other code trained
     extras=Extras(), # what each run leaves beside its rows
+    trainer=None,   # (runs, store, jobs, options, progress) -> outcomes; None: `train_lacking`
 )->list: # of Outcome, one for each run that the store lacked
     """Train the runs that the store lacks. An impossible run is told before the first one trains. After
     SIGINT or SIGTERM all stop at a checkpoint, and `Interrupted` is raised."""
@@ -280,7 +284,7 @@ def train_all(
     with signals_noted():
         while left:
             with contextlib.closing(Progress(left, store, data_root, quiet)) as progress:
-                outcomes = train_lacking(left, store, jobs, options, progress)
+                outcomes = (trainer or train_lacking)(left, store, jobs, options, progress)
             found |= {o.run: o for o in outcomes}
             left = [o.run for o in outcomes if o.word == 'busy']
             if not wait or noted() or time.monotonic() >= deadline: break
@@ -348,10 +352,15 @@ def train_lacking(runs:list, store:Store, jobs:int, options:dict, progress)->lis
     "Train runs: on an accelerator one group after the other, on a CPU in processes."
     if options['device'] != 'cpu' or options['executor'] == 'side_by_side':
         return train_groups(runs, store, jobs or RUNS_TOGETHER, options | dict(workers=cores()), progress)
-    processes = min(jobs or cores(), len(runs))
+    processes = 1 if takes_all_cores(options['executor']) else min(jobs or cores(), len(runs))
     options = options | dict(workers=max(1, cores() // processes))
     if processes > 1: return train_in_processes(runs, store, processes, options, progress)
     return train_in_turn(runs, store, options, progress)
+
+def takes_all_cores(executor:str)->bool:
+    "Whether an executor spreads the clients of one run over all cores there are."
+    load_registers()
+    return executor != 'auto' and EXECUTORS[executor].about['spreads']
 
 # %% ../../nbs/study/training.ipynb #81bb7bce
 def attempt(run:Run, store:Store, options:dict, progress=None, barrier=None, place=0)->Outcome:
