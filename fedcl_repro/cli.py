@@ -155,7 +155,7 @@ def listing(what:str)->list: # of dicts
 def list_options(p):
     "Options of `fedcl list`."
     p.add_argument('what', choices=LISTS)
-    p.add_argument('--json', action='store_true', help='all that is known, for programs')
+    p.add_argument('--json', action='store_true', help='all fields as JSON, for programs')
 
 # %% ../nbs/cli.ipynb #7b16a8ad
 @VERBS.add('list', options=list_options)
@@ -228,7 +228,7 @@ PROFILE_HELP = "quick: digits, minutes; lite: the papers' data, smaller, hours; 
 def experiment_options(p):
     "Options that say which runs of experiments, and where they are."
     add = p.add_argument
-    add('names', nargs='*', metavar='PAPER[/ARTIFACT]', help='what; without any, the highlights')
+    add('names', nargs='*', metavar='PAPER[/ARTIFACT]', help='papers or artifacts; none: the highlights')
     add('--all', action='store_true', help='everything')
     add('--profile', default='quick', choices=PROFILES, help=PROFILE_HELP)
     add('--seeds', type=between(0), default=0, help='how many seeds of each run (0: all of the profile)')
@@ -242,10 +242,10 @@ def training_options(p):
     experiment_options(p)
     add = p.add_argument
     add('--jobs', type=between(0), default=0, help=JOBS_HELP)
-    minutes_help = 'time for training; the rest goes on next time (0: no limit)'
+    minutes_help = 'time for training; the next call continues with the rest (0: no limit)'
     add('--minutes', type=between(0.), default=0., help=minutes_help)
     add('--checkpoint', type=between(0.), default=60., metavar='SECONDS', help=CHECKPOINT_HELP)
-    add('--retrain', action='store_true', help='train the finished runs anew that other code trained')
+    add('--retrain', action='store_true', help='train finished runs again whose rows come from other code')
     executor_help = 'what takes the clients through a round (`fedcl list executors`); auto: the fastest'
     add('--executor', default='auto', choices=('auto', *sorted(executors())), help=executor_help)
     use_option(p)
@@ -474,10 +474,10 @@ def plan_options(p):
     experiment_options(p)
     backlog_option(p, 'plan')
     add = p.add_argument
-    measure_help = 'train two rounds of each kind of run that no run here tells about'
+    measure_help = 'train two rounds of each kind of run that was never timed here'
     add('--measure', action='store_true', help=measure_help)
     add('--minutes', type=between(.1), default=10., help='time for measuring (10)')
-    add('--json', action='store_true', help='all that is known, for programs')
+    add('--json', action='store_true', help='all fields as JSON, for programs')
 
 def planned_parts(options)->list: # of Part
     "The parts that a plan is asked for; a page of claims, which trains what others train, only by its name."
@@ -656,7 +656,7 @@ def report_options(p):
     "Options of `fedcl report`."
     add = p.add_argument
     add('--print', action='store_true', dest='only_print', help='print the verdicts and write nothing')
-    add('--readme', action='store_true', help='as without it; older scripts say so')
+    add('--readme', action='store_true', help='no effect; kept for older scripts')
 
 # %% ../nbs/cli.ipynb #020b4c88
 def committed_changes()->list: # of `changed_since`, one a committed run

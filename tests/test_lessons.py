@@ -101,7 +101,7 @@ def test_a_tour_goes_from_the_problem_to_what_is_open(path):
 
 
 def test_every_paper_has_a_tour():
-    assert {'fedcosr', 'fedssc', 'mfcl', 'twin_norm', 'mapl'} <= {p.stem for p in TOURS}
+    assert {'fedcosr', 'fedssc', 'mfcl', 'twin_norm', 'mapl', 'cgl'} <= {p.stem for p in TOURS}
 
 
 GOOD = [

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['IMPORTS', 'LINK', 'DOCUMENTS', 'SETTINGS', 'SITE_LOOK', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate',
            'folded', 'linked_output', 'ready_cell', 'ready_cells', 'place_in_site', 'relinked', 'write_page', 'toctree',
-           'write_library', 'write_documents', 'write_sources', 'setup', 'skip_node', 'inline_formula', 'shown_formula',
-           'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values',
-           'copy_font', 'build_site', 'links_and_anchors', 'broken_links']
+           'plain_title', 'write_library', 'write_documents', 'write_sources', 'setup', 'skip_node', 'inline_formula',
+           'shown_formula', 'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names', 'escaped', 'add_shapes',
+           'skip_values', 'copy_font', 'build_site', 'links_and_anchors', 'broken_links']
 
 # %% ../../nbs/book/site.ipynb #629bcecd
 import inspect
@@ -66,7 +66,7 @@ def ready_cell(cell:dict, folds:bool)->dict:
     kept = [linked_output(o) for o in cell['outputs'] if o.get('name') != 'stderr']
     hidden = tags_of(cell)
     cell = cell | dict(source=text, outputs=kept, metadata={})
-    if 'hide' in hidden: return cell | dict(metadata=dict(tags=['remove-input']))
+    if {'hide', 'parameters'} & hidden: return cell | dict(metadata=dict(tags=['remove-input']))
     if folds: return folded(cell, 'Code')
     return folded(cell, 'Imports') if only_imports(text) else cell
 
@@ -133,6 +133,8 @@ def toctree(heading:str, pages)->str: # Markdown
     return f'```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{lines}\n```'
 
 # %% ../../nbs/book/site.ipynb #cc56ef5b
+def plain_title(page:str)->str: return title_of(page).replace('`', '') # a role of Sphinx ends at a backtick
+
 def write_library(folder:Path)->list: # of names of pages
     """Write a page for each module of the library, and one that lists them. Only the list is in the contents
     beside the text: with 80 more lines there, each page would take twice as long to build."""
@@ -141,7 +143,7 @@ def write_library(folder:Path)->list: # of names of pages
     for module, page in modules.items():
         name = module.removeprefix('fedcl_repro.')
         text = (f':orphan:\n\n{name}\n{"=" * len(name)}\n\n'
-                f'Defined and explained in :doc:`{title_of(page)} </{page}>`.\n\n'
+                f'Defined and explained in :doc:`{plain_title(page)} </{page}>`.\n\n'
                 f'.. automodule:: {module}\n   :members:\n   :undoc-members:\n')
         (folder / 'library' / f'{module}.rst').write_text(text, encoding='utf-8')
     lines = '\n'.join(f'* :doc:`{m.removeprefix("fedcl_repro.")} <{m}>`: {escaped(title_of(modules[m]))}'
@@ -377,6 +379,10 @@ article p em:only-child { color: var(--color-foreground-secondary); }
 div.cell details.hide > summary { font-size: .8rem; color: var(--color-foreground-muted); padding: 0 .2rem;
     background: none !important; border: none !important; box-shadow: none !important; margin: 0; }
 div.cell details.hide > summary::before { display: none; }
+div.cell details.hide.admonition { border: none; box-shadow: none; padding: 0; margin: 0; }
+div.cell details.hide > summary > p.admonition-title { background: none; margin: 0; padding: 0 .2rem;
+    font-weight: normal; }
+div.cell details.hide > summary > p.admonition-title::before { display: none; }
 .field-list { font-size: .85rem; }
 @media print { .sidebar-drawer, .toc-drawer, .mobile-header, .related-pages, details.hide { display: none; }
                .content { width: auto; } }

@@ -75,7 +75,7 @@ def fields_here(kept)->dict:
     return ray.get(kept)
 
 def as_place(kept):
-    "What is sent of a client to an actor: its fields, or a reference in a list, which is not read on the way."
+    "What is sent of a client to an actor: its fields, or a list with a reference to them."
     if isinstance(kept, Resident): return [kept.place]
     return kept if isinstance(kept, dict) else kept.fields()
 

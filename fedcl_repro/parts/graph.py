@@ -72,7 +72,7 @@ def graph_objective(
     degree = w.masked_fill(me, 0).sum(-1)
     alone = -torch.log(degree + EPS)
     regular = rule.beta * w.norm(rule.norm, dim=-1) + alone            # Eq. 8
-    return -rule.mu1 * (gamma * w * sim).sum(-1) + rule.mu2 * regular  # Eq. 7
+    return -rule.mu1 * (gamma * w * sim).sum(-1) + rule.mu2 * regular  # Eq. 6 and 7
 
 # %% ../../nbs/parts/graph.ipynb #27d130ae
 def graph_slope(w:Tensor, sim:Tensor, gamma:Tensor, me:Tensor, rule:GraphRule=GraphRule())->Tensor: # (..., M)
@@ -98,9 +98,9 @@ def learn_row(
     elif rule.relative: sim = relative(sim, me, have)
     gamma = gamma if rule.confidence else torch.ones_like(gamma)
     for _ in range(rule.repeats):
-        slope = graph_slope(w, sim, gamma, me, rule)
+        slope = graph_slope(w, sim, gamma, me, rule)                              # line 5
         if rule.sign: slope = slope / (slope.abs() + 1e-8)
-        w = to_simplex((w - rule.rate * slope).masked_fill(~(me | have), -1e9))
+        w = to_simplex((w - rule.rate * slope).masked_fill(~(me | have), -1e9))   # Eq. 9, lines 7 and 8
     return w
 
 # %% ../../nbs/parts/graph.ipynb #5da8eb07

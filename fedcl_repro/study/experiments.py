@@ -89,6 +89,7 @@ class Page:
         self.entry = experiments()[name]
         self.store = Store(store or default_store())
         self.data_root = data_root or None
+        self.device, self.train = device, train
         self.runs = [r for r in runs_of(name, profile) if not seeds or r.seed < seeds]
         options = dict(jobs=jobs, minutes=minutes, device=device, data_root=self.data_root)
         outcomes = train_all(self.available(), self.store, **options) if train else []

@@ -115,7 +115,7 @@ def bars(table:pd.DataFrame, y:str, ax=None, ylabel=None):
     high = min(ax.get_ylim()[1], max(100, table[y].max()))
     start = f' (from {low:.0f})' if low else ''
     ax.set(xlabel='', ylabel=(ylabel or y) + start, ylim=(low, high))
-    ax.tick_params(axis='x', rotation=25)
+    plt.setp(ax.get_xticklabels(), rotation=25, ha='right', rotation_mode='anchor')
     return ax
 
 # %% ../../nbs/study/figures.ipynb #8567402d
@@ -152,6 +152,8 @@ def nice_table(table:pd.DataFrame, caption=''):
     numbers = table.select_dtypes('number').columns
     style = table.style.map(cell_style).format(precision=2, na_rep='·')
     style = style.set_properties(subset=numbers, **{'text-align': 'right'})
+    short = [c for c in table if (c[-1] if isinstance(c, tuple) else c) in ('interval', 'verdict')]
+    style = style.set_properties(subset=short, **{'white-space': 'nowrap'})
     if isinstance(table.index, pd.RangeIndex): style = style.hide(axis='index')
     return style.set_caption(with_code(caption)).set_table_styles([
         dict(selector='caption', props='text-align: left; font-style: italic; padding-bottom: 4px'),

@@ -127,7 +127,7 @@ def mark_majority(paper:Paper, rows:pd.DataFrame, axes):
     trivial = majority_of(paper, rows)
     for ax, key in zip(axes, by_seed(paper.runs(rows), paper.keys, 'micro')):
         majority_line(ax, trivial.get(key if len(key) > 1 else key[0]), upright=True)
-    axes[0].legend(fontsize=8)
+    axes[-1].legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
 
 # %% ../../nbs/study/majority.ipynb #482e0eea
 def with_majority_lines(

@@ -7,10 +7,11 @@ __all__ = ['MEASURES', 'REDRAWN', 'READINGS', 'points', 'Claim', 'claims', 'abov
            'in_between', 'Paper', 'last_tests', 'by_seed', 'complete', 'why_not', 'held', 'answer', 'redraw',
            'drawn_for', 'not_decided', 'ask', 'limited', 'gains_more', 'ask_across', 'experiment', 'printed_cells',
            'share_possible', 'printed_tables', 'as_printed', 'means_of_seeds', 'first_reason', 'with_reasons',
-           'beside_print', 'draw_beside', 'beginnings', 'claim_list', 'unlisted', 'curve_words', 'readings',
-           'side_by_side']
+           'beside_print', 'accuracy_intervals', 'interval_of', 'draw_beside', 'beginnings', 'claim_list', 'unlisted',
+           'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -117,13 +118,16 @@ class Paper:
         return self.runs(rows).rename(columns={MEASURES[of]: 'value'})
 
 # %% ../../nbs/study/tables.ipynb #fe8d8b67
-def last_tests(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # keys, label, seed, client, value, n
+def last_tests(
+    paper:Paper, rows:pd.DataFrame,
+    keys=None,       # columns that tell cells apart; the paper's settings unless said
+)->pd.DataFrame:     # keys, label, seed, client, value, n
     "What each client got right in the last round of each run."
     rows = paper.tested(rows) if paper.tested else rows
     asked = (rows.metric == 'accuracy') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)
     rows = rows[asked]
     last = rows[rows['round'] == rows.groupby('run')['round'].transform('max')]
-    names = paper.place(summary(rows))[[*paper.keys, 'run', 'label', 'seed']]
+    names = paper.place(summary(rows))[[*(keys or paper.keys), 'run', 'label', 'seed']]
     return names.merge(last[['run', 'client', 'value', 'n']], on='run')
 
 def by_seed(runs:pd.DataFrame, keys, value='value')->dict: # values of the keys -> table seed x label
@@ -336,6 +340,22 @@ def beside_print(
     if len(rows): ours = means_of_seeds(with_reasons(paper, rows, moment, at), on)
     return compare(cells, ours, on, measure, data_fits=profile != 'quick')
 
+def accuracy_intervals(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # label, keys, interval
+    "The interval of each accuracy of ours over clients and seeds, in words: '37.1 to 43.5'."
+    on, found = ['label', *(keys or paper.keys)], []
+    if len(rows):
+        for cell, tests in last_tests(paper, rows, on[1:]).groupby(on, sort=False, dropna=False):
+            found.append((*cell, interval_of(hits_of(tests))))
+    return pd.DataFrame(found, columns=[*on, 'interval'])
+
+def interval_of(hits)->str:
+    "The interval of one label's pooled accuracy in one setting."
+    n_clients = hits.n.shape[2]
+    measured = pooled_accuracy(hits.correct, hits.n, np.ones((n_clients, 1))).ravel() # (seeds,)
+    with_other_clients = redrawn(hits).groupby('draw').mean().to_numpy()
+    sure = interval(measured, with_other_clients, n_clients)
+    return f'{max(0, sure.low):.1f} to {min(100, sure.high):.1f}'
+
 # %% ../../nbs/study/tables.ipynb #2a4111d2
 def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None):
     "Published cells (circles) and ours (a diamond a seed, a bar of one standard error over clients)."
@@ -355,9 +375,10 @@ def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
             look = dict(fmt='D', c='C2', ms=5, alpha=.6, lw=1, label='' if k else 'ours')
             ax.errorbar(line, range(len(names)), xerr=bars.loc[seed], **look)
         ax.plot(printed.reindex(names), range(len(names)), 'o', mfc='none', c='gray', label='published')
-        ax.set(xlabel='accuracy, %', title=paper.say(*key, profile), ylim=(-.6, len(names) - .4))
+        title = textwrap.fill(paper.say(*key, profile), 30)
+        ax.set(xlabel='accuracy, %', title=title, ylim=(-.6, len(names) - .4))
         ax.set_yticks(range(len(names)), names)
-    axes[0, 0].legend(fontsize=8)
+    axes[0, -1].legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
     fig.tight_layout()
     return fig
 

@@ -484,7 +484,8 @@ def draw_square(rows:pd.DataFrame, profile:str):
             for j, value in enumerate(row):
                 said = f'{SQUARE.iloc[i, j]}\n{value:.1f}'
                 if (i, j) != (0, 0): said += f' ({change.iloc[i, j]:+.1f})'
-                ax.text(j, i, said, ha='center', va='center', fontsize=8)
+                colour = 'white' if abs(change.iloc[i, j]) > 8 else 'black'
+                ax.text(j, i, said, ha='center', va='center', fontsize=8, color=colour)
         ax.set_xticks(range(2), table.columns)
         ax.set_yticks(range(2), table.index)
         ax.grid(False)

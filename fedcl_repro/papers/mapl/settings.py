@@ -17,9 +17,9 @@ __all__ = ['COPY', 'TWO_VIEWS', 'MAPL_BUT', 'MAPL_VARIANTS', 'MAPL_OTHERS', 'WAT
            'matrix_of', 'mapl_experiment', 'judge_mapl_cells', 'view_of', 'cells_of_table', 'on_hard', 'table1',
            'printed5', 'leads_by_clients', 'table5_claims', 'table5_cells', 'table5', 'few_clients', 'in_first',
            'in_second', 'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4',
-           'table4_cells', 'budget_table', 'carried_table', 'valley', 'told_valley', 'reach', 'numbers_carried',
-           'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8',
-           'no_runs', 'anywhere', 'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone', 'mapl_asked']
+           'table4_cells', 'valley', 'told_valley', 'reach', 'numbers_carried', 'part_sizes', 'formula_name',
+           'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs', 'anywhere',
+           'asked_of_print', 'printed_again', 'printed_facts', 'mapl_alone', 'mapl_asked']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from dataclasses import fields, replace
@@ -451,26 +451,6 @@ mapl_experiment(
     'table4', 'Accuracy for a fixed number of communications',
     matrix_of(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], SCENARIOS_12), MAPL_TABLE4, table4_cells,
     view=table_view(MAPL, free4, 'Table 4', ['MAPL w/o CGL', 'MAPL'], **MAPL_SHOWN))
-
-# %% ../../../nbs/papers/mapl/settings.ipynb #4aa017de
-def budget_table(rows, profile):
-    "Table 4 within its budget, and how many communications there were."
-    what = 'Table 4, 65,000 communications'
-    within = show_table(MAPL, printed4(BUDGET), spent(rows), profile, what, **MAPL_SHOWN)
-    line = ['label', 'scenario', 'data']
-    used = communications(rows).groupby(line).used.max().rename('communications')
-    saved = saved_of_possible(rows).groupby(line).value.mean().rename('percent saved of what is possible')
-    then = within_budget(rows).groupby(line)[['round', 'value']].mean()
-    then = then.rename(columns=dict(round='round at the budget', value='accuracy then'))
-    table = pd.concat([used, saved, then], axis=1).round(2)
-    display_all(within, shown_table(table, 'Communications in all, and when the budget was used up.'))
-
-def carried_table(rows, profile):
-    "Million numbers carried in a round."
-    t = numbers_carried(rows)
-    last = t[t['round'] == t['round'].max()].groupby('label').numbers.mean()
-    table = pd.DataFrame({'largest round': t.groupby('label').numbers.max(), 'last round': last}) / 1e6
-    display_all(shown_table(table.round(4), 'Million numbers carried in a round.'))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #452bf342
 EACH_STEP = [of_steps(n) for n in (1, 2, 5, 10, 20)]
