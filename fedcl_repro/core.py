@@ -320,15 +320,18 @@ class Register(dict):
     def build(self, spec, *args):
         "Call the function that the spec names, with these arguments and the spec's settings."
         spec = self.resolve(spec)
-        make = self[spec.name].make
-        if make.__module__.startswith('fedcl_repro'): return make(*args, **dict(spec.settings))
-        what = f'the {self.kind} {spec.name!r}'
-        try: made = make(*args, **dict(spec.settings))
+        return self.call(spec.name, *args, **dict(spec.settings))
+
+    def call(self, name:str, /, *args, **settings):
+        "Call the function of that name. One that a user has registered is named if it fails."
+        make = self[name].make
+        if make.__module__.startswith('fedcl_repro'): return make(*args, **settings)
+        what = f'the {self.kind} {name!r}'
+        try: made = make(*args, **settings)
         except (ValueError, OSError): raise
         except Exception as e: raise OwnCodeError(f'{what} fails {place_in(make, e)}') from e
         if self.makes is None or isinstance(made, self.makes): return made
-        name = getattr(self.makes, '__name__', '')
-        raise OwnCodeError(f'{what} must return a {name}, got {type(made).__name__}')
+        raise OwnCodeError(f'{what} must return a {self.makes.__name__}, got {type(made).__name__}')
 
 # %% ../nbs/core.ipynb #852ebd00
 class OwnCodeError(ValueError):

@@ -414,14 +414,15 @@ def own_npz(**changes):
     return lambda p: np.savez(p, **{k: v for k, v in arrays.items() if v is not None})
 
 
-def own_pictures(change=None, size=8):
+def own_pictures(change):
     "What writes two folders of pictures, one of which is changed."
     def write(folder):
         from PIL import Image
         for c in ('a', 'b'):
             (folder/c).mkdir(parents=True)
-            for k in range(3): Image.fromarray(np.full((size, size), 40 * k, np.uint8)).save(folder/c/f'{k}.png')
-        if change: change(folder/'a'/'0.png')
+            for k in range(3):
+                Image.fromarray(np.full((8, 8), 40 * k, np.uint8)).save(folder/c/f'{k}.png')
+        change(folder/'a'/'0.png')
     return write
 
 
@@ -477,7 +478,7 @@ OWN_DATA = {
     'labels from 1000': (own_npz(y=IDS + 1000), 'number the classes from 0'),
     'labels of 2**63': (own_npz(y=np.full(40, 2**63, np.uint64)), 'number the classes from 0'),
     'a column of pairs': (own_npz(client=np.zeros((40, 2))), 'must have one entry for each of 40 rows'),
-    'clients without ids': (own_npz(client=np.where(IDS == 0, np.nan, 1.)), '20 of 40 rows have no client id'),
+    'clients without ids': (own_npz(client=np.where(IDS, 1., np.nan)), '20 of 40 rows have no client id'),
     'too few clients': (own_npz(client=np.zeros(40)), '2 clients for 1 ids'),
     'an empty folder': (lambda p: p.mkdir(), 'holds no folders'),
     'texts as pictures': (own_pictures(lambda p: p.write_text('hello')), 'cannot read the picture'),
@@ -700,6 +701,13 @@ def test_the_command_refuses(argv, says, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err.strip().splitlines()
     assert says in said[-1] and said[-1].startswith('fedcl: ')
     assert not [p for p in tmp_path.rglob('*') if p.is_file() and p.suffix != '.lock']
+
+
+def test_flower_writes_an_app_and_the_data_of_its_clients(tmp_path):
+    app, clients = tmp_path/'app', tmp_path/'clients'
+    run = '--method', 'fedcosr', '--set', 'n_clients=3'
+    assert cli.main(['flower', str(app), *run, '--clients', str(clients)]) == 0
+    assert (app/'pyproject.toml').exists() and len(list(clients.iterdir())) == 3
 
 
 OPTIONS = named([

@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from fedcl_repro.study import pages, processes, training
@@ -158,7 +159,8 @@ def many_kills(tmp_path, who, how, jobs, n, uninterrupted):
 
 
 def check_whole(store, wanted):
-    "The rows are those of an uninterrupted training, and nothing else is left."
+    "The rows are those of an uninterrupted training, and nothing else is left once the command looks again."
+    assert training.lacking(RUNS, store, None) == []
     assert bytes_of(store) == wanted
     left = [p.name for p in store.root.iterdir() if p.suffix != '.lock']
     assert sorted(left) == sorted(IDS), left
@@ -230,6 +232,18 @@ def test_a_run_that_found_too_little_memory_is_tried_again(tmp_path, monkeypatch
     assert [o.word for o in found] == ['done', 'done', 'failed']
     assert 'fewer --jobs' in found[2].why
     assert [len(list(tried.glob(f'{seed}-*'))) for seed in range(3)] == [1, 2, 2]
+
+
+def test_the_checkpoint_of_a_finished_run_does_not_stay(tmp_path):
+    "The process was killed after it had written the rows. A newer checkpoint is of a second training."
+    store, id = Store(tmp_path), IDS[0]
+    store.write(id, pd.DataFrame(dict(value=[1.])), {})
+    finished = (store.folder(id)/'run.json').stat().st_mtime_ns
+    for newer in (False, True):
+        store.checkpoint(id).write_bytes(b'')
+        os.utime(store.checkpoint(id), ns=(finished, finished + (10**9 if newer else -10**9)))
+        training.lacking(RUNS[:1], store, None)
+        assert store.checkpoint(id).exists() == newer
 
 
 def test_too_little_memory_is_no_damage(tmp_path, monkeypatch):

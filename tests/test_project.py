@@ -11,6 +11,8 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT/'fedcl_repro'
@@ -47,6 +49,19 @@ def test_one_version():
     settings = ConfigParser(delimiters=['='])
     settings.read(ROOT/'settings.ini')
     assert fedcl_repro.__version__ == settings['DEFAULT']['version']
+
+
+def test_lock_file_names_every_requirement():
+    "An exact version of each, within its range."
+    settings = ConfigParser(delimiters=['='])
+    settings.read(ROOT/'settings.ini')
+    asked = ' '.join(settings['DEFAULT'][k] for k in ('requirements', 'dev_requirements')).split()
+    pins = (ROOT/'requirements.lock').read_text(encoding='utf-8').splitlines()[1:]
+    locked = {canonicalize_name(r.name): r for r in map(Requirement, pins)}
+    for r in map(Requirement, asked):
+        assert canonicalize_name(r.name) in locked, f'{r.name} is not in requirements.lock'
+        (pin,) = locked[canonicalize_name(r.name)].specifier
+        assert pin.operator == '==' and pin.version in r.specifier
 
 
 def test_every_module_has_a_notebook_of_its_name():

@@ -102,7 +102,14 @@ def copy_of_tree(to):
     return to
 
 
-def pip(*words): subprocess.run([sys.executable, '-m', 'pip', '--quiet', *words], check=True)
+def bare_environment():
+    "What this process has set, without what would show a clone to another Python."
+    return {k: v for k, v in os.environ.items() if not k.startswith(('PYTHON', 'FEDCL_'))}
+
+
+def pip(*words):
+    command = [sys.executable, '-m', 'pip', '--quiet', *words]
+    subprocess.run(command, check=True, env=bare_environment())
 
 
 @pytest.fixture(scope='module')
@@ -126,9 +133,9 @@ def bare(tmp_path_factory):
 
 def call(bare, *words):
     "Run a command of the bare environment in the empty folder."
-    env = {k: v for k, v in os.environ.items() if not k.startswith(('PYTHON', 'FEDCL_'))}
-    done = subprocess.run([bare.bin/words[0], *words[1:]], cwd=bare.folder, env=env | dict(FEDCL_OFFLINE='1'),
-                          capture_output=True, text=True)
+    env = bare_environment() | dict(FEDCL_OFFLINE='1')
+    done = subprocess.run([bare.bin/words[0], *words[1:]], cwd=bare.folder, env=env, capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

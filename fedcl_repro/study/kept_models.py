@@ -124,7 +124,7 @@ def network_input(
 
 # %% ../../nbs/study/kept_models.ipynb #5f559080
 def labels_for(model:nn.Module, x:Tensor, y)->Tensor: # (n,) int64
-    "Labels of these inputs, if they are classes that the model knows; inputs that it cannot read are refused."
+    "Labels of these inputs, if the model knows these classes. Refuses inputs that it cannot read."
     try:
         with torch.no_grad(): n_classes = model(x[:1]).shape[1]
     except RuntimeError as e:

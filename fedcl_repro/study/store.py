@@ -49,6 +49,12 @@ class Store:
             (new/'run.json').write_text(json.dumps(about, indent=1))
         self.checkpoint(id).unlink(missing_ok=True)
 
+    def drop_old_checkpoint(self, id:str):
+        "Delete a checkpoint from before a run was finished, if its process was killed before it could do so."
+        path, finished = self.checkpoint(id), self.folder(id)/'run.json'
+        if path.is_file() and finished.is_file() and path.stat().st_mtime_ns <= finished.stat().st_mtime_ns:
+            path.unlink(missing_ok=True)
+
     def check(self, id:str)->dict: # provenance
         "The provenance of a finished run; one whose rows were changed is refused."
         folder = self.folder(id)
@@ -88,7 +94,7 @@ SHORTAGES = errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE
 SHORT_TEXTS = "can't allocate memory", "can't start new thread", 'Cannot allocate memory'
 
 def is_shortage(e:Exception)->bool:
-    "Whether an error says that memory, threads or open files are short, and nothing of what was read or done."
+    "Whether an error says that memory, threads or open files are short, and nothing of what was read."
     if isinstance(e, OSError): return e.errno in SHORTAGES
     if isinstance(e, RuntimeError): return any(text in str(e) for text in SHORT_TEXTS)
     return isinstance(e, MemoryError)

@@ -312,6 +312,7 @@ def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list:
         changed = [] if about is None else changed_since(r, about)
         if about is None or (retrain and changed != []) or not has_all(store, id, extras): missing.append(r)
         else: changes.append(changed)
+        store.drop_old_checkpoint(id)
     say_once(stale_text(changes))
     return missing
 
