@@ -10,7 +10,8 @@ __all__ = ['SHOWN', 'CLEAR', 'MIXED', 'most', 'some', 'more', 'clearly', 'CLEARE
 import pandas as pd
 
 from .settings import FEDCOSR, PRACTICAL, place, runs
-from ...study.tables import Claim, ask, by_seed, claims, experiment
+from ...study.questions import Claim, claims
+from ...study.tables import ask, by_seed, experiment
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #2b59a68e
 def silhouette_by_run(rows:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`

@@ -21,8 +21,8 @@ from fedcl_repro.papers.fedcosr.settings import (
     judge_fairest, place, runs, titles)
 from ...study.published import hyperparameters
 from ...study.runs import Run, methods, setting
-from ...study.tables import (
-    Claim, Paper, above, ask_across, best, by_seed, claims, experiment, lead, top)
+from ...study.questions import Claim, above, best, claims, lead, top
+from ...study.tables import Paper, ask_across, by_seed, experiment
 from ...study.verdicts import OURS, claim
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #4d04be69

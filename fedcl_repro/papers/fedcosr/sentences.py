@@ -19,7 +19,8 @@ from fedcl_repro.papers.fedcosr.settings import (
     FAIREST, FEDCOSR, PATHOLOGICAL, PRACTICAL, compared_labels, lead, margins_grow, of_split, place,
     printed, table2_claims)
 from ...study.experiments import belonging, claims_page
-from ...study.tables import MEASURES, Claim, as_printed, ask_across, by_seed, claims, printed_tables
+from ...study.questions import Claim, claims
+from ...study.tables import MEASURES, as_printed, ask_across, by_seed, printed_tables
 from ...study.verdicts import Verdict, per_round, verdict_counts
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8

@@ -26,9 +26,8 @@ from .tuning import CHOSEN, fair, is_chosen, is_left, public_settings
 from ...study.experiments import matrix
 from ...study.majority import majority_line, majority_of
 from ...study.runs import Run, methods, setting
-from fedcl_repro.study.tables import (
-    Claim, Paper, above, ask, ask_across, beside_print, best, by_seed, claims, experiment, lead,
-    printed_cells, top)
+from ...study.questions import Claim, above, best, claims, lead, top
+from ...study.tables import Paper, ask, ask_across, beside_print, by_seed, experiment, printed_cells
 from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42

@@ -20,7 +20,8 @@ import pandas as pd
 from ...study.experiments import claims_page, matrix
 from ...study.published import published
 from ...study.runs import methods, setting
-from ...study.tables import Claim, Paper, above, ask_across, at_most, by_seed, claims, experiment
+from ...study.questions import Claim, above, at_most, claims
+from ...study.tables import Paper, ask_across, by_seed, experiment
 from ...study.verdicts import Verdict, per_round
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #af326e8d

@@ -34,8 +34,10 @@ from ...study.experiments import claims_page
 from ...study.published import published
 from ...study.runs import Run, methods, setting
 from ...study.show import cells_of_print
-from ...study.tables import Claim, Paper, above, as_printed, at_most, best, claims, experiment
-from ...study.tables import limited, printed_cells, printed_tables
+from ...study.questions import Claim, above, at_most, best, claims
+from ...study.tables import Paper, as_printed, experiment
+from ...study.questions import limited
+from ...study.tables import printed_cells, printed_tables
 from ...study.verdicts import OURS, cell_verdicts, summary
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #d4596cfd
