@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['QUESTIONS', 'AS_IT_IS', 'points', 'Claim', 'claims', 'above', 'ordered', 'lead', 'best', 'top', 'at_most',
            'in_between', 'limited', 'gains_more', 'below_floors', 'past_floors', 'paper_file', 'difference', 'level',
-           'between', 'gains', 'filled', 'settings_among', 'with_told', 'claim_of_line', 'labels_of', 'filled_lines',
-           'claims_on', 'claims_on_print']
+           'between', 'gains', 'closer', 'filled', 'settings_among', 'with_told', 'claim_of_line', 'labels_of',
+           'filled_lines', 'claims_on', 'claims_on_print']
 
 # %% ../../nbs/study/questions.ipynb #b7d76367
 import tomllib
@@ -152,9 +152,15 @@ def gains(says:str, gap, over, told:str)->Claim:
     (first, some), (second, others) = difference(gap), difference(over)
     return gains_more(first, second, dict.fromkeys([*some, *others]), says, told)
 
+def closer(says:str, pair, than)->Claim:
+    "Two labels are closer together than two others."
+    def apart(table, labels): return (table[labels[0]] - table[labels[1]]).abs()
+    def margin(table): return apart(table, than) - apart(table, pair)
+    return Claim(says, (*than, *pair), margin)
+
 QUESTIONS = dict( # what a line may ask; a paper adds its own
-    above=above, ordered=ordered, best=best, top=top,
-    limited=limited, level=level, between=between, gains=gains)
+    above=above, ordered=ordered, best=best, top=top, limited=limited,
+    level=level, between=between, gains=gains, closer=closer)
 
 # %% ../../nbs/study/questions.ipynb #ded779fb
 AS_IT_IS = 'told', 'ask', 'for' # keys of a line that are not filled in
