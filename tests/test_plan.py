@@ -14,7 +14,7 @@ from fedcl_repro.cli import main
 from fedcl_repro.study.backlog import read_backlog, work_down
 from fedcl_repro.study.experiments import runs_of, save_results
 from fedcl_repro.study.plan import (
-    Here, Part, Timing, evaluations, images_of_run, most_first, passes, plans_of, standings)
+    Here, Part, Timing, evaluations, images_of_run, most_first, passes, plan_text, plans_of, standings)
 from fedcl_repro.study.runs import run_id
 from fedcl_repro.study.store import Store, load_checkpoint, save_checkpoint
 from fedcl_repro.study.training import train
@@ -143,6 +143,15 @@ def test_two_processes_share_a_list(short, tmp_path):
     said = [p.communicate()[0] for p in both]
     assert [p.returncode for p in both] == [0, 0]
     assert len(finished(store)) == 4 and all('of 2 runs finished now' in text for text in said)
+
+
+def test_a_run_that_the_data_do_not_allow_stops_no_plan(tmp_path):
+    "A smaller copy of a data set cannot be split as the original; the other runs of the part are planned."
+    good = runs_of('fedcosr/fig8', 'quick')[0]
+    part = Part('fedcosr/fig8', 'quick', (replace(good, n_clients=1_000), good))
+    (plan,) = plans_of([part], Here(Store(tmp_path/'runs')), [])
+    assert [s.word for s in plan.standings] == ['not possible', 'not begun']
+    assert list(plan.estimates) == [good] and '1 not possible' in plan_text(plan)
 
 
 def test_hours_come_from_earlier_runs(tmp_path, capsys):

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from ..core import expanded, parse_spec
 from .experiments import papers_folder, runs_of
-from .plan import (
-    TO_TRAIN, Here, Part, amount, claims_in, estimates_of, hours_text, known_timings, rows_there, standings)
+from fedcl_repro.study.plan import (
+    NOT_HERE, TO_TRAIN, Here, Part, amount, claims_in, estimates_of, hours_text, known_timings, rows_there,
+    standings)
 from .runs import REGISTERS, Run, load_registers
 from .training import Outcome, train_all
 
@@ -182,7 +183,7 @@ def accounts(
         there[key] |= done
         now = claims_in(part.name, rows[rows.settings.isin(there[key])], part.profile)
         old = len(done & before[key])
-        words = Counter(s.word for s in some if s.word == 'no data')
+        words = Counter(s.word for s in some if s.word in NOT_HERE)
         words += Counter(word_of[s.run] for s in some if word_of.get(s.run) in ('failed', 'busy'))
         left = estimates_of([s for s in some if word_of.get(s.run) not in ('failed', 'busy')], timings, here)
         found.append(Account(part, old, len(done) - old, left, dict(words), new_words(earlier, now)))
