@@ -178,7 +178,7 @@ class Tuning:
 
 # %% ../../nbs/study/sweep.ipynb #88c25a64
 def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of the chosen trial
-    "The first trial that is good enough, by the mean over data sets; the public one where a trial is missing."
+    "The first trial that is good enough on average; the public one where a trial is missing."
     found = {}
     for name, grid in tuning.grid.items():
         specs = [tuning.spec(name, trial) for trial in grid]

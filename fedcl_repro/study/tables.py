@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'READINGS', 'Paper', 'last_tests', 'by_seed', 'complete', 'why_not', 'held',
-           'answer', 'redraw', 'drawn_for', 'not_decided', 'ask', 'ask_across', 'claims_asked', 'cells_judged',
-           'experiment', 'printed_cells', 'share_possible', 'printed_tables', 'asked_in_print', 'as_printed',
-           'means_of_seeds', 'first_reason', 'with_reasons', 'beside_print', 'draw_beside', 'beginnings', 'claim_list',
-           'unlisted', 'curve_words', 'readings', 'side_by_side']
+           'answer', 'redraw', 'drawn_for', 'printed_margins', 'not_decided', 'ask', 'ask_across', 'printed_of',
+           'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible', 'printed_tables',
+           'asked_in_print', 'as_printed', 'means_of_seeds', 'first_reason', 'with_reasons', 'beside_print',
+           'draw_beside', 'beginnings', 'claim_list', 'unlisted', 'sentence_of', 'claims_overview', 'curve_words',
+           'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class Paper:
     sizes: tuple = ()       # experiments whose profile `paper` has the paper's size; any run will do without
     title: str = ''         # 'MAPL', before the place of a cell
     printed: Callable = None # name of a table -> its published cells with the paper's labels and keys
+    margins: tuple = ()      # tables whose margins are set beside ours, besides those of judged cells
     cell: Callable = None    # a published cell -> its name: 'MAPL, Scenario 1, CIFAR-10'
     values: Callable = None  # profile -> what the claims in its file leave to it
     not_asked: str = ''      # why nothing is asked of the profile `quick`
@@ -107,11 +109,13 @@ def answer(
     told = [c.tell(table, margin), f'interval {found.bounds}']
     told.append('one seed' if found.seeds == 1 else f'{found.seeds} seeds')
     if answered == 'undecided' and found.more: told.append(found.more)
-    if printed is not None and len(complete(printed, c.needs)):
+    much = ''
+    if data_fits and printed is not None and len(complete(printed, c.needs)):
         value = float(c.margin(printed).iloc[0])
-        told.append(f"printed {value:+.2f}, {'inside' if found.low <= value <= found.high else 'outside'}")
+        much = 'inside' if found.low <= value <= found.high else 'outside'
+        told.append(f'printed {value:+.2f}, {much}')
     word = answered if data_fits else f'stand-in {answered}'
-    return Verdict(what, word, '; '.join(told), c.place, 'claim', (found.low, found.high))
+    return Verdict(what, word, '; '.join(told), c.place, 'claim', (found.low, found.high), much)
 
 # %% ../../nbs/study/tables.ipynb #3b695d28
 REDRAWN = dict(accuracy=pooled_accuracy, spread=client_spread) # measures that other clients give anew
@@ -132,6 +136,12 @@ def drawn_for(c:Claim, table, drawn:dict, n_clients:int)->tuple: # (table or Non
     return anew[anew.index.get_level_values('seed').isin(table.index)], n_clients
 
 # %% ../../nbs/study/tables.ipynb #912fef80
+def printed_margins(paper:Paper, cells)->dict: # values of the keys -> table of one row
+    "Published cells as tables; none where they lack the paper's keys, or vary something else too."
+    on = [*paper.keys, 'label']
+    if cells is None or not set(on) <= set(cells): return {}
+    return by_seed(cells[~cells.duplicated(on, keep=False)].assign(seed='printed'), paper.keys)
+
 def not_decided(c:Claim, where:str, why:str, data_fits:bool)->Verdict:
     "A claim that its runs cannot decide, such as runs below a trivial one."
     word = 'undecided' if data_fits else 'stand-in undecided'
@@ -146,7 +156,7 @@ def ask(
     out, measures, fits = [], dict.fromkeys(c.of for c in said), profile != 'quick'
     tables = {of: by_seed(paper.measured(rows, of), paper.keys) for of in measures}
     anew = redraw(paper, rows) if set(REDRAWN) & set(measures) else {}
-    printed = {} if cells is None else by_seed(cells.assign(seed='printed'), paper.keys)
+    printed = printed_margins(paper, cells)
     for c in said:
         about = {key: t for key, t in tables[c.of].items() if c.where is None or c.where(*key)}
         fitting = {key: complete(t, c.needs) for key, t in about.items()}
@@ -179,6 +189,11 @@ def ask_across(
     return claim(what, [], f'{len(fitting)} of {least} settings have all methods', c.place)
 
 # %% ../../nbs/study/tables.ipynb #06dad4e2
+def printed_of(paper:Paper, artifact:str, cells:str, profile:str): # None: nothing is printed
+    "Published accuracies whose margins are set beside ours: those of `cells`, or of the artifact itself."
+    table = cells or (artifact if artifact in paper.margins else '')
+    return paper.printed(table) if table and profile != 'quick' else None
+
 def claims_asked(paper:Paper, name:str, said, profile:str)->list: # of Claim
     "Claims of the paper's file on an artifact, and those of the code: claims, or profile -> claims."
     values = paper.values(profile) if paper.values else {}
@@ -201,7 +216,9 @@ def experiment(paper:Paper, name:str, title:str, said=(), also=None, kind='table
         asked = claims_asked(paper, name, said, profile)
         if profile == 'quick' and paper.not_asked:
             found = [claim(c.sentence, [], paper.not_asked, c.place) for c in asked]
-        else: found = ask(paper, asked, rows, profile) if asked else []
+        else:
+            beside = printed_of(paper, name.split('/')[1], cells, profile)
+            found = ask(paper, asked, rows, profile, beside) if asked else []
         if cells:
             source = f'{paper.title} Table {cells[5:]}'
             found += cells_judged(paper, paper.printed(cells), rows, profile, source)
@@ -334,6 +351,23 @@ def unlisted(papers, verdicts)->tuple: # claims that no list has, beginnings tha
     claims_made = [v.what for v in verdicts if v.kind == 'claim']
     missing = {w for w in claims_made if not w.startswith(tuple(known))}
     return missing, {b for b in known if not any(w.startswith(b) for w in claims_made)}
+
+# %% ../../nbs/study/tables.ipynb #ed179f52
+def sentence_of(v:Verdict)->str: return v.what.split(':')[0]
+
+def claims_overview(title:str, printed:list, **verdicts)->pd.DataFrame: # a row a sentence, before its colon
+    "Sentences of a paper by verdicts on printed numbers and by each list of verdicts."
+    said = {v.what: v.word for v in printed}
+    ours = {name: [v for v in vs if not v.what.endswith(': as printed')] for name, vs in verdicts.items()}
+    place_of = {sentence_of(v): v.source for vs in [*ours.values(), printed] for v in vs}
+    rows = []
+    for s, place in place_of.items():
+        row = {'sentence': s, 'place': place.removeprefix(f'{title} '), 'printed tables': said.get(s, '-')}
+        for name, vs in ours.items():
+            counts = verdict_counts([v for v in vs if sentence_of(v) == s])
+            row[name] = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items()) or '-'
+        rows.append(row)
+    return pd.DataFrame(rows).sort_values('place', kind='stable')
 
 # %% ../../nbs/study/tables.ipynb #3636f2a8
 READINGS = dict(

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['lost', 'loses', 'most_of', 'most_lose', 'best_after', 'most_have_less', 'split_scales', 'changes', 'printed_by',
-           'printed_claims', 'tables_of_both', 'before_and_after', 'judge_changes', 'of_several', 'sentence_of',
-           'words', 'overview']
+           'printed_claims', 'tables_of_both', 'before_and_after', 'judge_changes', 'of_several']
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #f46d937a
 from dataclasses import replace
@@ -20,7 +19,7 @@ from .settings import (
 from ...study.experiments import belonging, claims_page
 from ...study.questions import QUESTIONS, Claim, claim_of_line, labels_of, lead, paper_file
 from ...study.tables import MEASURES, as_printed, ask_across, by_seed, printed_tables
-from ...study.verdicts import Verdict, per_round, verdict_counts
+from ...study.verdicts import Verdict, per_round
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
 def lost(tables:dict)->pd.DataFrame: # seed x label, percent of the accuracy before
@@ -153,24 +152,3 @@ def of_several(rows:pd.DataFrame, profile:str)->list: # of Verdict
     return judge_changes(rows, profile) + judge_numbers(rows, profile) + against
 
 claims_page('fedcosr', 'All claims of the paper in one table', of_several)
-
-# %% ../../../nbs/papers/fedcosr/sentences.ipynb #e32720d7
-def sentence_of(v:Verdict)->str: return v.what.split(':')[0]
-
-def words(verdicts)->str:
-    "How often each word was said: 'holds 2, fails'."
-    counts = verdict_counts(verdicts)
-    return ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items()) or '-'
-
-def overview(**verdicts)->pd.DataFrame: # a row a sentence; a sentence is what stands before the colon
-    "Sentences by printed numbers and by each list of verdicts."
-    said = {v.what: v for v in printed_claims()}
-    ours = {name: [v for v in vs if not v.what.endswith(': as printed')] for name, vs in verdicts.items()}
-    every = [v for vs in ours.values() for v in vs] + list(said.values())
-    place_of = {sentence_of(v): v.source for v in every}
-    rows = []
-    for s in place_of:
-        row = {'sentence': s, 'place': place_of[s].removeprefix('FedCoSR ')}
-        row['printed tables'] = said[s].word if s in said else '-'
-        rows.append(row | {name: words([v for v in vs if sentence_of(v) == s]) for name, vs in ours.items()})
-    return pd.DataFrame(rows).sort_values('place', kind='stable')

@@ -4,15 +4,14 @@
 
 # %% auto #0
 __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'COLUMN_OF', 'QUARTERED', 'SIZES', 'TRAINED',
-           'SMALLER', 'QUARTER', 'OF_A_RUN', 'WELL_PERFORMING', 'FAIR', 'OF_CURVES', 'UNREST', 'FEDCOSR', 'FAIREST',
-           'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'compared',
-           'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs', 'quarter_runs', 'column_of',
-           'label_of', 'place', 'say', 'printed', 'compared_labels', 'span', 'late', 'early', 'rise', 'unrest',
-           'unrest_of_accuracy', 'unrest_of_loss', 'fedcosr_values', 'second', 'table2_claims', 'often',
-           'often_fairest', 'often_good', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name',
-           'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2',
-           'draw_curves', 'earlier2', 'table2', 'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4',
-           'fig4', 'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'draw_square']
+           'SMALLER', 'QUARTER', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST', 'FAULTS', 'CONTROLS', 'AS_DEFINED',
+           'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'compared', 'titles', 'settings_of', 'runs',
+           'with_fair_settings', 'public_runs', 'quarter_runs', 'column_of', 'label_of', 'place', 'say', 'printed',
+           'compared_labels', 'fedcosr_values', 'second', 'table2_claims', 'often', 'often_fairest', 'often_good',
+           'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name',
+           'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'draw_curves', 'earlier2', 'table2',
+           'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'all_below_zero',
+           'smallest', 'fig5', 'fig8', 'squares', 'draw_square']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -23,8 +22,9 @@ import pandas as pd
 
 from ...core import Spec
 from .tuning import CHOSEN, fair, is_chosen, is_left, public_settings
+from ...study.curve_measures import over_part, pooled_loss, rise, unrest
 from ...study.experiments import matrix
-from ...study.majority import majority_line, majority_of
+from ...study.majority import draw_panels, majority_of
 from ...study.runs import Run, methods, setting
 from ...study.questions import QUESTIONS, Claim, lead, top
 from ...study.tables import Paper, ask_across, beside_print, by_seed, claims_asked, experiment
@@ -72,7 +72,7 @@ SIZES = dict(
     paper=dict(base=dict(n_rounds=500, eval_every=5), seeds=range(5)))
 TRAINED = dict(quick=[PRACTICAL, PATHOLOGICAL], lite=[PRACTICAL, PATHOLOGICAL], paper=list(TABLE2))
 SMALLER = dict(n_rounds=20, eval_every=4, scarcity='all_clients(share=0.1)') # CIFAR-100 and EMNIST in `lite`
-QUARTER = dict(n_rounds=30, eval_every=3, scarcity='all_clients(share=0.25)') # what `lite` had before, for 2 seeds
+QUARTER = dict(n_rounds=30, eval_every=3, scarcity='all_clients(share=0.25)') # what `lite` had before
 
 def settings_of(column:str, profile:str)->dict:
     "Settings of the runs in a column; digits stand in for CIFAR-10 in `quick`."
@@ -143,42 +143,6 @@ def compared_labels()->tuple: # of labels
     return tuple(dict.fromkeys(printed('table2').label))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #e4d7407c
-OF_A_RUN = ['column', 'label', 'seed']
-
-def span(rows:pd.DataFrame, first:float, last:float)->pd.DataFrame: # a row a run, with `value`
-    "Mean accuracy of each run over a part of its rounds: over the last fifth from .8 to 1."
-    table = place(per_round(rows))
-    begin, end = (table.groupby('run')['round'].transform(f) for f in ('min', 'max'))
-    inside = (table['round'] > first*end) & (table['round'] <= (last*end).clip(lower=begin))
-    means = table[inside].groupby(OF_A_RUN, as_index=False, sort=False).micro.mean()
-    return means.rename(columns=dict(micro='value'))
-
-def late(rows): return span(rows, .8, 1.)
-def early(rows): return span(rows, 0., .2)
-
-def rise(rows:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
-    "How far a run is in its last fifth above its second fifth, when the beginning is over."
-    both = late(rows).merge(span(rows, .2, .4), on=OF_A_RUN)
-    return both.assign(value=both.value_x - both.value_y)[[*OF_A_RUN, 'value']]
-
-# %% ../../../nbs/papers/fedcosr/settings.ipynb #4d68b8a4
-def unrest(table:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
-    "Spread of the changes of `micro` between recorded rounds, over the second half of a run."
-    table = place(table).sort_values('round')
-    second_half = table[table['round'] > table.groupby('run')['round'].transform('max') / 2]
-    changes = second_half.assign(value=second_half.groupby('run').micro.diff())
-    return changes.groupby(OF_A_RUN, as_index=False, sort=False).value.std()
-
-def unrest_of_accuracy(rows): return unrest(per_round(rows))
-
-def unrest_of_loss(rows):
-    "The same of the test loss, pooled over clients."
-    loss = rows[(rows.metric == 'loss') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)]
-    loss = loss.assign(total=loss.value * loss.n)
-    shared = loss.drop_duplicates('run')[['run', 'settings', 'label', 'seed']]
-    sums = loss.groupby(['run', 'round'], as_index=False, sort=False)[['total', 'n']].sum()
-    return unrest(shared.merge(sums.assign(micro=sums.total / sums.n), on='run'))
-
 WELL_PERFORMING = ['local', 'fedavg', 'fedper', 'fedrep', 'fedproto', 'fedala', 'ditto', 'fedpac', 'fedcosr']
 FAIR = ['fedavg', 'ditto', 'fedper', 'fedproto', 'fedcosr'] # of Figure 6
 
@@ -187,11 +151,12 @@ def fedcosr_values(profile:str)->dict:
     well, fair = titles(WELL_PERFORMING), titles(FAIR)
     return dict(COMPARED=compared_labels(), WELL=well, FAIR=fair, TABLE2=list(TABLE2), TABLE3=list(TABLE3))
 
-OF_CURVES = dict(late=late, early=early, rise=rise)
-UNREST = dict(unrest=unrest_of_accuracy, loss_unrest=unrest_of_loss)
 FEDCOSR = Paper(
-    ('column',), place, say, OF_CURVES | UNREST, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
-    printed=printed, values=fedcosr_values)
+    ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
+    printed=printed, margins=('table2', 'table3'), values=fedcosr_values)
+FEDCOSR.measures.update(
+    early=over_part(FEDCOSR, 0., .2), late=over_part(FEDCOSR, .8, 1.), rise=rise(FEDCOSR),
+    unrest=unrest(FEDCOSR), loss_unrest=unrest(FEDCOSR, pooled_loss))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #4d27d219
 def second(name:str, among)->Claim:
@@ -296,26 +261,14 @@ def more_of_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #edb9778f
 def draw_curves(rows:pd.DataFrame, profile:str, window=1):
     "Accuracy of the merged models by round, a panel for each column."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import curves, shared_legend
     table = place(per_round(rows[rows.method.isin(WELL_PERFORMING)]))
     fair_ones = set(table.label)
     left = table.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
     table = table[~((left != table.label) & left.isin(fair_ones))]
     table = table.sort_values('method', key=lambda m: m.map(WELL_PERFORMING.index), kind='stable')
     columns = [c for c in (*TABLE2, *(c + QUARTERED for c in TABLE2)) if c in set(table.column)]
-    height = -(-len(columns) // 2)
-    fig, axes = plt.subplots(height, 2, figsize=(8.4, 2.8*height), squeeze=False)
-    for ax in axes.flat[len(columns):]: ax.set_axis_off()
-    trivial = majority_of(FEDCOSR, rows)
-    for ax, column in zip(axes.flat, columns):
-        curves(table[table.column == column], 'micro', window, ax, 'merged models, %')
-        majority_line(ax, trivial.get(column))
-        ax.legend(fontsize=7)
-        ax.set_title(say(column, profile))
-    fig.tight_layout()
-    shared_legend(fig)
-    return fig
+    titles_of = {c: say(c, profile) for c in columns}
+    return draw_panels(table, 'column', titles_of, window, 'merged models, %', majority_of(FEDCOSR, rows))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1
 def earlier2(profile):
@@ -437,24 +390,10 @@ def squares(rows:pd.DataFrame, moment='merged')->dict: # column -> table of mean
     means = {column: t[labels].mean() for (column,), t in tables.items() if set(labels) <= set(t)}
     return {column: SQUARE.map(mean.get) for column, mean in means.items()}
 
-# %% ../../../nbs/papers/fedcosr/settings.ipynb #06737af5
 def draw_square(rows:pd.DataFrame, profile:str):
     "With and without LA and CRL: above the accuracy, below what a part adds to the corner it is missing in."
-    import matplotlib.pyplot as plt
-    found, trivial = squares(rows), majority_of(FEDCOSR, rows)
-    fig, axes = plt.subplots(1, len(found), figsize=(3.6*len(found), 3), squeeze=False)
-    for ax, (column, table) in zip(axes[0], found.items()):
-        change = table - table.loc['no LA', 'no CRL']
-        ax.imshow(change, cmap='RdBu', vmin=-12, vmax=12)
-        for i, row in enumerate(table.to_numpy()):
-            for j, value in enumerate(row):
-                said = f'{SQUARE.iloc[i, j]}\n{value:.1f}'
-                if (i, j) != (0, 0): said += f' ({change.iloc[i, j]:+.1f})'
-                ax.text(j, i, said, ha='center', va='center', fontsize=8)
-        ax.set_xticks(range(2), table.columns)
-        ax.set_yticks(range(2), table.index)
-        ax.grid(False)
-        under = f'majority class {trivial[column]:.1f}' if column in trivial else ''
-        ax.set(title=say(column, profile), xlabel=under)
-    fig.tight_layout()
-    return fig
+    from fedcl_repro.study.figures import draw_corners
+    trivial = majority_of(FEDCOSR, rows)
+    under = {column: f'majority class {share:.1f}' for column, share in trivial.items()}
+    found = {say(column, profile): (table, under.get(column, '')) for column, table in squares(rows).items()}
+    return draw_corners(SQUARE, found)

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['FEDSSC_FILE', 'LINES', 'FEDSSC_SIZES', 'DEFAULT', 'MAIN', 'IMAGES_OF', 'LINE', 'TARGETS', 'FEDSSC', 'specs',
-           'fedssc_runs', 'lines', 'curves_of', 'first_half', 'rounds_to', 'say_beta', 'fedssc_values', 'in_rounds',
-           'sooner', 'round_word', 'round_cells', 'judge_rounds', 'table1', 'shrinking', 'judge_gaps', 'fig1', 'panels',
-           'fig2']
+           'fedssc_runs', 'lines', 'curves_of', 'rounds_to', 'say_beta', 'fedssc_values', 'in_rounds', 'sooner',
+           'round_word', 'round_cells', 'judge_rounds', 'table1', 'shrinking', 'judge_gaps', 'fig1', 'panels', 'fig2']
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #2d861da4
 import math
@@ -14,6 +13,7 @@ import math
 import numpy as np
 import pandas as pd
 
+from ...study.curve_measures import over_part
 from ...study.experiments import claims_page, matrix
 from ...study.published import published
 from ...study.questions import QUESTIONS, Claim, labels_of, paper_file
@@ -61,12 +61,6 @@ def curves_of(rows:pd.DataFrame, names=None, beta=None)->pd.DataFrame:
 # %% ../../../nbs/papers/fedssc/settings.ipynb #2a3dc444
 LINE = ['beta', 'label', 'seed'] # what tells runs apart
 
-def first_half(rows:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
-    "Mean accuracy of each run over the first half of its rounds: how fast it converges."
-    table = curves_of(rows).rename(columns=dict(micro='value'))
-    early = table[table['round'] <= table['round'].max() / 2]
-    return early.groupby(LINE, as_index=False, sort=False).value.mean()
-
 def rounds_to(target:float):
     "A measure: the first recorded round in which a run has the target accuracy; infinite if it never has."
     def rounds(rows):
@@ -84,8 +78,8 @@ def fedssc_values(profile:str)->dict:
 
 TARGETS = {f"rounds to {size['target']:g}": rounds_to(size['target']) for size in FEDSSC_SIZES.values()}
 FEDSSC = Paper(
-    ('beta',), lines, say_beta, dict(early=first_half) | TARGETS, sizes=('fedssc/table1', 'fedssc/fig1'),
-    values=fedssc_values)
+    ('beta',), lines, say_beta, TARGETS, sizes=('fedssc/table1', 'fedssc/fig1'), values=fedssc_values)
+FEDSSC.measures['early'] = over_part(FEDSSC, 0., .5) # how fast a run converges
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #6896596b
 def in_rounds(v:float)->str:

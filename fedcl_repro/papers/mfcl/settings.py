@@ -63,7 +63,6 @@ def each_setting(profile:str, xis=(.01,), data=None)->list: # of (profile, data 
 FLOORS = MFCL_FILE['labels']['FLOORS'] # of every table
 UNTRAINED = dict(n_rounds=2, eval_every=2, optimiser='sgd(lr=0.0)')
 
-# %% ../../../nbs/papers/mfcl/settings.ipynb #a2b45805
 def floors(profile:str, *at)->list: # of Run
     "What phase 2 has to improve on, in a setting."
     T = MFCL_SIZES[profile]['method']['phase1'] + 1
@@ -84,7 +83,6 @@ SMALL_RESOURCES = ['heterofl', 'splitmix', 'fedpac']
 BASELINES = [name for name in MFCL_FILE['rivals'] if name not in SMALL_RESOURCES]
 OWN_EPOCHS = {name: epochs for name, (_, epochs, *_) in MFCL_FILE['theirs'].items()} # of the authors' code
 
-# %% ../../../nbs/papers/mfcl/settings.ipynb #f4c9228d
 def rivals(profile:str)->dict: # name -> network and optimiser, as text
     "The baselines at the size of a profile."
     size = MFCL_SIZES[profile]
@@ -125,13 +123,11 @@ MFCL_PLACES = dict( # column: where a run has it, and its value if it has not
     norm=('model.norm', ''),
     drop=('method.dropout', 0.))
 
-# %% ../../../nbs/papers/mfcl/settings.ipynb #e2b55f55
 def placed(table:pd.DataFrame)->pd.DataFrame:
     "Rows or summaries with what the tables vary; digits stand in for CIFAR-10."
     varied = {k: [setting(run, *place) for run in table.settings] for k, place in MFCL_PLACES.items()}
     return table.assign(data=table.dataset.replace('digits', 'cifar10'), **varied)
 
-# %% ../../../nbs/papers/mfcl/settings.ipynb #c5db7e5c
 def with_value(label:str, column:str, value)->str: return f'{label}, {MFCL_SYMBOLS[column]} = {value:g}'
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #3e496450
@@ -150,7 +146,6 @@ def of_metric(metric:str, scale=1.):
         return found.assign(value=scale * found.value)
     return measure
 
-# %% ../../../nbs/papers/mfcl/settings.ipynb #2414ef6e
 def say_setting(data, xi, profile)->str: # 'CIFAR-10, ξ = 0.1'
     words = with_value(MFCL_TITLES[data], 'xi', xi) if xi else MFCL_TITLES[data]
     return words + (' (digits stand in)' if profile == 'quick' else '')
@@ -315,7 +310,6 @@ def small_federation(profile:str)->tuple: # (settings of a run, of the method)
     if profile != 'lite': return {}, {}
     return dict(scarcity='all_clients(share=0.02)'), dict(phase1=2, server_batch=128)
 
-# %% ../../../nbs/papers/mfcl/settings.ipynb #cd712f52
 @mfcl_experiment(
     'twins', 'Who is found as partner: two views, or strangers normalised together', kind='figure')
 def twins(profile):
