@@ -6,13 +6,14 @@
 __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOINT_HELP', 'PROFILE_HELP', 'parser', 'main',
            'plural', 'executors', 'described_entry', 'described_setting', 'setting_row', 'setting_text',
            'described_experiment', 'listing', 'list_options', 'list_verb', 'chosen', 'available_runs', 'between',
-           'experiment_options', 'training_options', 'backlog_option', 'check_folder', 'check_file', 'check_device',
-           'tell_problems', 'train_as_asked', 'one_run', 'single_options', 'check_options', 'check_alone',
+           'experiment_options', 'training_options', 'ray_options', 'backlog_option', 'check_device', 'check_place',
+           'trainer_of', 'tell_problems', 'train_as_asked', 'one_run', 'single_options', 'check_options', 'check_alone',
            'wanted_runs', 'run_verb', 'show_finished', 'notes_of', 'save_rows', 'run_backlog', 'here_of',
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
            'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes', 'report_verb',
-           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_verb', 'entry']
+           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_workloads',
+           'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -24,16 +25,16 @@ import os
 import platform
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import fedcl_repro
-from .core import Register, expanded, load_all
+from .core import Register, check_file, check_folder, expanded, load_all
 from .data.datasets import DATASETS, find_root, present
 from .federation.loop import EXECUTORS
 from .federation.metrics import METRICS
@@ -46,7 +47,7 @@ from .study.plan import (
     Here, amount, hours_text, known_timings, measure_rounds, most_first, part_of, plan_record,
     plan_text, plans_of, records, run_from, standings, to_measure)
 from .study.processes import Interrupted, raise_if_noted, signals_noted
-from .study.runs import REGISTERS, Run, methods, range_of, run_id
+from .study.runs import REGISTERS, Run, check_federation, methods, range_of, run_id
 from .study.sources import changed_since, stale_text
 from .study.store import Store, write_text
 from .study.training import cores, say_once, train_all
@@ -249,31 +250,24 @@ def training_options(p):
     add('--executor', default='auto', choices=('auto', *sorted(executors())), help=executor_help)
     use_option(p)
     extras_options(p)
+    ray_options(p)
     memory_help = "GB of the clients' state in memory, for each run; the rest lies on disk (0: no limit)"
     add('--state-memory', type=between(0.), default=0., help=memory_help)
+
+def ray_options(p):
+    "Where else to train."
+    add = p.add_argument
+    add('--ray', default='', metavar='ADDRESS', help='train on a Ray cluster: its address, or local')
+    add('--run-cpus', type=between(.1), default=1., metavar='N', help='CPUs that a run takes there (1)')
+    gpus_help = 'GPUs that a run takes there, such as 0.5 (0 on a CPU, else 1)'
+    add('--run-gpus', type=between(0.), default=0., metavar='N', help=gpus_help)
 
 def backlog_option(p, what:str):
     "The option `--backlog`, with or without a file."
     help = f"{what} the list in FILE (else the project's, nbs/papers/backlog.toml)"
     p.add_argument('--backlog', nargs='?', const='', metavar='FILE', help=help)
 
-# %% ../nbs/cli.ipynb #5ce38c5d
-def check_folder(path, option:str):
-    "Refuse a folder that cannot be made or written to."
-    path = expanded(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except OSError as e:
-        what = f'cannot write to the folder {path} ({os.strerror(e.errno)})'
-        raise ValueError(f'{what}: name another one with {option}') from e
-
 # %% ../nbs/cli.ipynb #1c4a117f
-def check_file(path, option:str):
-    "Refuse a file that cannot be written."
-    if expanded(path).is_dir(): raise ValueError(f'{path} is a folder: name a file with {option}')
-    check_folder(expanded(path).parent, option)
-
 def check_device(device:str):
     "Refuse a device that is not here."
     if device != 'cpu' and device.split(':')[0] != 'cuda':
@@ -285,6 +279,23 @@ def check_device(device:str):
         raise ValueError(f'{device!r} is not here ({reason}): use --device cpu') from e
 
 # %% ../nbs/cli.ipynb #dfe2a624
+def check_place(options):
+    "Refuse a device that is not here, or a cluster that is not there."
+    if not options.ray and (options.run_cpus != 1 or options.run_gpus):
+        raise ValueError('--run-cpus and --run-gpus say what a run takes of a cluster: add --ray ADDRESS')
+    if not options.ray or options.executor == 'ray': check_device(options.device)
+    if not options.ray and options.executor != 'ray': return
+    if options.executor != 'ray' and (options.live or options.tensorboard):
+        raise ValueError('--live and --tensorboard write where a run is trained: leave them out with --ray')
+    from fedcl_repro.federation.actors import connect_ray
+    connect_ray(options.ray or 'local')
+
+def trainer_of(options): # None: this machine
+    "Who trains whole runs, if a cluster does."
+    if not options.ray or options.executor == 'ray': return None
+    from fedcl_repro.scale.ray import train_on_ray
+    return partial(train_on_ray, address=options.ray, cpus=options.run_cpus, gpus=options.run_gpus)
+
 def tell_problems(outcomes)->int: # how many failed
     "Print what was not finished; of many runs that were not reached, only their number."
     later = 'out of time', 'interrupted'
@@ -315,6 +326,7 @@ def train_as_asked(runs:list, store:Store, options)->int: # how many failed
             retrain=options.retrain,
             extras=extras_of(options),
             state_memory=options.state_memory * 2**30 or math.inf,
+            trainer=trainer_of(options),
         )
     except Interrupted as e:
         tell_problems(e.outcomes)
@@ -392,7 +404,7 @@ def run_verb(options)->int:
     single = one_run(options) if options.method is not None else None
     names = [] if single else chosen(options.names, options.all)
     runs = [single] if single else wanted_runs(names, options)
-    check_device(options.device)
+    check_place(options)
     check_folder(store.root, '--store')
     if options.save: check_folder(papers_folder(), 'FEDCL_PAPERS')
     n_failed = train_as_asked(runs, store, options)
@@ -433,13 +445,13 @@ def save_rows(names:list, store:Store, options):
 def run_backlog(options)->int:
     "Work down a list and tell what became of each entry."
     parts, here = read_backlog(options.backlog), here_of(options)
-    check_device(here.device)
+    check_place(options)
     check_folder(here.store.root, '--store')
     lower_priority()
     before, outcomes = runs_there(parts, here), []
     print(f'{options.backlog or backlog_path()}: {len(parts)} to work down')
     limits = dict(jobs=options.jobs, minutes=options.minutes, executor=options.executor)
-    limits |= dict(checkpoint=options.checkpoint, retrain=options.retrain)
+    limits |= dict(checkpoint=options.checkpoint, retrain=options.retrain, trainer=trainer_of(options))
     try: outcomes = work_down(parts, here, **limits)
     except Interrupted as e:
         outcomes = e.outcomes
@@ -556,7 +568,7 @@ def reproduce_verb(options)->int:
     names, out = chosen(options.names, options.all), expanded(options.out)
     for name in names: checked_parameters(notebook_of(name), dict(profile=options.profile))
     store = Store(options.store or default_store())
-    check_device(options.device)
+    check_place(options)
     check_folder(store.root, '--store')
     check_folder(out, '--out')
     print(f"{len(names)} pages in profile {options.profile}: {', '.join(names)}")
@@ -704,19 +716,25 @@ def flower_options(p):
     add = p.add_argument
     add('folder', help='a new folder for the app')
     add('--method', required=True, help='such as fedcosr or "fedcosr(gamma=0.5)"')
-    add('--data', help='the data set whose shape and number of classes the clients have (digits)')
-    add('--partition', help='how the data are dealt out with --clients')
-    add('--set', action='append', metavar='NAME=VALUE', help='any other setting of the run: n_clients=3')
+    setting_options(p)
     clients_help = 'write the data of each client into FOLDER/0, FOLDER/1, ...'
     add('--clients', default='', metavar='FOLDER', help=clients_help)
     add('--data-root', default='', help=DATA_HELP)
 
 @VERBS.add('flower', options=flower_options)
 def flower_verb(options)->int:
-    "Write a run as a Flower app."
+    """Write a run as a Flower app.
+
+    examples:
+      fedcl flower app --method fedcosr --set n_clients=3 --clients clients
+      fedcl node app clients/0 --client 0     on each node, beside its SuperNode
+    """
     from fedcl_repro.scale.flower import write_app
     from fedcl_repro.scale.nodes import SharedPlan, dealt
     run = one_run(options)
+    check_federation(run, options.data_root or None)
+    for folder, option in ((options.folder, 'FOLDER'), (options.clients, '--clients')):
+        if folder: check_folder(folder, option)
     plan = SharedPlan.of(run, options.data_root or None)
     write_app(options.folder, plan, options.clients)
     print(f'written: {Path(options.folder).resolve()}')
@@ -728,12 +746,29 @@ def flower_verb(options)->int:
 # %% ../nbs/cli.ipynb #c6ded999
 def bench_options(p):
     "Options of `fedcl bench`."
+    p.add_argument('--workload', nargs='+', metavar='NAME', help='time what papers train, one after the other: '
+                   'fedcosr fedssc mapl mfcl-phase1 mfcl-server digits')
     p.add_argument('--device', default='cpu')
     p.add_argument('--threads', type=between(1), nargs='+', default=[1, 2])
-    p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the 60,000 images')
+    p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the images')
     p.add_argument('--repeats', type=between(1), default=3)
     p.add_argument('--json', metavar='FILE')
     p.add_argument('--figure', metavar='FILE')
+
+# %% ../nbs/cli.ipynb #957034e6
+def bench_workloads(options)->int:
+    "Time the workloads that `--workload` names, on a CPU."
+    from fedcl_repro.scale import workloads
+    if options.device != 'cpu':
+        raise ValueError('workloads are timed on a CPU: leave out --workload, or say --device cpu')
+    for name in options.workload: workloads.WORKLOADS[name]
+    threads = tuple(options.threads)
+    found = workloads.time_works(options.workload, options.share, threads, options.repeats)
+    print(workloads.work_table(found))
+    print(workloads.peak_words(found))
+    if options.json: write_text(options.json, json.dumps(found, indent=1))
+    if options.figure: workloads.show_works(found, options.figure)
+    return 0
 
 # %% ../nbs/cli.ipynb #4c955021
 @VERBS.add('bench', options=bench_options)
@@ -742,12 +777,14 @@ def bench_verb(options)->int:
 
     examples:
       fedcl bench --share 0.05 --threads 1
+      fedcl bench --workload fedcosr digits --share 0.2
       fedcl bench --device cuda --json bench.json
     """
     from fedcl_repro.scale import bench
     check_device(options.device)
     for option in ('json', 'figure'):
         if getattr(options, option): check_file(getattr(options, option), f'--{option}')
+    if options.workload: return bench_workloads(options)
     work = bench.Workload(share=options.share)
     found = bench.time_engines(work, options.device, tuple(options.threads), options.repeats)
     grown = shares = None

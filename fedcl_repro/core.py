@@ -6,8 +6,8 @@ name, and files that are written all at once"""
 # %% auto #0
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
-           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'Register', 'write_error',
-           'expanded', 'atomic_write', 'write_text']
+           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'Register', 'OwnCodeError',
+           'place_in', 'write_error', 'expanded', 'atomic_write', 'write_text', 'check_folder', 'check_file']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -22,6 +22,7 @@ import os
 import pkgutil
 import shutil
 import tempfile
+import traceback
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,7 @@ def is_number(value)->bool: return isinstance(value, (int, float)) and not isins
 class Range:
     "The numbers that a setting may be, as an interval: `Range('(0, 1]')`. `inf` alone is no number in it."
     interval: str
+    also: str = '' # a word that stands for a number which is known later
 
     @functools.cached_property
     def limits(self):
@@ -108,20 +110,23 @@ class Range:
         return float(low), float(high)
 
     def __contains__(self, value):
-        if not is_number(value): return False
+        if not is_number(value): return self.allows_word(value)
         low, high = self.limits
         above = value > low or (value == low and self.interval[0] == '[')
         below = value < high or (value == high and self.interval[-1] == ']')
         return above and below
 
+    def allows_word(self, value)->bool: return bool(self.also) and value == self.also
+
     def rule(self)->str:
         "In words, for an error."
         low, high = (text.strip() for text in self.interval[1:-1].split(','))
-        if high != 'inf': return f'must lie in {self.interval}'
-        if low == '-inf': return 'must be a finite number'
-        return f'must be at least {low}' if self.interval[0] == '[' else f'must be above {low}'
+        word = f' or be {self.also!r}' if self.also else ''
+        if high != 'inf': return f'must lie in {self.interval}{word}'
+        if low == '-inf': return f'must be a finite number{word}'
+        return (f'must be at least {low}' if self.interval[0] == '[' else f'must be above {low}') + word
 
-    def __str__(self): return self.interval
+    def __str__(self): return self.interval + (f' or {self.also!r}' if self.also else '')
 
 # %% ../nbs/core.ipynb #c9548852
 class OneOf(tuple):
@@ -225,6 +230,7 @@ def plain(value):
 
 def check_value(what:str, value, default, allowed=None): # allowed: a `Range` or `OneOf`
     "Refuse a value of another type than the default's, one out of range, and what is not a number."
+    if isinstance(allowed, Range) and allowed.allows_word(value): return
     check_type(what, value, default)
     if value is None: return
     nan = isinstance(value, float) and math.isnan(value)
@@ -271,6 +277,7 @@ class Register(dict):
         super().__init__()
         self.kind = kind
         self.packages = packages
+        self.makes = None # what a function of a user must return; None: anything
         self.attributes = attributes
 
     def add(self, name:str, /, **about)->Callable:
@@ -313,7 +320,26 @@ class Register(dict):
     def build(self, spec, *args):
         "Call the function that the spec names, with these arguments and the spec's settings."
         spec = self.resolve(spec)
-        return self[spec.name].make(*args, **dict(spec.settings))
+        make = self[spec.name].make
+        if make.__module__.startswith('fedcl_repro'): return make(*args, **dict(spec.settings))
+        what = f'the {self.kind} {spec.name!r}'
+        try: made = make(*args, **dict(spec.settings))
+        except (ValueError, OSError): raise
+        except Exception as e: raise OwnCodeError(f'{what} fails {place_in(make, e)}') from e
+        if self.makes is None or isinstance(made, self.makes): return made
+        name = getattr(self.makes, '__name__', '')
+        raise OwnCodeError(f'{what} must return a {name}, got {type(made).__name__}')
+
+# %% ../nbs/core.ipynb #852ebd00
+class OwnCodeError(ValueError):
+    "A function that a user has registered failed, or returned what such a function does not return."
+
+def place_in(make:Callable, e:Exception)->str:
+    "Where in the file of a function an error was raised, and which."
+    file = make.__code__.co_filename if hasattr(make, '__code__') else ''
+    lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == file]
+    where = f'in {Path(file).name}, line {lines[-1]}: ' if lines else 'with '
+    return f'{where}{type(e).__name__}: {e}'
 
 # %% ../nbs/core.ipynb #00c6c6b0
 def write_error(
@@ -351,3 +377,19 @@ def atomic_write(path:Path):
 def write_text(path, text:str):
     "Write a text file, complete or not at all."
     with atomic_write(Path(path)) as new: new.write_text(text, encoding='utf-8')
+
+# %% ../nbs/core.ipynb #55d55ac0
+def check_folder(path, option:str):
+    "Refuse a folder that cannot be made or written to."
+    path = expanded(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as e:
+        what = f'cannot write to the folder {path} ({os.strerror(e.errno)})'
+        raise ValueError(f'{what}: name another one with {option}') from e
+
+def check_file(path, option:str):
+    "Refuse a file that cannot be written."
+    if expanded(path).is_dir(): raise ValueError(f'{path} is a folder: name a file with {option}')
+    check_folder(expanded(path).parent, option)

@@ -33,7 +33,7 @@ def import_file(path:Path): # the module
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try: spec.loader.exec_module(module)
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         del sys.modules[name]
         raise ValueError(f'cannot use {path}: {type(e).__name__}: {e}') from e
     return module

@@ -3,6 +3,7 @@ import json
 import math
 import os
 import pwd
+import sys
 import time
 import zipfile
 
@@ -17,6 +18,7 @@ from fedcl_repro.data.datasets import DamagedData, load, read_npz
 from fedcl_repro.data.partition import partition
 from fedcl_repro.federation.federation import Fed, toy_images
 from fedcl_repro.study import training
+from fedcl_repro.study.kept_models import accuracy_of, adapt
 from fedcl_repro.study.runs import REGISTERS, Run, load_registers, run_id
 from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
 
@@ -403,6 +405,213 @@ def test_a_checkpoint_of_fewer_clients_is_set_aside(tmp_path, capsys):
     assert 'is of another run' in capsys.readouterr().err
 
 
+# --- files and functions of one's own
+
+def own_npz(**changes):
+    "What writes an npz file of 40 images, changed in some arrays."
+    y = np.arange(40) % 3
+    arrays = dict(x=np.arange(40 * 64).reshape(40, 8, 8) % 256 / 255, y=y) | changes
+    return lambda p: np.savez(p, **{k: v for k, v in arrays.items() if v is not None})
+
+
+def own_pictures(change=None, size=8):
+    "What writes two folders of pictures, one of which is changed."
+    def write(folder):
+        from PIL import Image
+        for c in ('a', 'b'):
+            (folder/c).mkdir(parents=True)
+            for k in range(3): Image.fromarray(np.full((size, size), 40 * k, np.uint8)).save(folder/c/f'{k}.png')
+        if change: change(folder/'a'/'0.png')
+    return write
+
+
+def replaced(make):
+    "What puts something else in the place of a file."
+    def change(path):
+        path.unlink()
+        make(path)
+    return change
+
+
+def deep_picture(path):
+    from PIL import Image
+    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(path)
+
+
+def other_size(path):
+    from PIL import Image
+    Image.new('L', (9, 8)).save(path)
+
+
+def huge_picture(path):
+    from PIL import Image
+    Image.new('1', (20_000, 20_000)).save(path)
+
+
+def cut_off(path): path.write_bytes(path.read_bytes()[:len(path.read_bytes()) // 2])
+
+
+IDS = np.arange(40) // 20
+OWN_DATA = {
+    'nothing there': (lambda p: None, 'there is no file and no folder'),
+    'a pipe': (lambda p: os.mkfifo(p), 'neither a plain file nor a folder'),
+    'a text': (lambda p: p.write_text('hello'), 'is no npz archive'),
+    'an npy': (lambda p: np.save(open(p, 'wb'), np.zeros(3)), 'is no npz archive'),
+    'without labels': (own_npz(y=None), 'lacks y: it holds x'),
+    'no images': (own_npz(x=np.zeros((0, 8, 8)), y=IDS[:0]), 'there are no images'),
+    'images without pixels': (own_npz(x=np.zeros((40, 0, 8))), 'the array has shape (40, 0, 8)'),
+    'vectors without numbers': (own_npz(x=np.zeros((40, 0))), 'the array has shape (40, 0)'),
+    'vectors too large': (own_npz(x=np.full((40, 3), 1e300)), 'not finite as float32'),
+    'not finite': (own_npz(x=np.full((40, 8, 8), np.nan)), 'not finite'),
+    'complex': (own_npz(x=np.zeros((40, 8, 8), complex)), 'must be an array of numbers'),
+    'volumes': (own_npz(x=np.zeros((40, 2, 2, 2, 2))), 'got an array of shape'),
+    'two channels': (own_npz(x=np.zeros((40, 8, 8, 2))), 'whether channels come first or last'),
+    'out of range': (own_npz(x=np.full((40, 8, 8), 7.5)), 'images of floats must lie in'),
+    'whole numbers above 255': (own_npz(x=np.full((40, 8, 8), 300)), 'must lie in 0 to 255'),
+    'pickled labels': (own_npz(y=np.array([{}] * 40, object)), 'as npz'),
+    'words as labels': (own_npz(y=np.array(['a'] * 40)), 'labels must be an array of numbers'),
+    'float labels': (own_npz(y=IDS / 2), 'labels must be whole numbers'),
+    'one-hot labels': (own_npz(y=np.eye(2)[IDS]), 'take .argmax(1)'),
+    'negative labels': (own_npz(y=IDS - 1), 'got -1 to 0'),
+    'one class': (own_npz(y=IDS * 0), 'classification needs two classes'),
+    'labels from 1000': (own_npz(y=IDS + 1000), 'number the classes from 0'),
+    'labels of 2**63': (own_npz(y=np.full(40, 2**63, np.uint64)), 'number the classes from 0'),
+    'a column of pairs': (own_npz(client=np.zeros((40, 2))), 'must have one entry for each of 40 rows'),
+    'clients without ids': (own_npz(client=np.where(IDS == 0, np.nan, 1.)), '20 of 40 rows have no client id'),
+    'too few clients': (own_npz(client=np.zeros(40)), '2 clients for 1 ids'),
+    'an empty folder': (lambda p: p.mkdir(), 'holds no folders'),
+    'texts as pictures': (own_pictures(lambda p: p.write_text('hello')), 'cannot read the picture'),
+    'a cut-off picture': (own_pictures(cut_off), 'cannot read the picture'),
+    'a pipe among pictures': (own_pictures(replaced(os.mkfifo)), 'it is no file'),
+    'a folder among pictures': (own_pictures(replaced(os.mkdir)), 'it is no file'),
+    'a picture of 16 bits': (own_pictures(deep_picture), 'more than 8 bits a channel'),
+    'a picture of 400 million pixels': (own_pictures(huge_picture), 'decompression bomb'),
+    'pictures of two sizes': (own_pictures(other_size), 'make them one size'),
+}
+
+
+@pytest.mark.parametrize('case', OWN_DATA)
+def test_own_data_are_refused(case, tmp_path, capsys):
+    make, says = OWN_DATA[case]
+    make(tmp_path/'own.npz')
+    store = '--store', str(tmp_path/'runs')
+    argv = ('run', '--method', 'fedavg', '--data', str(tmp_path/'own.npz'), '--set', 'n_clients=2')
+    assert cli.main([*argv, *store]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert says in said and said.startswith('fedcl: ')
+
+
+OWN_CODE = """
+import torch.nn as nn
+from fedcl_repro.data.partition import PARTITIONS, Shards
+from fedcl_repro.federation.method import METHODS
+from fedcl_repro.parts.models import MODELS
+about = dict(title='mine', family='averaging', owner='shared')
+
+@METHODS.add('bad_three', **about)
+def three(): return 3
+@METHODS.add('bad_key', **about)
+def key(): return {}['nothing']
+@MODELS.add('bad_none')
+def none(shape, n_classes): return None
+@MODELS.add('bad_index')
+def index(shape, n_classes): return [][0]
+@MODELS.add('bad_shape', reads='anything')
+def shape(shape, n_classes): return nn.Sequential(nn.Flatten(), nn.Linear(7, 3)), nn.Linear(3, n_classes)
+@MODELS.add('bad_classes', reads='anything')
+def classes(shape, n_classes): return nn.Flatten(), nn.Linear(256, 3)
+@PARTITIONS.add('bad_rows', title='mine')
+def rows(dataset, n_clients, rng): return Shards([[10**9]] * n_clients, [[1]] * n_clients)
+@PARTITIONS.add('bad_tests', title='mine')
+def tests(dataset, n_clients, rng): return Shards([range(5)] * n_clients, [range(5)] * n_clients)
+@PARTITIONS.add('bad_few', title='mine')
+def few(dataset, n_clients, rng): return Shards([[1]], [[2]])
+@PARTITIONS.add('bad_nothing', title='mine')
+def nothing(dataset, n_clients, rng): pass
+"""
+OWN_FAULTS = named([
+    ('--method bad_three', 'a method is a Method'),
+    ('--method bad_key', "the method 'bad_key' fails in own_code.py, line 11: KeyError: 'nothing'"),
+    ('--model bad_none', 'a network has the parts body, head'),
+    ('--model bad_index', "the model 'bad_index' fails in own_code.py, line 15: IndexError"),
+    ('--model bad_shape', 'does not read inputs of shape (1, 16, 16)'),
+    ('--model bad_classes', 'expected (2, 10): one for each class'),
+    ('--partition bad_rows', 'rows of client 0 must be whole numbers from 0 to 1796'),
+    ('--partition bad_tests', 'client 0 is tested on 5 of the rows it trains on'),
+    ('--partition bad_few', 'the partition has 1 clients to train and 1 to test, and the run 20'),
+    ('--partition bad_nothing', "the partition 'bad_nothing' must return a Shards, got NoneType"),
+])
+
+
+@pytest.fixture(scope='module')
+def own_code(tmp_path_factory):
+    path = tmp_path_factory.mktemp('code')/'own_code.py'
+    path.write_text(OWN_CODE)
+    yield path
+    os.environ.pop('FEDCL_USE', None)
+
+
+@pytest.mark.parametrize('option, says', OWN_FAULTS)
+def test_own_code_is_refused(option, says, own_code, tmp_path, capsys):
+    argv = [] if '--method' in option else ['--method', 'fedavg']
+    given = '--use', str(own_code), '--store', str(tmp_path/'runs')
+    assert cli.main(['run', *argv, *option.split(), *given]) == 2
+    assert says in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize('text, says', named([
+    ('import sys; sys.exit(0)', 'SystemExit: 0'),
+    ('def (', 'SyntaxError'),
+    ('1 / 0', 'ZeroDivisionError'),
+    ('import nowhere_at_all', 'ModuleNotFoundError'),
+]))
+def test_a_file_that_cannot_be_used(text, says, tmp_path, capsys):
+    (tmp_path/'broken.py').write_text(text)
+    assert cli.main(['run', '--method', 'fedavg', '--use', str(tmp_path/'broken.py')]) == 2
+    assert says in capsys.readouterr().err
+
+
+STUDIES = named([
+    ('', 'names no runs'),
+    ('runs = [1]', 'names no runs'),
+    ('common = 3\n[[runs]]\nmethod = "fedavg"', 'names no runs'),
+    ('[[run]]\nmethod = "fedavg"', 'unknown run'),
+    ('[[runs]]', 'no method is named'),
+    ('[[runs]]\nmethod = 3', 'a method is named by a text'),
+    ('[[runs]]\nmethod = "fedavg"\nrounds = 3', "no setting 'rounds'"),
+    ('[[runs]]\nmethod = "fedavg"\nseed = []', 'seed is an empty list'),
+    ('[[runs]]\nmethod = "fedavg"\ndata = {a = 1}', 'cannot read'),
+    ('[[runs]]\nmethod = "fedavg"\nmetrics = ["no"]', "unknown metric 'no'"),
+    ('[[runs]]\nmethod = "fedavg"\nn_rounds = 1979-05-27', 'n_rounds must be like 30 (int)'),
+    ('[[runs]]\nmethod = "fedavg"\npartition = "dirichlet(minimum=5000)"', 'cannot have 5000 images each'),
+])
+
+
+@pytest.mark.parametrize('text, says', STUDIES)
+def test_a_study_is_refused(text, says, tmp_path, capsys):
+    (tmp_path/'study.toml').write_text(text)
+    assert cli.main(['study', str(tmp_path/'study.toml'), '--store', str(tmp_path/'runs')]) == 2
+    assert says in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize('text', ['null', '[]', '{', '{"config": {}}', '{"config": null}',
+                                  '{"config": {"method": 3}}'])
+def test_what_cannot_be_shown_is_no_run(text, tmp_path, capsys):
+    (tmp_path/'abcdef').mkdir()
+    (tmp_path/'abcdef'/'run.json').write_text(text)
+    for what in ([], ['abcdef']): assert cli.main(['show', *what, '--store', str(tmp_path)]) == 2
+    assert '0 finished runs' in capsys.readouterr().err
+
+
+def test_a_few_samples_are_enough_for_a_kept_model():
+    "Their labels are those of the model's classes, however few there are; others are refused."
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), np.zeros((3, 8, 8))
+    assert 0 <= accuracy_of(adapt(model, x, [7, 8, 9], steps=1), x, [7, 8, 9]) <= 1
+    for y, says in (([7, 8, 10], 'labels of 10 classes are 0 to 9'), ([7, 8], '3 images but 2 labels')):
+        with pytest.raises(ValueError, match=says): adapt(model, x, y)
+    with pytest.raises(ValueError, match='does not read inputs of shape'): adapt(model, x[:, 1:], [7, 8, 9])
+
+
 # --- the command
 
 ONE = ('run', '--method', 'fedavg')
@@ -433,6 +642,10 @@ COMMANDS = named([
     ((*ONE, '--data', 'digits(side=8)'), 'too small for two 5x5 stages'),
     ((*ONE, '--device', 'gpu'), "must be 'cpu' or 'cuda'"),
     ((*ONE, '--device', ''), "must be 'cpu' or 'cuda'"),
+    ((*ONE, '--ray', 'local'), 'Ray is not installed'),
+    ((*ONE, '--executor', 'ray'), 'Ray is not installed'),
+    ((*ONE, '--ray', 'local', '--live', 'curves'), 'leave them out with --ray'),
+    ((*ONE, '--run-cpus', '2'), 'add --ray ADDRESS'),
     ((*ONE, '--store', '/dev/null'), 'name another one with --store'),
     ((*ONE, '--store', '/proc/nowhere'), 'name another one with --store'),
     ((*ONE, '--store', '~nobody_of_this_name/runs'), 'no home folder is known'),
@@ -454,6 +667,22 @@ COMMANDS = named([
     (('reproduce', 'fedcosr/fig4', '--out', '/dev/null'), 'name another one with --out'),
     (('reproduce', 'fedcosr/fig4', '--out', '~nobody_of_this_name/a'), 'no home folder is known'),
     (('reproduce', 'fedcosr/tabel2'), "did you mean 'fedcosr/table2'?"),
+    ((*ONE, '--live', '/dev/null'), 'name another one with --live'),
+    ((*ONE, '--metrics', 'no'), "unknown metric 'no'"),
+    ((*ONE, '--validation', '1'), 'validation must lie in [0, 1)'),
+    ((*ONE, '--use', 'none.py'), 'no such file'),
+    (('show', 'fedcosr/fig4', '--out', 'curves.txt'), 'its name must end in one of .svg, .png, .pdf'),
+    (('show', 'fedcosr/fig4', '--out', '.'), 'is a folder: name a file with --out'),
+    (('show', 'fedcosr/fig4', '--out', '/proc/none/a.png'), 'name another one with --out'),
+    (('pages', '/dev/null'), 'name a new folder'),
+    (('flower', '/dev/null', '--method', 'fedavg'), 'name another one with FOLDER'),
+    (('flower', 'app', '--method', 'fedavgg'), "did you mean 'fedavg'?"),
+    (('flower', 'app', '--method', 'fedavg', '--clients', '/dev/null'), 'name another one with --clients'),
+    (('sweep', '--method', 'fedavg', '--grid', 'lr=1'), "has a setting 'lr'"),
+    (('sweep', '--method', 'fedavg', '--grid', 'optimiser.lr'), 'write NAME=VALUE,VALUE'),
+    (('sweep', '--method', 'fedavg', '--grid', 'optimiser.lr=-1'), 'lr must be at least 0'),
+    (('sweep', '--method', 'fedavg', '--grid', 'n_rounds=0'), 'n_rounds must be at least 1'),
+    (('study', 'none.toml'), 'cannot read the study'),
     (('bench', '--json', '/dev'), 'is a folder: name a file with --json'),
     (('bench', '--figure', '/proc/nowhere/a.svg'), 'name another one with --figure'),
     (('bench', '--device', 'tpu'), "must be 'cpu' or 'cuda'"),
@@ -465,6 +694,7 @@ def test_the_command_refuses(argv, says, tmp_path, monkeypatch, capsys):
     "One line, exit code 2, and no file."
     monkeypatch.setenv('FEDCL_STORE', str(tmp_path/'runs'))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, 'ray', None) # absent
     assert cli.main(list(argv)) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert says in said[-1] and said[-1].startswith('fedcl: ')
@@ -508,4 +738,5 @@ def test_a_user_without_a_home(monkeypatch, capsys):
 
 def test_there_are_cases_enough():
     cases = REFUSED_RUNS, ACCEPTED_RUNS, REFUSED_PARTITIONS, REFUSED_FEDS, FILES, COMMANDS, OPTIONS
-    assert sum(map(len, cases)) >= 150
+    cases += OWN_DATA, OWN_FAULTS, STUDIES
+    assert sum(map(len, cases)) >= 300

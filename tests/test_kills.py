@@ -2,6 +2,7 @@
 
 Twenty kills stand in the suite; `pytest -m nightly tests/test_kills.py` makes 200. The processes are
 forked from this one, which has imported everything, so a start costs nothing."""
+import errno
 import json
 import os
 import random
@@ -11,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fedcl_repro.study import pages, processes
+from fedcl_repro.study import pages, processes, training
 from fedcl_repro.study.processes import Interrupted
 from fedcl_repro.study.runs import Run, run_id
-from fedcl_repro.study.store import Store, checkpoint_progress
+from fedcl_repro.study.store import Store, checkpoint_progress, load_checkpoint
 from fedcl_repro.study.training import train_all
 
 SMALL = dict(n_clients=2, n_rounds=8, batch_size=64, eval_every=4, model='cnn(k=8)',
@@ -85,13 +86,21 @@ def wait_for(holds, seconds=300):
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if holds(): return True
-        time.sleep(.002)
+        time.sleep(.01)
     return False
 
 
 def progress(store):
     "Rounds of each run that will not be trained again."
     return [8 if store.has(id) else checkpoint_progress(store, id)[0] for id in IDS]
+
+
+def written(store):
+    "When the last checkpoint of each run was written, and which runs are finished."
+    def when(path):
+        try: return path.stat().st_mtime_ns
+        except FileNotFoundError: return 0
+    return [(store.has(id), when(store.checkpoint(id))) for id in IDS]
 
 
 def bytes_of(store): return [(store.folder(id)/'rows.csv').read_bytes() for id in IDS]
@@ -113,9 +122,9 @@ def workers_are_forked(monkeypatch): monkeypatch.setattr(processes, 'START', 'fo
 
 def one_kill(store, who, how, jobs, delay):
     "Begin, kill after a delay, and see that nothing was lost; whether the process was there to be killed."
-    before = progress(store)
+    before, last = progress(store), written(store)
     pid = forked(command, store.root, jobs)
-    wait_for(lambda: progress(store) != before or gone(pid)) # it trains
+    wait_for(lambda: written(store) != last or gone(pid)) # it trains
     time.sleep(delay)
     team = children(pid)
     victim = pid if who == 'parent' else random.choice(team) if team else None
@@ -153,6 +162,86 @@ def check_whole(store, wanted):
     assert bytes_of(store) == wanted
     left = [p.name for p in store.root.iterdir() if p.suffix != '.lock']
     assert sorted(left) == sorted(IDS), left
+
+
+def leaves_after(tell):
+    "A task whose process is asked to end just when it is done."
+    processes.NOTED.append(signal.SIGTERM)
+    return 'done'
+
+
+def own_id(tell): return os.getpid()
+
+
+def dies_at_first(path, tell):
+    "Die at the first try; at the second, say who is there."
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid(), children(os.getppid())
+
+
+def crew(tasks, n):
+    "Results of tasks, and the deaths that were told."
+    deaths = []
+    def died(key, code): deaths.append((key, code))
+    return processes.Crew(tasks, n, died=died).run(), deaths
+
+
+def test_a_task_that_was_not_begun_has_not_died():
+    tasks = {k: (leaves_after, ()) for k in range(4)}
+    assert crew(tasks, 2) == (dict.fromkeys(range(4), 'done'), [])
+
+
+def test_the_second_try_has_a_new_process_and_no_idle_one_beside_it(tmp_path):
+    tasks = dict(a=(own_id, ()), b=(dies_at_first, (tmp_path/'b',)), c=(own_id, ()))
+    results, deaths = crew(tasks, 2)
+    alone, team = results['b']
+    assert deaths == [('b', -9)]
+    assert team == [alone] and alone not in (results['a'], results['c'])
+
+
+def test_those_that_can_be_started_do_the_work(monkeypatch):
+    begun = []
+    class Scarce(processes.WorkerProcess):
+        def __init__(self, prepare):
+            if begun: raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')
+            begun.append(1)
+            super().__init__(prepare)
+    monkeypatch.setattr(processes, 'WorkerProcess', Scarce)
+    results, deaths = crew({k: (own_id, ()) for k in range(4)}, 3)
+    assert len(results) == 4 and len(set(results.values())) == 1 and not deaths
+    with pytest.raises(OSError, match='no process can be started: Resource temporarily'):
+        crew(dict(a=(own_id, ())), 1)
+
+
+@pytest.mark.parametrize('error', [
+    MemoryError(), OSError(errno.ENOMEM, 'Cannot allocate memory'), RuntimeError("can't start new thread"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")])
+def test_a_run_that_found_too_little_memory_is_tried_again(tmp_path, monkeypatch, error):
+    "Once, alone; a checkpoint that it could not read for this reason stays."
+    tried = tmp_path/'tried'
+    tried.mkdir()
+    def train(run, store, **options):
+        (tried/f'{run.seed}-{os.getpid()}').touch()
+        if run.seed and (run.seed == 2 or len(list(tried.glob(f'{run.seed}-*'))) == 1): raise error
+    monkeypatch.setattr(training, 'train', train)
+    found = train_all(RUNS, Store(tmp_path/'store'), jobs=2, quiet=True)
+    assert [o.word for o in found] == ['done', 'done', 'failed']
+    assert 'fewer --jobs' in found[2].why
+    assert [len(list(tried.glob(f'{seed}-*'))) for seed in range(3)] == [1, 2, 2]
+
+
+def test_too_little_memory_is_no_damage(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.folder('a').mkdir()
+    store.checkpoint('a').write_bytes(b'as good as it was')
+    def short(*args, **options): raise OSError(errno.ENOMEM, 'Cannot allocate memory')
+    monkeypatch.setattr('torch.load', short)
+    monkeypatch.setattr(Path, 'read_text', short)
+    with pytest.raises(OSError): load_checkpoint(store, 'a', set_aside=True)
+    with pytest.raises(OSError): training.intact(store, 'a')
+    assert store.checkpoint('a').exists() and store.folder('a').exists()
 
 
 def code_cell(source):

@@ -133,8 +133,9 @@ def test_training_without_labels_trains(name):
 
 
 def single_executors():
-    "All but the loop, and those that train several federations together."
-    return sorted(name for name, entry in EXECUTORS.items() if name != 'loop' and not entry.about['joint'])
+    "All but the loop, those that train several federations together, and those that need an extra."
+    one = {name: e for name, e in EXECUTORS.items() if not (e.about['joint'] or e.about['extra'])}
+    return sorted(set(one) - {'loop'})
 
 
 @functools.lru_cache(None)

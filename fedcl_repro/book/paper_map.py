@@ -13,9 +13,8 @@ from pathlib import Path
 
 import fedcl_repro
 from .contents import chapters, homes, module_of_page
-from ..study.experiments import experiments
+from ..study.experiments import experiments, verdicts_alone
 from ..study.published import read_published
-from ..study.training import read_rows
 
 # %% ../../nbs/book/paper_map.ipynb #757162db
 PAPER_NAMES = dict(fedcrl='FedCRL', fedcosr='FedCoSR', fedssc='FedSSC', mfcl='MFCL', mapl='MAPL')
@@ -99,8 +98,7 @@ def equations()->list: # of dicts: paper, number, says, place
 # %% ../../nbs/book/paper_map.ipynb #343bc9d3
 def claims_said(name:str)->list: # of (sentence, where the paper says it)
     "The sentences of a paper that an experiment asks, settings left out."
-    judge = experiments()[name].about['judge']
-    said = [v for v in judge(read_rows([], None), 'paper') if v.kind == 'claim']
+    said = [v for v in verdicts_alone(name) if v.kind == 'claim']
     return list(dict.fromkeys((v.what.split(':')[0], v.source) for v in said))
 
 def claims_map()->list: # of (sentence, source, place)

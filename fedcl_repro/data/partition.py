@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['PARTITIONS', 'PROTOCOLS', 'TEST_SHARE', 'SCARCITIES', 'deal', 'class_counts', 'classes_owned', 'bubbles', 'Shards',
-           'set_aside', 'shards_from_table', 'tables_of_shares', 'check_concentration', 'practical_counts', 'dirichlet',
-           'moon_dirichlet', 'all_data', 'partition', 'check_classes', 'block_owners', 'random_owners', 'owned_counts',
-           'pathological', 'random_pathological', 'proportional_fit', 'integer_table', 'equal_counts',
-           'equal_dirichlet', 'cluster_classes', 'windows', 'window_lengths', 'mapl_clusters', 'subsample',
-           'all_clients', 'last_clients', 'held_out']
+           'check_shards', 'set_aside', 'shards_from_table', 'tables_of_shares', 'check_concentration',
+           'practical_counts', 'dirichlet', 'moon_dirichlet', 'all_data', 'partition', 'check_classes', 'block_owners',
+           'random_owners', 'owned_counts', 'pathological', 'random_pathological', 'proportional_fit', 'integer_table',
+           'equal_counts', 'equal_dirichlet', 'cluster_classes', 'windows', 'window_lengths', 'mapl_clusters',
+           'subsample', 'all_clients', 'last_clients', 'held_out']
 
 # %% ../../nbs/data/partition.ipynb #8db54651
 from dataclasses import dataclass, field, replace
@@ -91,6 +91,23 @@ PARTITIONS = Register(
     title=Attribute('what a reader calls it'),
     paper=Attribute('the paper that uses it', ''),
 )
+
+# %% ../../nbs/data/partition.ipynb #8970d011
+def check_shards(shards:Shards, n_clients:int, n_rows:int):
+    "Refuse rows that are not there, another number of clients, and a client tested on what it trains."
+    if not shards.n_clients == len(shards.test) == n_clients:
+        found = f'{shards.n_clients} clients to train and {len(shards.test)} to test'
+        raise ValueError(f'the partition has {found}, and the run {n_clients}')
+    for i, (train, test) in enumerate(zip(shards.train, shards.test)):
+        for rows in (train, test):
+            rows = np.asarray(rows)
+            if len(rows) and (rows.dtype.kind not in 'iu' or rows.min() < 0 or rows.max() >= n_rows):
+                raise ValueError(f'rows of client {i} must be whole numbers from 0 to {n_rows - 1}')
+        both = np.intersect1d(train, test)
+        if len(both): raise ValueError(f'client {i} is tested on {len(both)} of the rows it trains on')
+
+# %% ../../nbs/data/partition.ipynb #c986eb62
+PARTITIONS.makes = Shards # also what a user's own function must return
 
 # %% ../../nbs/data/partition.ipynb #f33c0bff
 PROTOCOLS = OneOf('personal', 'personal-train', 'global')

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['UNREADABLE_BYTES', 'CLIENT_ANSWERS', 'write_message', 'channels_last', 'put_array', 'BadMessage', 'read_message',
            'message_in', 'unsent_are_nan', 'received_table', 'to_bytes', 'from_bytes', 'known_to', 'ClientSide',
-           'say_hello', 'take_turn', 'take_test', 'answer_survey', 'ServerSide', 'heard_by', 'check_message',
-           'score_clients', 'score_in', 'survey_clients', 'Apart', 'run_apart']
+           'say_hello', 'take_turn', 'take_test', 'answer_survey', 'ServerSide', 'samples_in', 'heard_by',
+           'check_message', 'score_clients', 'score_in', 'survey_clients', 'Apart', 'run_apart']
 
 # %% ../../nbs/federation/exchange.ipynb #672e2e3c
 import copy
@@ -185,7 +185,7 @@ class ServerSide:
     def introduce(self):
         "Ask all clients for their numbers of samples."
         answers = self.deliver('hello', {i: to_bytes({}) for i in range(self.fed.n_clients)})
-        for i, content in answers.items(): self.fed.sizes[i] = int(from_bytes(content)[1]['n'])
+        for i, n in self.understood(answers, samples_in).items(): self.fed.sizes[i] = n
 
     def one_round(self):
         "Replies, the clients' turns, receipt."
@@ -200,16 +200,27 @@ class ServerSide:
         self.traffic.append((sum(map(len, sent.values())), sum(map(len, got.values()))))
         self.round += 1
 
+    def understood(self, contents:dict, read:Callable)->dict: # id -> what `read(i, content)` returns
+        "What these bytes say; those that say nothing are refused."
+        found = {}
+        for i, content in contents.items():
+            try: found[i] = read(i, content)
+            except UNREADABLE_BYTES as e: self.refused.append((self.round, i, str(e)))
+        return found
+
     def readable(self, contents:dict)->dict: # id -> message
         "The messages among these bytes; others are refused."
-        messages = {}
-        for i, content in contents.items():
-            try:
-                message, _ = from_bytes(content, self.tables.setdefault(i, {}), self.fed.device)
-                check_message(self.fed, i, message)
-                messages[i] = message
-            except BadMessage as e: self.refused.append((self.round, i, str(e)))
-        return messages
+        def read(i, content):
+            message, _ = from_bytes(content, self.tables.setdefault(i, {}), self.fed.device)
+            check_message(self.fed, i, message)
+            return message
+        return self.understood(contents, read)
+
+def samples_in(i:int, content:bytes)->int:
+    "How many samples client i says that it has."
+    n = int(from_bytes(content)[1]['n'])
+    if n < 0: raise BadMessage(f'client {i} says that it has {n} samples')
+    return n
 
 # %% ../../nbs/federation/exchange.ipynb #72402ec3
 def heard_by(fed:Fed, method, roster:Roster, i:int)->dict:
@@ -249,7 +260,7 @@ def score_clients(server:ServerSide, moment='merged', split='test', who=None)->l
         if moment == 'merged': message |= under('reply.', replies[i])
         return to_bytes(message, **about)
     answers = server.deliver('test', {i: sent(i) for i in who or range(fed.n_clients)})
-    return [score_in(i, answers[i]) for i in sorted(answers)]
+    return list(server.understood(dict(sorted(answers.items())), score_in).values())
 
 def score_in(i:int, content:bytes)->Score:
     message, about = from_bytes(content)
@@ -259,8 +270,9 @@ def survey_clients(server:ServerSide, method, fields:dict)->dict:
     "The server after it has asked all clients what it needs to know for a test."
     question = to_bytes(method.survey.ask(fields, server.fed), round=server.round)
     answers = server.deliver('survey', {i: question for i in range(server.fed.n_clients)})
-    told = [from_bytes(answers[i], device=server.fed.device)[0] for i in sorted(answers)]
-    return method.survey.conclude(fields, told, server.fed)
+    def read(i, content): return from_bytes(content, device=server.fed.device)[0]
+    told = server.understood(dict(sorted(answers.items())), read)
+    return method.survey.conclude(fields, list(told.values()), server.fed)
 
 # %% ../../nbs/federation/exchange.ipynb #44ac3afc
 class Apart:

@@ -35,4 +35,6 @@ EXECUTORS = Register('executor',
     title=Attribute('what listings call it', ''),
     use=Attribute('where it is the right choice', ''),
     experimental=Attribute('whether it has never run on a device: ask for it by name', False),
-    joint=Attribute('whether it trains several federations, made with a barrier and a rank', False))
+    joint=Attribute('whether it trains several federations, made with a barrier and a rank', False),
+    extra=Attribute('the extra that it needs', ''),
+    spreads=Attribute('whether it takes all cores there are: one run at a time', False))

@@ -6,7 +6,7 @@
 __all__ = ['NET', 'average', 'FAMILIES', 'METHODS', 'logits', 'ce', 'take', 'send', 'average_of', 'add_up', 'Sweep',
            'nothing_kept', 'no_server', 'to_everybody', 'nothing_deployed', 'Method', 'nothing', 'unchanged',
            'addressed', 'personal', 'epochs', 'steps', 'chunks', 'Repeat', 'Later', 'OnData', 'Survey', 'Stage',
-           'stages_of']
+           'stages_of', 'build_method']
 
 # %% ../../nbs/federation/method.ipynb #4aeedb99
 import math
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch.nn.functional as F
 
-from ..core import Attribute, Register
+from ..core import Attribute, Register, is_number
+from .optimisers import RATE
 from ..parts.fields import sub, without
 
 # %% ../../nbs/federation/method.ipynb #8d7472e0
@@ -172,6 +173,8 @@ class Stage:
 
 def stages_of(made, n_rounds:int)->tuple: # of Stage
     "Stages of what a method's factory made: a Method is one stage for all rounds."
+    if not isinstance(made, Method) and not callable(made):
+        raise ValueError(f'a method is a Method, or a function of rounds that returns stages; got {made!r}')
     stages = (Stage(made, n_rounds),) if isinstance(made, Method) else tuple(made(n_rounds))
     lengths = [s.rounds for s in stages]
     if sum(lengths) == n_rounds: return stages
@@ -187,6 +190,8 @@ METHODS = Register('method',
     papers=Attribute('papers that compare it, separated by spaces', ''),
     revision=Attribute('raised when its results change, so that its runs are trained again', 1),
     formerly=Attribute('settings that were renamed: {old setting: {old value: settings of today}}', {}),
+    later=Attribute("settings newer than its first committed runs: a run's name has them where they are "
+                    'not at their default', ()),
     needs=Attribute("parts of the network beside body and head, and `views` where it compares views: "
                     "'proj views'", ''),
     ablation=Attribute('a variant that is not compared with all others', False),
@@ -197,3 +202,15 @@ METHODS = Register('method',
     technique=Attribute('FedCoSR Table I: its main technique', ''),
     skew=Attribute('FedCoSR Table I: whether it treats label skew', False),
     scarcity=Attribute("FedCoSR Table I: whether it treats scarcity, or 'fairness'", False))
+
+# %% ../../nbs/federation/method.ipynb #1e01437b
+def build_method(spec, opt): # a `Method`, or a function from the number of rounds to stages
+    "What a method's function makes. A rate that is 'optimiser' becomes the learning rate of `opt`."
+    spec = METHODS.resolve(spec)
+    entry, settings = METHODS[spec.name], dict(spec.settings)
+    for k in [k for k, v in settings.items() if entry.ranges.get(k) == RATE and v == RATE.also]:
+        settings[k] = getattr(opt, 'lr', None)
+        if is_number(settings[k]): continue
+        raise ValueError(f"{spec.name}: {k}={RATE.also!r} needs an optimiser with a constant learning rate, "
+                         f'and this one has {settings[k]!r}: give {k} a number')
+    return entry.make(**settings)

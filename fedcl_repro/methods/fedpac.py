@@ -6,6 +6,8 @@
 __all__ = ['measure_moments', 'remember_statistics', 'head_costs', 'combination', 'serve_heads', 'fedpac']
 
 # %% ../../nbs/methods/fedpac.ipynb #86a339b3
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -46,32 +48,33 @@ def combination(
     H:Tensor,    # (m, C, k) statistics
     V:Tensor,    # (m,) their variances
     data:Tensor, # (m,) bool, clients that have data
-)->Tensor:       # (m, m) float64, rows sum to 1
+    renormalise=True, # after small weights have become 0
+)->Tensor:       # (m, m) float64, rows sum to 1; else to a little less
     "Weights of all heads for each client (FedPAC Eq. 10); own heads only when nobody has data."
     if not data.any(): return torch.eye(len(V), dtype=torch.double, device=V.device)
     costs = head_costs(H, V)[:, data][:, :, data]
-    weights = simplex_qp(costs.cpu()).to(V.device) # thousands of tiny steps, slow on an accelerator
+    weights = simplex_qp(costs).to(V.device)
     weights = torch.where(weights < 1e-3, 0., weights)
     full = torch.zeros(len(V), len(V), dtype=torch.double, device=V.device)
-    full[:, data] = weights / weights.sum(1, keepdim=True)
+    full[:, data] = weights / weights.sum(1, keepdim=True) if renormalise else weights
     return full
 
 # %% ../../nbs/methods/fedpac.ipynb #e46a1f51
-def serve_heads(server, inbox)->dict:
+def serve_heads(server, inbox, weighted=True, renormalise=True)->dict:
     "The server with the mean body, the centroids, and a head for each client that has sent one."
     got = inbox.stack('H', 'V', 'head.')
-    weights = combination(got['H'], got['V'], inbox.n > 0)               # Eq. 10
+    weights = combination(got['H'], got['V'], inbox.n > 0, renormalise)  # Eq. 10
     heads = {k: mix(weights, v) for k, v in sub(got, 'head.').items()}
     bodies = average_of('body.')(server, inbox)
-    return serve_centroids(bodies, inbox) | addressed(inbox.who, heads)
+    return serve_centroids(bodies, inbox, weighted) | addressed(inbox.who, heads)
 
 # %% ../../nbs/methods/fedpac.ipynb #831a7fb6
 @METHODS.add(
     'fedpac', title='FedPAC',
     family='mixing', owner='personal',
     type='PFL', technique='representation sharing', skew=True, scarcity=False,
-    papers='fedcrl fedcosr mfcl', revision=1)
-def fedpac(*, lam=1.):
+    papers='fedcrl fedcosr mfcl', revision=1, later=('weighted', 'renormalise'))
+def fedpac(*, lam=1., weighted=True, renormalise=True):
     "Align representations, combine heads by a quadratic problem for each client (Xu et al.)."
     def keep(client, fed):
         blank = no_centroids(client, fed)
@@ -92,5 +95,5 @@ def fedpac(*, lam=1.):
         merge=take(*NET, 'mean', 'have'),
         local=(Sweep(measure_moments), remember_statistics, train_head, train_body, Sweep(measure_classes)),
         upload=upload,
-        serve=serve_heads,
+        serve=partial(serve_heads, weighted=weighted, renormalise=renormalise),
     )

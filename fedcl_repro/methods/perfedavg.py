@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from ..core import COUNT
 from ..parts.fields import sub
 from ..federation.method import METHODS, NET, Method, Sweep, ce, epochs, logits, steps
-from ..federation.optimisers import SGD
+from ..federation.optimisers import RATE, SGD
 
 # %% ../../nbs/methods/perfedavg.ipynb #4d7fe65b
 def halves(n:int)->tuple: # of two slices
@@ -51,7 +51,7 @@ def weights_only(client, fed)->dict:
     skew=True, scarcity=False)
 def perfedavg(
     *,
-    alpha=.01,      # step ahead, in training and before a test, chosen by validation; public code: .003
+    alpha:RATE=.01, # step ahead, in training and before a test; chosen by validation
     passes:COUNT=1, # over the data in a round; a benchmark makes two
 ):
     "A model to start a step from, in the first-order version (Fallah et al.)."

@@ -17,7 +17,7 @@ from ..core import COUNT
 from ..parts.fields import sub, under, without
 from ..parts.proximal import proximal_term
 from ..federation.method import METHODS, NET, Method, Sweep, average, ce, logits, take
-from ..federation.optimisers import SGD
+from ..federation.optimisers import RATE, SGD
 
 # %% ../../nbs/methods/proximal.ipynb #17c0417e
 def keep_reference(client, fed)->dict:
@@ -121,7 +121,7 @@ def part_of_the_way(beta):
     type='PFL', technique='Regularization',
     skew=True, scarcity=False,
     trial=dict(settings=dict(inner_lr=.05, lr=.04)))
-def pfedme(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr=.005, beta=1.):
+def pfedme(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr:RATE=.005, beta=1.):
     "An own model with a proximal term to the shared one, which follows it (Dinh et al.)."
     inner = Sweep(
         own_model_loss(lam),
@@ -149,7 +149,7 @@ def pfedme(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr=.005,
     type='PFL', technique='Regularization',
     skew=True, scarcity=False,
     trial=dict(settings=dict(inner_lr=.05, lr=.04)))
-def pfedme_compat(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr=.005, beta=1.):
+def pfedme_compat(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr:RATE=.005, beta=1.):
     "pFedMe as a benchmark tests it: on the model just downloaded."
     method = pfedme(lam=lam, n_inner=n_inner, inner_lr=inner_lr, inner_decay=inner_decay, lr=lr, beta=beta)
     return replace(method, predict=logits)

@@ -21,25 +21,17 @@ def to_simplex(
 
 # %% ../../nbs/parts/simplex.ipynb #1d713138
 def simplex_qp(
-    Q:Tensor,     # (..., m, m) symmetric, no negative eigenvalue
-    tolerance=1e-12,
-    most=20_000,  # steps
-)->Tensor:        # (..., m) float64, >= 0, sum 1
-    "Weights on the simplex that minimise a'Qa, by projected gradient with restarted momentum."
+    Q:Tensor,  # (..., m, m) symmetric, no negative eigenvalue
+)->Tensor:     # (..., m) float64 on a CPU, >= 0, sum 1
+    "Weights on the simplex that minimise a'Qa."
+    from scipy.optimize import nnls
     if not Q.isfinite().all(): raise ValueError('the quadratic cost has entries that are not finite')
-    Q = Q.double()
-    steepest = torch.linalg.eigvalsh(Q)[..., -1].clamp(min=1e-300)
-    Q = Q / steepest[..., None, None]                             # now no slope is steeper than 1
-    a = torch.full(Q.shape[:-1], 1 / Q.shape[-1], dtype=Q.dtype, device=Q.device)
-    z = a                                                         # where momentum has led
-    t = torch.ones_like(a[..., :1])
-    for _ in range(most):
-        new = to_simplex(z - (Q @ z[..., None])[..., 0])
-        uphill = ((z - new) * (new - a)).sum(-1, keepdim=True) > 0
-        t = torch.where(uphill, 1., t)
-        after = (1 + (1 + 4*t*t).sqrt()) / 2
-        ahead = new + (t - 1)/after * (new - a)
-        step = (new - z).abs().max()
-        a, z, t = new, torch.where(uphill, new, ahead), after
-        if step < tolerance: break
-    return a
+    values, vectors = torch.linalg.eigh(Q.double().cpu())
+    most = values[..., -1:].clamp(min=1e-300)
+    root = (values / most).clamp(min=1e-12).sqrt()[..., None] * vectors.mT # root'root is Q / most
+    sums = torch.ones_like(root[..., :1, :])
+    problems = torch.cat([root, sums], -2).flatten(0, -3) if Q.ndim > 2 else torch.cat([root, sums])[None]
+    target = torch.eye(Q.shape[-1] + 1, dtype=torch.double)[-1]
+    found = [torch.from_numpy(nnls(p.numpy(), target.numpy())[0]) for p in problems]
+    weights = torch.stack(found).reshape(Q.shape[:-1])
+    return weights / weights.sum(-1, keepdim=True)

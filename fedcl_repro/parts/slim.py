@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core import COUNT, OneOf, Range
 from .autoencoder import REST_OF, client_module, layers
-from .models import DROPOUT, MODELS, Head, side_after_stages
+from .models import DROPOUT, MODELS, HalvingPool, Head, side_after_stages
 from .resnet import NORM_NAMES, norm_layer
 
 # %% ../../nbs/parts/slim.ipynb #33560450
@@ -36,8 +36,8 @@ def slim_cnn(
     a, b, k = (narrowed(w, rate) for w in (32, 64, k))
     def normed(layer, make_norm): return [layer, make_norm(layer.weight.shape[0])] if norm else [layer]
     body = nn.Sequential(
-        *normed(nn.Conv2d(shape[0], a, 5), nn.BatchNorm2d), nn.MaxPool2d(2), nn.ReLU(),
-        *normed(nn.Conv2d(a, b, 5), nn.BatchNorm2d), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
+        *normed(nn.Conv2d(shape[0], a, 5), nn.BatchNorm2d), HalvingPool(), nn.ReLU(),
+        *normed(nn.Conv2d(a, b, 5), nn.BatchNorm2d), HalvingPool(), nn.ReLU(), nn.Flatten(),
         *normed(nn.Linear(b * side_after_stages(shape[1])**2, k), nn.BatchNorm1d), nn.ReLU(),
     )
     return nn.ModuleDict(dict(body=body, head=Head(k, n_classes, dropout)))

@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['MESSAGE_TYPES', 'SCORE_COLUMNS', 'PYPROJECT', 'APP', 'envelope', 'opened_envelope', 'make_client_app', 'own_place',
-           'ask_node', 'Courier', 'make_server_app', 'serve_run', 'tell_round', 'write_server', 'repr_of', 'write_app']
+           'ask_node', 'Courier', 'make_server_app', 'serve_run', 'tell_round', 'write_server', 'repr_of', 'write_app',
+           'read_app']
 
 # %% ../../nbs/scale/flower.ipynb #76fcac2a
+import ast
 import os
 import time
 from pathlib import Path
 
-from ..core import atomic_write, write_text
-from .resident import SOCKET, ask_resident
+from .resident import ask_resident
 
 # %% ../../nbs/scale/flower.ipynb #a583e05a
 MESSAGE_TYPES = dict(hello='query.hello', survey='query.survey', turn='train', test='evaluate')
@@ -54,9 +55,8 @@ def own_place(context)->tuple: # (client, where its data are)
 
 def ask_node(plan:str, i:int, where:str, kind:str, content:bytes)->tuple: # ('ok' or why not, answer)
     "What a client answers, through its resident node if there is one."
-    if (Path(where)/SOCKET).exists():
-        word, answer = ask_resident(where, kind, content)
-        return word.decode(), answer
+    answer = ask_resident(where, kind, content)
+    if answer: return answer[0].decode(), answer[1]
     from fedcl_repro.federation.loop import one_thread
     from fedcl_repro.scale.nodes import Node, SharedPlan
     from fedcl_repro.scale.resident import answered
@@ -71,6 +71,8 @@ class Courier:
         self.grid, self.n_clients, self.timeout = grid, n_clients, timeout
         self.node_of = {} # client -> node
         self.failed = []  # (client, why)
+        self.why = {}     # client, if it is known -> why the last message has no answer
+        self.told = 0     # refusals that have been printed
 
     def meet(self):
         "Ask nodes that are new which client they are; one that came back takes its old place."
@@ -89,8 +91,7 @@ class Courier:
                 for node, content in contents.items()]
         replies = list(self.grid.send_and_receive(sent, timeout=self.timeout)) if sent else []
         client = {node: i for i, node in self.node_of.items()}
-        bad = [m for m in replies if m.has_error()]
-        self.failed += [(client.get(m.metadata.src_node_id), m.error.reason) for m in bad]
+        self.why = {client.get(m.metadata.src_node_id): m.error.reason for m in replies if m.has_error()}
         return [m for m in replies if not m.has_error()]
 
     def __call__(self, kind:str, contents:dict)->dict:
@@ -99,6 +100,10 @@ class Courier:
         client = {node: i for i, node in here.items()}
         replies = self.ask(kind, {node: contents[i] for i, node in here.items()})
         found = {client[m.metadata.src_node_id]: opened_envelope(m.content)[1] for m in replies}
+        for i in contents:
+            if i not in here: self.failed.append((i, 'its node is not connected'))
+            elif i not in found:
+                self.failed.append((i, self.why.get(i) or self.why.get(None, 'no answer in time')))
         return dict(sorted(found.items()))
 
     def wait(self, seconds:float):
@@ -156,12 +161,13 @@ def tell_round(server, courier:Courier, took:float, rows:list):
     down, up = server.traffic[-1]
     print(f'round {server.round}: {took:.2f} s, {down} bytes down, {up} up, {len(last)} clients tested: '
           f'{right:.1%} right', flush=True)
-    refused = [(i, why) for r, i, why in server.refused if r == server.round - 1] + courier.failed
-    for i, why in refused: print(f'client {i} refused: {why}', flush=True)
-    courier.failed = []
+    for _, i, why in server.refused[courier.told:]: print(f'client {i} refused: {why}', flush=True)
+    for i, why in courier.failed: print(f'client {i} failed: {why}', flush=True)
+    courier.failed, courier.told = [], len(server.refused)
 
 def write_server(server, rows:list, out:Path):
     "Write the rows and the fields of every server of a run."
+    from fedcl_repro.core import atomic_write, write_text
     from fedcl_repro.federation.exchange import to_bytes
     out.mkdir(parents=True, exist_ok=True)
     lines = [SCORE_COLUMNS, *rows]
@@ -210,6 +216,7 @@ app = make_{side}_app(PLAN)
 
 def write_app(folder, plan, clients=''):
     "Write a plan as a Flower app into a new folder."
+    from fedcl_repro.core import write_text
     folder = Path(folder).resolve()
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f'{folder} is not empty: name a new folder')
@@ -220,3 +227,11 @@ def write_app(folder, plan, clients=''):
     write_text(folder/'fedcl_app'/'__init__.py', '')
     write_text(folder/'fedcl_app'/'plan.py', f'PLAN = r"""{plan.text}"""\n')
     for side in ('server', 'client'): write_text(folder/'fedcl_app'/f'{side}_app.py', APP.format(side=side))
+
+def read_app(folder): # SharedPlan
+    "The plan of an app."
+    from fedcl_repro.scale.nodes import SharedPlan
+    path = Path(folder)/'fedcl_app'/'plan.py'
+    if not path.exists(): raise ValueError(f'{path} is missing: name a folder that `fedcl flower` wrote')
+    (assignment,) = ast.parse(path.read_text(encoding='utf-8')).body
+    return SharedPlan.of_text(ast.literal_eval(assignment.value))

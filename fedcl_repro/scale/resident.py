@@ -6,6 +6,7 @@
 __all__ = ['SOCKET', 'serve_node', 'answered', 'ask_resident']
 
 # %% ../../nbs/scale/resident.ipynb #a5e62dea
+import contextlib
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def serve_node(node, where:str, ready=None):
     with Listener(address) as listener:
         if ready: ready()
         while True:
-            with listener.accept() as peer:
+            with listener.accept() as peer, contextlib.suppress(EOFError, ConnectionError): # it has died
                 kind, content = peer.recv_bytes().decode(), peer.recv_bytes()
                 if kind == 'stop': return
                 for part in answered(node, kind, content): peer.send_bytes(part)
@@ -29,9 +30,11 @@ def answered(node, kind:str, content:bytes)->tuple: # (b'ok' or why not, answer)
     try: return b'ok', node.answer(kind, content)
     except (ValueError, FloatingPointError) as e: return f'{type(e).__name__}: {e}'.encode(), b''
 
-def ask_resident(where:str, kind:str, content:bytes)->tuple:
+def ask_resident(where:str, kind:str, content:bytes)->tuple: # None: there is none
     "What the resident node of a folder answers."
-    with Client(str(Path(where)/SOCKET)) as peer:
+    try: peer = Client(str(Path(where)/SOCKET))
+    except (FileNotFoundError, ConnectionRefusedError): return None
+    with peer:
         peer.send_bytes(kind.encode())
         peer.send_bytes(content)
         return (b'ok', b'') if kind == 'stop' else (peer.recv_bytes(), peer.recv_bytes())

@@ -123,13 +123,14 @@ def work_down(
     quiet=False,     # no progress bar
     checkpoint=60.,  # seconds between checkpoints of a run
     retrain=False,   # also the finished runs that other code trained
+    trainer=None,    # see `train_all`
 )->list:             # of Outcome
     "Train what the parts lack, in their order."
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     batches = waiting_runs(parts, here)
-    if here.device == 'cpu' and executor != 'side_by_side': batches = [sum(batches, [])]
+    if trainer or here.device == 'cpu' and executor != 'side_by_side': batches = [sum(batches, [])]
     options = dict(jobs=jobs, device=here.device, data_root=here.data_root, executor=executor, quiet=quiet)
-    options |= dict(checkpoint=checkpoint, retrain=retrain)
+    options |= dict(checkpoint=checkpoint, retrain=retrain, trainer=trainer)
     outcomes = []
     for runs in batches:
         left = (deadline - time.monotonic()) / 60

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PASSING', 'MOMENTS', 'models_to_keep', 'kept_fields', 'store_shape', 'load_model', 'read_models', 'module_of',
-           'ClientModel', 'slot', 'network_input', 'adapt', 'accuracy_of']
+           'ClientModel', 'slot', 'network_input', 'labels_for', 'adapt', 'accuracy_of']
 
 # %% ../../nbs/study/kept_models.ipynb #a8320d0d
 import copy
@@ -123,6 +123,14 @@ def network_input(
     return pixels(x, torch.float32 if first is None else first.dtype)
 
 # %% ../../nbs/study/kept_models.ipynb #5f559080
+def labels_for(model:nn.Module, x:Tensor, y)->Tensor: # (n,) int64
+    "Labels of these inputs, if they are classes that the model knows; inputs that it cannot read are refused."
+    try:
+        with torch.no_grad(): n_classes = model(x[:1]).shape[1]
+    except RuntimeError as e:
+        raise ValueError(f'the model does not read inputs of shape {tuple(x.shape[1:])}: {e}') from e
+    return torch.from_numpy(own_labels(y, len(x), n_classes)[0])
+
 def adapt(
     model:nn.Module,
     x, y,          # a few samples
@@ -138,7 +146,7 @@ def adapt(
         raise ValueError(f'adapt needs steps >= 0, lr > 0 and batch_size >= 1, got {steps}, {lr}, '
                          f'{batch_size}')
     model, x = copy.deepcopy(model).eval(), network_input(x, model)
-    y = torch.from_numpy(own_labels(y, len(x))[0])
+    y = labels_for(model, x, y)
     moving = [p for name, p in model.named_parameters() if part in name and p.is_floating_point()]
     if not moving: raise ValueError(f'no parameter of the model is called {part!r}')
     opt, order = torch.optim.SGD(moving, lr), []
@@ -156,5 +164,5 @@ def adapt(
 def accuracy_of(model:nn.Module, x, y)->float:
     "Share of the samples that a model gets right."
     x = network_input(x, model)
-    y = torch.from_numpy(own_labels(y, len(x))[0])
+    y = labels_for(model, x, y)
     return float((model(x).argmax(1) == y).float().mean())

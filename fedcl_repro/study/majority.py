@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DECIDE', 'MAJORITY', 'majority_scores', 'what_decides', 'committed_scores_path', 'committed_scores',
            'computed_scores', 'scores_of', 'write_majority', 'majority_rows', 'of_round', 'with_majority',
-           'majority_of', 'majority_line', 'draw_panels']
+           'majority_of', 'majority_line', 'mark_majority', 'with_majority_lines', 'draw_panels']
 
 # %% ../../nbs/study/majority.ipynb #maj00002
 from dataclasses import replace
@@ -18,7 +18,7 @@ from ..core import Spec, write_text
 from ..data.datasets import find_root
 from .experiments import has_data, papers_folder
 from .runs import Run, dataset, shards
-from .tables import Paper
+from .tables import Paper, by_seed
 from .training import described
 
 # %% ../../nbs/study/majority.ipynb #maj00004
@@ -120,6 +120,29 @@ def majority_line(ax, accuracy, upright=False):
     if upright: return
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, accuracy - 1), max(high, accuracy + 1))
+
+# %% ../../nbs/study/majority.ipynb #dae43fa5
+def mark_majority(paper:Paper, rows:pd.DataFrame, axes):
+    "A line in each panel of `draw_beside`, and in its legend."
+    trivial = majority_of(paper, rows)
+    for ax, key in zip(axes, by_seed(paper.runs(rows), paper.keys, 'micro')):
+        majority_line(ax, trivial.get(key if len(key) > 1 else key[0]), upright=True)
+    axes[0].legend(fontsize=8)
+
+# %% ../../nbs/study/majority.ipynb #482e0eea
+def with_majority_lines(
+    paper:Paper,
+    table:pd.DataFrame, # compared cells: label, the paper's keys, `ours`, `sd_clients`, ...
+    rows:pd.DataFrame,
+    more=(),            # further columns that tell cells apart
+)->pd.DataFrame:        # the same, `balanced` beside `ours`, and a line a setting
+    "The compared cells with balanced accuracy, and the majority class in each setting that was trained."
+    if not len(rows): return table
+    on = ['label', *paper.keys, *more]
+    own = paper.runs(rows).groupby(on, sort=False).balanced.mean().reset_index()
+    trivial = paper.runs(majority_rows(rows)).groupby(on, sort=False)[['micro', 'sd_clients', 'balanced']].mean()
+    lines = trivial.rename(columns=dict(micro='ours')).reset_index()
+    return pd.concat([table.merge(own, on=on, how='left'), lines], ignore_index=True)
 
 # %% ../../nbs/study/majority.ipynb #204a0625
 def draw_panels(table:pd.DataFrame, column:str, titles:dict, window:int, ylabel:str, trivial:dict):

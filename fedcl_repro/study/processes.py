@@ -79,7 +79,8 @@ def serve(pipe, prepare):
     while not noted():
         try: task = pipe.recv()
         except EOFError: return
-        if task is None: return
+        if task is None or noted(): return
+        pipe.send(('begun', None))
         function, args = task
         pipe.send(('done', function(*args, tell)))
 
@@ -95,17 +96,24 @@ class WorkerProcess:
         self.process.start()
         theirs.close() # so that the pipe ends with the process
         self.key = None
+        self.begun = False # whether it has begun its task
+        self.n_done = 0    # tasks
 
     def give(self, key, task):
-        self.key = key
+        self.key, self.begun = key, False
         with contextlib.suppress(OSError): self.pipe.send(task) # a dead one is found when it is asked
 
-    def hear(self): # ('told', what), ('done', result) or ('dead', exit code)
+    def hear(self): # ('begun', None), ('told', what), ('done', result) or ('dead', exit code)
         "The next message; the death of the process is one too."
         try: return self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
             return 'dead', self.process.exitcode
+
+    def end(self):
+        "End it; if it is busy, at once."
+        if self.key is not None: self.process.kill()
+        else: self.give(None, None) # no more tasks
 
 # %% ../../nbs/study/processes.ipynb #95103773
 @dataclass(frozen=True)
@@ -137,12 +145,11 @@ class Workers:
 
     def close(self):
         "End all processes; one that is still busy is not waited for."
-        for w in self.workers:
-            if w.key is not None: w.process.kill()
-            else: w.give(None, None) # no more tasks
+        for w in self.workers: w.end()
         for w in self.workers:
             w.process.join()
             w.pipe.close()
+        self.workers = []
 
 # %% ../../nbs/study/processes.ipynb #f00d3002
 class Tasks(Workers):
@@ -161,7 +168,9 @@ class Tasks(Workers):
 
     def ready(self)->list:
         "The keys of the tasks that begin now."
-        if not self.waiting and self.again and not self.busy(): return [self.again.pop(0)]
+        if not self.waiting and self.again and not self.busy():
+            self.close() # an idle process keeps its memory
+            return [self.again.pop(0)]
         free = self.n - len(self.busy())
         now, self.waiting = self.waiting[:free], self.waiting[free:]
         return now
@@ -181,26 +190,41 @@ class Crew(Tasks):
         try:
             while self.waiting or self.again or self.busy():
                 if noted(): self.stop()
-                for key in self.ready(): self.idle().give(key, self.tasks[key])
+                for key in self.ready(): self.begin(key)
                 for pipe in wait_for([w.pipe for w in self.workers], .2): self.hear(pipe)
         finally: self.close()
         return self.results
+
+    def begin(self, key):
+        "Give a task to a worker. If no new process can be started, those that there are do without it."
+        try: worker = self.idle()
+        except OSError as e:
+            if not self.workers: raise OSError(e.errno, f'no process can be started: {e.strerror}') from e
+            self.waiting.insert(0, key)
+            self.n = len(self.workers)
+            return
+        worker.give(key, self.tasks[key])
 
     def hear(self, pipe):
         "Take a message of a worker, or its death."
         (worker,) = (w for w in self.workers if w.pipe is pipe)
         word, what = worker.hear()
-        if word == 'told': self.told(worker.key, what)
+        if word == 'begun': worker.begun = True
+        elif word == 'told': self.told(worker.key, what)
         elif word == 'dead': self.bury(worker, what)
         else:
             self.results[worker.key] = what
             worker.key = None
+            worker.n_done += 1
 
     def bury(self, worker:WorkerProcess, code:int):
         "Go on without a worker."
         self.workers.remove(worker)
         key = worker.key
         if key is None or self.stopping: return
+        if worker.n_done and not worker.begun: # it was ended when it had nothing to do
+            self.waiting.insert(0, key)
+            return
         if key in self.once:
             self.results[key] = Died(code)
             return

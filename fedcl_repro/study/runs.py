@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'Run', 'load_registers', 'methods', 'resolved', 'range_of', 'check',
-           'check_needs', 'check_later', 'own_sources', 'config', 'settings_recorded', 'run_recorded', 'dataset',
-           'kept_dataset', 'run_id', 'setting', 'label', 'shards', 'on_device', 'stages', 'tested_clients',
-           'federation', 'federation_with', 'check_fits', 'images_of', 'check_federation']
+           'stages', 'check_needs', 'check_later', 'own_sources', 'config', 'recorded_method', 'settings_recorded',
+           'run_recorded', 'dataset', 'kept_dataset', 'run_id', 'setting', 'label', 'shards', 'on_device',
+           'tested_clients', 'federation', 'federation_with', 'check_fits', 'images_of', 'check_federation']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
@@ -21,14 +21,15 @@ from ..core import COUNT, OneOf, Range, Spec, as_recorded, check_value, load_all
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.natural import SHIFTS, shifted
-from ..data.partition import PARTITIONS, SCARCITIES, partition
+from ..data.partition import PARTITIONS, SCARCITIES, check_shards, partition
 from ..federation.federation import Fed
 from ..extensions import is_own, load_extensions, source_digest
 from ..federation.messages import lossy
-from ..federation.method import METHODS, stages_of
+from ..federation.method import METHODS, build_method, stages_of
 from ..federation.metrics import METRICS
 from ..federation.optimisers import OPTIMISERS
-from ..parts.models import MODELS, architectures, check_reads, member_specs, parts_of
+from ..parts.models import (
+    MODELS, architectures, built, check_network, check_reads, member_specs, parts_of)
 
 # %% ../../nbs/study/runs.ipynb #4eb78b1b
 SEED = Range('[0, 4294967295]')
@@ -117,9 +118,13 @@ def check(run:Run):
     "Refuse a method that the rest of the run does not fit, and settings that do not fit each other."
     check_needs(run)
     check_later(run)
-    stages_of(methods().build(run.method), run.n_rounds)
-    OPTIMISERS.build(run.optimiser)
+    stages(run)
     AUGMENTATIONS.build(run.augmentation)
+
+def stages(run:Run)->tuple:
+    "The run's method as stages."
+    load_registers()
+    return stages_of(build_method(run.method, OPTIMISERS.build(run.optimiser)), run.n_rounds)
 
 # %% ../../nbs/study/runs.ipynb #6fbd063d
 def check_needs(run:Run):
@@ -157,9 +162,15 @@ def config(run:Run)->dict: # plain JSON
     values = {f.name: getattr(run, f.name) for f in fields(run)}
     defaults = {k: REGISTERS[k].resolve('none') if k in REGISTERS else getattr(Run, k) for k in LATER}
     values = {k: v for k, v in values.items() if k not in LATER or v != defaults[k]}
-    formerly = methods()[run.method.name].about['formerly']
-    values['method'] = Spec.of(run.method.name, **as_recorded(dict(run.method.settings), formerly))
+    values['method'] = recorded_method(run.method)
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
+
+def recorded_method(method:Spec)->Spec:
+    "A method as its first committed runs would say it: under former names, without later settings' defaults."
+    entry = methods()[method.name]
+    first = as_recorded(dict(method.settings), entry.about['formerly'])
+    later = {k: entry.settings[k] for k in entry.about['later']}
+    return Spec.of(method.name, **{k: v for k, v in first.items() if k not in later or v != later[k]})
 
 def settings_recorded(said:dict)->dict: # setting -> value
     "The settings of a run from a record of plain values."
@@ -218,10 +229,6 @@ def shards(run:Run, data_root=None):
 def on_device(spec:Spec, data_root:str, device:str)->tuple:
     "Images and labels of a data set on a device; runs that follow each other on one data set share them."
     return to_store(dataset(spec, data_root), device)
-
-def stages(run:Run)->tuple:
-    "The run's method as stages."
-    return stages_of(methods().build(run.method), run.n_rounds)
 
 def tested_clients(run:Run): # tuple of ids, or None for all
     "The clients that the run tests: a sample if it asks for one, the same in every round."
@@ -296,7 +303,10 @@ def check_federation(run:Run, data_root=None):
     data = dataset(run.data, str(find_root(data_root)))
     split = shards(run, data_root)
     if not sum(map(len, split.test)): raise ValueError(f'{run.partition}: no client has test images')
-    for build in architectures(run.model, data.x.shape[1:], data.n_classes).values():
-        try:
-            with torch.device('meta'): build() # shapes alone, no weights
-        except (NotImplementedError, RuntimeError): continue # it wants weights, and says so in training
+    check_fits(run, data)
+    check_shards(split, run.n_clients, len(data.y))
+    for spec in member_specs(run.model):
+        own = is_own(MODELS[spec.name])
+        with torch.device('cpu' if own else 'meta'), torch.random.fork_rng(devices=[]):
+            net = built(spec, data.shape, data.n_classes) # on `meta`: shapes alone, no weights
+        if own and {'body', 'head'} <= set(net): check_network(net, data.shape, data.n_classes)

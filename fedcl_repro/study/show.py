@@ -24,6 +24,7 @@ from ..data.partition import class_counts
 from ..parts.graph_measures import away_from_equal, classes_shared, cross_share, likeness_gap
 from ..parts.graph_measures import nearest_share, same_cluster, same_kind, unevenness
 from .experiments import EXPERIMENTS, committed, committed_note
+from .majority import mark_majority, with_majority_lines
 from .representations import draw_map
 from .runs import Run, dataset, federation, shards, stages
 from .tables import PRINTED, Paper, beside_print, draw_beside
@@ -44,7 +45,7 @@ def cells_beside(
     return table.assign(late=late.ours.to_numpy(), sd_clients=table.sd_clients.mask(pooled))
 
 # %% ../../nbs/study/show.ipynb #31311575
-COMPARED = ['published', 'std', 'ours', 'late', 'sd_clients', 'difference', 'verdict']
+COMPARED = ['published', 'std', 'ours', 'balanced', 'late', 'sd_clients', 'difference', 'verdict']
 
 def setting_blocks(
     paper:Paper, table:pd.DataFrame, profile:str,
@@ -59,7 +60,8 @@ def setting_blocks(
         if block.ours.isna().all(): continue
         heading = paper.say(*key, profile)
         if key in words: heading += f', {words[key]}'
-        blocks[heading] = block.drop_duplicates('name').set_index('name')[COMPARED]
+        shown = [column for column in COMPARED if column in block]
+        blocks[heading] = block.drop_duplicates('name').set_index('name')[shown]
     return blocks
 
 # %% ../../nbs/study/show.ipynb #72841f80
@@ -76,6 +78,7 @@ def show_table(
 ): # a styled table, or None
     "Published and ours, a block of columns for each setting that was trained; or 'not run'."
     table = cells_beside(paper, cells, rows, profile, more)
+    if paper.personal: table = with_majority_lines(paper, table, rows, more)
     blocks = setting_blocks(paper, table, profile, words(rows), more)
     if not blocks:
         print('not run')
@@ -95,7 +98,8 @@ def show_dots(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, n
         print('not run')
         return
     absent = {key: 0. for key in paper.keys if key not in cells} # as runs have it that lack the setting
-    draw_beside(paper, cells.assign(**absent), rows, profile, names)
+    fig = draw_beside(paper, cells.assign(**absent), rows, profile, names)
+    if paper.personal: mark_majority(paper, rows, fig.axes)
     plt.show()
 
 def show_claims(verdicts, caption='Claims.'): # a styled table
@@ -463,16 +467,19 @@ def show_shaped(
     names:list,   # rows of a block: methods
     columns:dict, # data sets -> words
     caption='', block='scenario', column='data',
+    below=(), # further rows of a block, which are not compared
 ): # a styled table
     "Cells in the shape of a printed table, one part beside the other."
-    rows = pd.MultiIndex.from_product([blocks, names], names=[block, 'method'])
+    rows = pd.MultiIndex.from_product([blocks, [*names, *below]], names=[block, 'method'])
+    ranked = ~rows.isin(below, level='method')
     texts, marks = {}, {}
     for heading, cells in parts.items():
         wide = {k: cells.pivot_table(index=[block, 'label'], columns=column, values=k, dropna=False)
                 for k in ('value', 'std')}
         wide = {k: w.reindex(index=rows, columns=list(columns)).astype(float) for k, w in wide.items()}
         texts[heading] = with_spread(wide['value'], wide['std']).rename(columns=columns)
-        marks[heading] = ranks_marked(wide['value']).rename(columns=columns)
+        compared = wide['value'].mul(np.where(ranked, 1, np.nan), axis=0)
+        marks[heading] = ranks_marked(compared).rename(columns=columns)
     from fedcl_repro.study.figures import nice_table
     marks = pd.concat(marks, axis=1)
     return nice_table(pd.concat(texts, axis=1), caption).apply(lambda _: marks, axis=None)

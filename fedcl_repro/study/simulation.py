@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['simulate', 'Simulation', 'data_spec', 'named_data', 'fitting', 'model_spec', 'n_parameters', 'digest_of_object',
-           'check_network', 'method_spec', 'one_model_for_all']
+           'method_spec', 'one_model_for_all']
 
 # %% ../../nbs/study/simulation.ipynb #d2a39351
 import hashlib
@@ -25,7 +25,7 @@ from ..data.partition import PARTITIONS
 from ..extensions import source_digest
 from ..federation.method import METHODS, Method
 from ..federation.own_data import own_dataset, read_own
-from ..parts.models import MODELS, as_parts, default_model
+from ..parts.models import MODELS, as_parts, check_network, default_model
 from .kept_models import load_model
 from .runs import Run, dataset, find_root, label, load_registers, run_id
 from .store import Store
@@ -150,7 +150,7 @@ def model_spec(model, ds:Dataset): # a name, or a Spec
     elif callable(model):
         name = f'{getattr(model, "__name__", "network")}_{source_digest(model)}'
         def build(shape, n_classes): return model(*(shape, n_classes)[:n_parameters(model)])
-        check_network(as_parts(build(ds.shape, ds.n_classes)), ds)
+        check_network(as_parts(build(ds.shape, ds.n_classes)), ds.shape, ds.n_classes)
     else:
         raise ValueError('a model is a name, a module with .body and .head, or a function (shape, '
                          'n_classes) -> '
@@ -162,19 +162,6 @@ def n_parameters(fn)->int: return len(inspect.signature(fn).parameters)
 
 def digest_of_object(*parts:bytes)->str: # 12 hex digits
     return hashlib.sha256(b' '.join(parts)).hexdigest()[:12]
-
-# %% ../../nbs/study/simulation.ipynb #65ca2431
-def check_network(net:nn.ModuleDict, ds:Dataset):
-    "Refuse a network that does not turn these inputs into a score for each class."
-    x = torch.zeros(2, *ds.shape)
-    try:
-        with torch.no_grad(): scores = net.eval()['head'](net['body'](x))
-    except Exception as e:
-        raise ValueError(f'the model does not read inputs of shape {tuple(ds.shape)}: {type(e).__name__}: '
-                         f'{e}') from e
-    if tuple(scores.shape) != (2, ds.n_classes):
-        raise ValueError(f'the model gives scores of shape {tuple(scores.shape)} for 2 inputs, '
-                         f'expected (2, {ds.n_classes}): one for each class')
 
 # %% ../../nbs/study/simulation.ipynb #fd92b288
 def method_spec(method): # a name, or a Spec

@@ -43,6 +43,7 @@ class Paper:
     cell: Callable = None    # a published cell -> its name: 'MAPL, Scenario 1, CIFAR-10'
     values: Callable = None  # profile -> what the claims in its file leave to it
     not_asked: str = ''      # why nothing is asked of the profile `quick`
+    personal: bool = False  # clients are tested on classes of their own: the majority class stands beside
 
     def runs(self, rows:pd.DataFrame, moment='merged', at='last')->pd.DataFrame:
         "A row a run, with the paper's columns; empty without rows."

@@ -53,7 +53,8 @@ def setting_options(p):
 def asked_settings(options)->dict: # setting -> value
     "The settings that the options name, completed by what own data are."
     names = 'data', 'partition', 'model', 'validation', 'metrics'
-    settings = {k: getattr(options, k) for k in names if getattr(options, k) is not None}
+    given = {k: getattr(options, k, None) for k in names} # a verb may have only some of these options
+    settings = {k: v for k, v in given.items() if v is not None}
     for text in options.set or []:
         name, equals, value = text.partition('=')
         name = name.strip().replace('-', '_')

@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 
 from ..cli import (
-    DATA_HELP, JOBS_HELP, between, check_device, check_folder, executors, tell_problems)
-from ..core import parse_value
+    DATA_HELP, JOBS_HELP, between, check_device, executors, tell_problems)
+from ..core import check_folder, parse_value
 from ..study.experiments import default_store
 from ..study.runs import Run, run_id
 from ..study.simulation import fitting, named_data
@@ -38,7 +38,8 @@ def read_study(path, data_root=None)->list: # of Run
     unknown = sorted(set(content) - {'common', 'runs'})
     if unknown: raise ValueError(f"the study {path} has unknown {', '.join(unknown)}: {FORM}")
     common, entries = content.get('common', {}), content.get('runs', [])
-    if not (isinstance(common, dict) and isinstance(entries, list) and entries):
+    tables = isinstance(entries, list) and entries and all(isinstance(e, dict) for e in entries)
+    if not (isinstance(common, dict) and tables):
         raise ValueError(f'the study {path} names no runs: {FORM}')
     found = []
     for n, entry in enumerate(entries, 1):
@@ -51,6 +52,8 @@ def runs_of_entry(entry:dict, folder:Path, data_root=None)->list: # of Run
     "The runs of one entry: a list stands for several runs; `metrics` is a list of its own."
     if 'method' not in entry: raise ValueError(f'no method is named: {FORM}')
     several = {k: v if isinstance(v, list) and k != 'metrics' else [v] for k, v in entry.items()}
+    empty = [k for k, values in several.items() if not values]
+    if empty: raise ValueError(f"{', '.join(empty)} is an empty list: a list stands for several runs")
     each = [dict(zip(several, values)) for values in product(*several.values())]
     return [run_of_settings(settings, folder, data_root) for settings in each]
 
