@@ -27,7 +27,7 @@ from ...data.augment import AUGMENTATIONS, Blur, CropResize, Flip, Grey, Jitter
 from ...parts.backbones import BACKBONES
 from ...parts.graph_measures import away_from_equal, numbers_sent, saved_at_best
 from ...parts.models import MODELS, architectures
-from ...study.experiments import EXPERIMENTS, claims_page
+from ...study.experiments import claims_page
 from ...study.published import published
 from ...study.questions import claims_on_print, labels_of, lead, paper_file
 from ...study.runs import Run, methods, setting
