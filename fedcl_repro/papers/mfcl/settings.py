@@ -71,6 +71,7 @@ def floors(profile:str, *at)->list: # of Run
     trained = [ours(profile, *at, dict(norm=norm), **after_phase1) for norm in ('tn', 'gn')]
     return [of('pixels'), of('enc'), *trained]
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #3dd8df03
 def varied(profile:str, ways, xis=(.01,), data=None, n_floors=4)->list: # of Run
     "MFCL in these ways in each setting, and its floors. A way is what `ours` takes besides."
     settings = each_setting(profile, xis, data)
@@ -150,6 +151,7 @@ def say_setting(data, xi, profile)->str: # 'CIFAR-10, ξ = 0.1'
     words = with_value(MFCL_TITLES[data], 'xi', xi) if xi else MFCL_TITLES[data]
     return words + (' (digits stand in)' if profile == 'quick' else '')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #e1cd4276
 def cell_of_mfcl(c)->str: # 'MFCL(TN), CIFAR-10, ξ = 0.1, cut = 1'
     words = f'{c.label}, {MFCL_TITLES[c.data]}'
     for column in MFCL_SYMBOLS:
@@ -255,11 +257,13 @@ def table16(profile):
     ways = product(readings, (8, 16, 32, 64))
     return varied(profile, [dict(run=dict(batch_size=K), positives=p) for p, K in ways])
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #e0c19ca4
 @mfcl_experiment('table17', 'Channels in a group', 'table17')
 def table17(profile):
     ways = product(('gn', 'tn'), MFCL_SIZES[profile]['groups'])
     return varied(profile, [dict(model=dict(norm=n, per_group=g)) for n, g in ways], (.1,))
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #38775ff2
 @mfcl_experiment('table1', 'The cut-off layer', 'table1')
 def table1(profile):
     size = MFCL_SIZES[profile]
@@ -273,9 +277,11 @@ def table15(profile):
     runs = varied(profile, [dict(model=vgg)], xis, n_floors=2)
     return runs + [rival('fedsimclr', *at, vgg) for at in each_setting(profile, xis)]
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #3df7e16b
 def dealt_classes(n_classes:int)->Spec: # a partition
     return Spec.of('pathological', classes=n_classes, balance=True, protocol='global')
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #0a488644
 @mfcl_experiment('table7', "FedEMA's data", 'table7')
 def table7(profile):
     def five(data): return dict(n_clients=5, partition=dealt_classes(20 if data == 'cifar100' else 2))
@@ -291,12 +297,14 @@ def table4(profile):
     runs = [ours(*at) for at in settings]
     return runs + [rival(m, *at) for at in settings for m in SMALL_RESOURCES]
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #fd08873d
 @mfcl_experiment('fig8', 'Clients that drop out of phase 2', kind='figure')
 def fig8(profile):
     ways = product(MFCL_NORMS, MFCL_SIZES[profile]['drop'])
     xis = (200., .1, .01) if profile == 'paper' else (200., .01)
     return varied(profile, [dict(model=dict(norm=n), dropout=d) for n, d in ways], xis)
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #e27a4891
 @mfcl_experiment('fig9', 'What was learned, in two dimensions', kind='figure')
 def fig9(profile):
     two = dict(n_clients=10, partition=dealt_classes(2))
@@ -325,6 +333,7 @@ def twins(profile):
     theirs = [rival('fedsimclr', *at, norm, **few, n_rounds=8, eval_every=8) for at in each_setting(profile)]
     return varied(profile, ways, n_floors=0) + theirs
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #e6bb2534
 @mfcl_experiment('floors', 'What a linear classifier gets without phase 2')
 def floors_alone(profile): return varied(profile, [], MFCL_SIZES[profile]['xis'])
 
