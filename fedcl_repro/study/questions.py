@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['QUESTIONS', 'AS_IT_IS', 'points', 'Claim', 'claims', 'above', 'ordered', 'lead', 'best', 'top', 'at_most',
            'in_between', 'limited', 'gains_more', 'below_floors', 'past_floors', 'paper_file', 'difference', 'level',
-           'between', 'gains', 'closer', 'filled', 'settings_among', 'with_told', 'claim_of_line', 'labels_of',
+           'ranging', 'gains', 'closer', 'filled', 'settings_among', 'with_told', 'claim_of_line', 'named_labels',
            'filled_lines', 'claims_on', 'claims_on_print']
 
 # %% ../../nbs/study/questions.ipynb #b7d76367
@@ -143,7 +143,7 @@ def level(says:str, limit:float, **labels)->Claim:
     "A difference of labels of at most so many points in either direction."
     return at_most(limit, *difference(**labels), says)
 
-def between(says:str, low:float, high:float, **labels)->Claim:
+def ranging(says:str, low:float, high:float, **labels)->Claim:
     "A difference of labels of `low` to `high` points."
     return in_between(low, high, *difference(**labels), says)
 
@@ -160,7 +160,7 @@ def closer(says:str, pair, than)->Claim:
 
 QUESTIONS = dict( # what a line may ask; a paper adds its own
     above=above, ordered=ordered, best=best, top=top, limited=limited,
-    level=level, between=between, gains=gains, closer=closer)
+    level=level, between=ranging, gains=gains, closer=closer)
 
 # %% ../../nbs/study/questions.ipynb #ded779fb
 AS_IT_IS = 'told', 'ask', 'for' # keys of a line that are not filled in
@@ -208,14 +208,14 @@ def claim_of_line(line:dict, keys=())->Claim:
     return past_floors(c, floors) if floors else c
 
 # %% ../../nbs/study/questions.ipynb #6964aea1
-def labels_of(paper:str, **known)->dict: # name -> list of labels
+def named_labels(paper:str, **known)->dict: # name -> list of labels
     "The lists of labels in a paper's file, beside those that are known."
     for name, labels in paper_file(paper).get('labels', {}).items(): known[name] = filled(labels, known)
     return known
 
 def filled_lines(paper:str, lines, values:dict)->list:
     "Lines of a paper's file, each as often as there are cases that it is asked for."
-    known, found = labels_of(paper, **values), []
+    known, found = named_labels(paper, **values), []
     for line in lines:
         cases = known[line['for']] if 'for' in line else [{}]
         found += [filled(line, known | case) for case in cases]

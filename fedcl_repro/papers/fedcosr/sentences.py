@@ -17,7 +17,7 @@ from .robustness import NOT_APPLICABLE, table3_claims
 from .settings import (
     FAIREST, FEDCOSR, compared_labels, margins_grow, of_split, place, printed, table2_claims)
 from ...study.experiments import belonging, claims_page
-from ...study.questions import QUESTIONS, Claim, claim_of_line, labels_of, lead, paper_file
+from ...study.questions import QUESTIONS, Claim, claim_of_line, named_labels, lead, paper_file
 from ...study.tables import MEASURES, as_printed, ask_across, by_seed, printed_tables
 from ...study.verdicts import Verdict, per_round
 
@@ -63,7 +63,7 @@ def most_have_less(says:str, more=False)->Claim:
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #4015d3bc
 def split_scales(says:str)->Claim:
     "Methods that split models or share representations lose less on average than others."
-    splitting = labels_of('fedcosr')['SPLITTING']
+    splitting = named_labels('fedcosr')['SPLITTING']
     others = [label for label in compared_labels() if label not in splitting]
     def both(tables):
         share = lost(tables)

@@ -16,13 +16,13 @@ import pandas as pd
 from ...study.curve_measures import over_part
 from ...study.experiments import claims_page, matrix
 from ...study.published import published
-from ...study.questions import QUESTIONS, Claim, labels_of, paper_file
+from ...study.questions import QUESTIONS, Claim, named_labels, paper_file
 from ...study.runs import methods, setting
 from ...study.tables import Paper, ask_across, by_seed, experiment
 from ...study.verdicts import Verdict, per_round
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #af326e8d
-FEDSSC_FILE, LINES = paper_file('fedssc'), labels_of('fedssc')['LINES']
+FEDSSC_FILE, LINES = paper_file('fedssc'), named_labels('fedssc')['LINES']
 FEDSSC_SIZES = FEDSSC_FILE['sizes']
 DEFAULT = .5 # β
 

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['MAPL_FILE', 'MAPL_LABELS', 'COPY', 'ONE_VIEW', 'TWO_VIEWS', 'HETEROGENEOUS', 'HOMOGENEOUS', 'LEARNING', 'WEAK',
            'STRONG', 'MAPL_SIZES', 'SIZE_OF', 'GREY', 'MAPL_DATA', 'FEWER', 'PAIRS', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND',
-           'MAPL_SHOWN', 'CIFAR', 'SCENARIO_1', 'SCENARIOS_12', 'ALL_SCENARIOS', 'by_round', 'alike', 'PARTS', 'TERMS',
-           'EACH_STEP', 'FEW_STEPS', 'BUDGET', 'PRINTED_SAVING', 'EXACT', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8',
-           'mapl_specs', 'mapl_named', 'as_theirs', 'networks', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed',
-           'mapl_where', 'on_the_way', 'mapl_printed', 'cell_of_mapl', 'left_to', 'size_in_words', 'sizes_of',
-           'matrix_of', 'mapl_experiment', 'view_of', 'table1', 'lead_by_clients', 'of_ten_clients', 'table5',
-           'with_clients', 'few_clients', 'table5_cells', 'communications', 'within_budget', 'spent',
+           'MAPL_SHOWN', 'CIFAR', 'SCENARIO_1', 'SCENARIOS_12', 'ALL_SCENARIOS', 'by_round', 'one_network', 'PARTS',
+           'TERMS', 'EACH_STEP', 'FEW_STEPS', 'BUDGET', 'PRINTED_SAVING', 'EXACT', 'MAPL_PRESETS', 'SAME_VIEWS',
+           'TABLE8', 'mapl_specs', 'mapl_named', 'as_theirs', 'networks', 'views_of', 'mapl_runs', 'mapl_tested',
+           'mapl_placed', 'mapl_where', 'on_the_way', 'mapl_printed', 'cell_of_mapl', 'left_to', 'size_in_words',
+           'sizes_of', 'matrix_of', 'mapl_experiment', 'view_of', 'table1', 'lead_by_clients', 'of_ten_clients',
+           'table5', 'with_clients', 'few_clients', 'table5_cells', 'communications', 'within_budget', 'spent',
            'saved_of_possible', 'printed4', 'free4', 'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name',
            'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs', 'printed_again',
            'printed_facts', 'mapl_alone']
@@ -29,7 +29,7 @@ from ...parts.graph_measures import away_from_equal, numbers_sent, saved_at_best
 from ...parts.models import MODELS, architectures
 from ...study.experiments import claims_page
 from ...study.published import published
-from ...study.questions import claims_on_print, labels_of, lead, paper_file
+from ...study.questions import claims_on_print, named_labels, lead, paper_file
 from ...study.runs import Run, methods, setting
 from ...study.result_page import display_all, table_view
 from ...study.show import of_matrices, show_dots, show_table
@@ -39,7 +39,7 @@ from ...study.training import in_short
 from ...study.verdicts import Verdict, claim, per_round
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #76739a16
-MAPL_FILE, MAPL_LABELS = paper_file('mapl'), labels_of('mapl')
+MAPL_FILE, MAPL_LABELS = paper_file('mapl'), named_labels('mapl')
 COPY, ONE_VIEW = "FedClassAvg, MAPL's copy", 'MAPL(one view, no cont)'
 TWO_VIEWS, *WATCHED = MAPL_LABELS['TWO_VIEWS'] # `WATCHED`: classifiers are compared, no graph is learned
 HETEROGENEOUS, HOMOGENEOUS = MAPL_LABELS['HETEROGENEOUS'], MAPL_LABELS['HOMOGENEOUS']
@@ -206,10 +206,10 @@ def table1(profile)->list: # of Run
     return night + mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=others)
 
 by_round = dict(quick=HETEROGENEOUS, lite=[*HETEROGENEOUS, 'FedClassAvg'], paper=HETEROGENEOUS)
-alike = matrix_of(HOMOGENEOUS, ALL_SCENARIOS, CIFAR | dict(paper=None), one_architecture=True)
+one_network = matrix_of(HOMOGENEOUS, ALL_SCENARIOS, CIFAR | dict(paper=None), one_architecture=True)
 
 mapl_experiment('table1', 'Different architectures, four scenarios', table1, cells='table1')
-mapl_experiment('table9', 'One architecture, four scenarios', alike, cells='table9')
+mapl_experiment('table9', 'One architecture, four scenarios', one_network, cells='table9')
 mapl_experiment(
     'fig7', 'Accuracy by round', matrix_of(by_round, SCENARIOS_12 | dict(quick=(1, 2))), kind='figure')
 
