@@ -36,7 +36,8 @@ class Reversed:
 
 PAPER = '''
 from fedcl_repro.study.experiments import EXPERIMENTS, matrix
-from fedcl_repro.study.tables import Paper, above, ask, claims
+from fedcl_repro.study.questions import above, claims
+from fedcl_repro.study.tables import Paper, ask
 
 def place(runs): return runs.assign(data=runs.dataset)
 def say(data, profile): return data

@@ -84,7 +84,10 @@ def smaller(run, names:tuple)->str: # empty if it has the paper's size
     own, sizes = size_of(run), paper_sizes(names)
     if not sizes or own in sizes: return ''
     def differences(size): return [d for k, a, b in zip(SIZE, own, size) for d in differing(k, a, b)]
-    return ', '.join(min(map(differences, sizes), key=len))
+    def distance(size): # a model of another name is farther than one with other settings
+        specs = [(a, b) for a, b in zip(own, size) if isinstance(a, Spec)]
+        return sum(a.name != b.name for a, b in specs), len(differences(size))
+    return ', '.join(differences(min(sizes, key=distance)))
 
 def differing(name:str, own, theirs)->list: # of 'what own, paper theirs'
     "Where two values of a setting differ; two specs of one name, setting by setting."

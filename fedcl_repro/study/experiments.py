@@ -311,7 +311,7 @@ def judged(name:str, profile:str)->list: # of Verdict
 def state_of_code()->str: # 16 hex digits
     "A hash of all modules, of the numbers that come with them, of what is committed, and of torch."
     package = Path(fedcl_repro.__file__).parent
-    files = [p for p in package.rglob('*') if p.suffix in ('.py', '.csv')]
+    files = [p for p in package.rglob('*') if p.suffix in ('.py', '.csv', '.toml')]
     files += papers_folder().glob('*/results/*')
     found = hashlib.sha256(torch.__version__.encode())
     for path in sorted(files): found.update(path.read_bytes())

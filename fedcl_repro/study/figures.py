@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COLOURS', 'PALETTE', 'DASHES', 'HATCHES', 'GREEN', 'BLUE', 'ORANGE', 'YELLOW', 'PURPLE', 'WORD_COLOURS', 'style_of',
            'smooth', 'curves', 'smoothed', 'shared_legend', 'set_style', 'bars', 'lower_limit', 'cell_style',
-           'with_code', 'nice_table']
+           'with_code', 'nice_table', 'draw_corners']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
 import re
@@ -159,3 +159,24 @@ def nice_table(table:pd.DataFrame, caption=''):
         dict(selector='caption', props='text-align: left; font-style: italic; padding-bottom: 4px'),
         dict(selector='td, th', props='padding: 2px 8px; text-align: left'),
     ])
+
+# %% ../../nbs/study/figures.ipynb #6cb272e2
+def draw_corners(names:pd.DataFrame, tables:dict):
+    "A square for each title. `names`: of corners; `tables`: title -> (numbers like `names`, words below)."
+    import matplotlib.pyplot as plt
+    fig, axes = plt.subplots(1, len(tables), figsize=(3.6*len(tables), 3), squeeze=False)
+    for ax, (title, (table, under)) in zip(axes[0], tables.items()):
+        change = table - table.iloc[0, 0]
+        ax.imshow(change, cmap='RdBu', vmin=-12, vmax=12)
+        for i, row in enumerate(table.to_numpy()):
+            for j, value in enumerate(row):
+                said = f'{names.iloc[i, j]}\n{value:.1f}'
+                if (i, j) != (0, 0): said += f' ({change.iloc[i, j]:+.1f})'
+                colour = 'white' if abs(change.iloc[i, j]) > 8 else 'black'
+                ax.text(j, i, said, ha='center', va='center', fontsize=8, color=colour)
+        ax.set_xticks(range(2), table.columns)
+        ax.set_yticks(range(2), table.index)
+        ax.grid(False)
+        ax.set(title=title, xlabel=under)
+    fig.tight_layout()
+    return fig

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DECIDE', 'MAJORITY', 'majority_scores', 'what_decides', 'committed_scores_path', 'committed_scores',
            'computed_scores', 'scores_of', 'write_majority', 'majority_rows', 'of_round', 'with_majority',
-           'majority_of', 'majority_line', 'mark_majority', 'with_majority_lines']
+           'majority_of', 'majority_line', 'mark_majority', 'with_majority_lines', 'draw_panels']
 
 # %% ../../nbs/study/majority.ipynb #maj00002
 from dataclasses import replace
@@ -144,3 +144,20 @@ def with_majority_lines(
     lines = trivial[['micro', 'sd_clients', 'balanced']].mean().reset_index()
     lines = lines.rename(columns=dict(micro='ours'))
     return pd.concat([table.merge(own, on=on, how='left'), lines], ignore_index=True)
+
+# %% ../../nbs/study/majority.ipynb #204a0625
+def draw_panels(table:pd.DataFrame, column:str, titles:dict, window:int, ylabel:str, trivial:dict):
+    "Curves of `micro`, a panel for each value of a column in `titles`; `trivial`: value -> majority class."
+    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import curves, shared_legend
+    height = -(-len(titles) // 2)
+    fig, axes = plt.subplots(height, 2, figsize=(8.4, 2.8*height), squeeze=False)
+    for ax in axes.flat[len(titles):]: ax.set_axis_off()
+    for ax, (value, title) in zip(axes.flat, titles.items()):
+        curves(table[table[column] == value], 'micro', window, ax, ylabel)
+        majority_line(ax, trivial.get(value))
+        ax.legend(fontsize=7)
+        ax.set_title(title)
+    fig.tight_layout()
+    shared_legend(fig)
+    return fig

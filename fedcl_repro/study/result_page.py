@@ -49,6 +49,8 @@ def verdicts_in_words(verdicts:list)->str:
         if not counts: continue
         words = ', '.join(f'{n} {word}' for word, n in counts.items())
         counts_said.append(f'Of {counted(len(of_kind), thing)}: {words}.')
+        much = [v.much == 'inside' for v in of_kind if v.much]
+        if much: counts_said.append(f'Published margins inside our interval: {sum(much)} of {len(much)}.')
     return ' '.join(counts_said)
 
 # %% ../../nbs/study/result_page.ipynb #3979b851

@@ -4,16 +4,18 @@
 
 # %% auto #0
 __all__ = ['SPECS', 'setting_of', 'grid_of', 'check_grid', 'own_settings', 'trials', 'sampled_trials', 'run_with', 'sweep',
-           'trial_scores', 'chosen_trials']
+           'trial_scores', 'first_good', 'chosen_trials', 'Tuning', 'tuning_choices', 'tune']
 
 # %% ../../nbs/study/sweep.ipynb #f375a300
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from itertools import product
 
+import numpy as np
 import pandas as pd
 
-from ..core import Spec, parse_spec, stream
-from .runs import REGISTERS, Run, label, methods, run_id
+from ..core import Spec, parse_spec, stream, write_text
+from .runs import REGISTERS, Run, methods, run_id
 from .store import Store
 from .training import read_rows, train_all
 from .verdicts import chosen_rounds, summary
@@ -128,10 +130,72 @@ def trial_scores(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.D
                           test=test[done].mean(), sd_seeds=test[done].std(), seeds=len(done)))
     return pd.DataFrame(found)
 
+def first_good(values, worth=0.)->int:
+    "The place of the first value that is at most `worth` below the highest."
+    values = np.asarray(values)
+    return int((values >= values.max() - worth).argmax())
+
 def chosen_trials(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.DataFrame: # a row a method
     "The trial with the best validation accuracy of each method; the first of equal ones."
     scores = trial_scores(tried, runs, rows, data_root)
     if not len(scores): raise ValueError('no trial is finished')
-    best = scores.loc[scores.groupby('method', sort=False).valid.idxmax()]
-    finished = scores.groupby('method', sort=False).trial.count()
+    by_method = scores.groupby('method', sort=False)
+    best = pd.concat([own.iloc[[first_good(own.valid)]] for _, own in by_method])
+    finished = by_method.trial.count()
     return best.assign(trials=best.method.map(finished)).drop(columns='trial').reset_index(drop=True)
+
+# %% ../../nbs/study/sweep.ipynb #6c5f6095
+@dataclass(frozen=True)
+class Tuning:
+    "A committed sweep: the trials of each method at several sizes, and what was chosen."
+    grid: dict     # method -> its trials (settings), the public one first
+    sizes: dict    # data set -> settings of its runs
+    chosen: dict   # method -> the chosen settings, where they are not the public ones
+    path: Callable # () -> the committed table
+    worth: float = 1. # points of accuracy that a change has to bring
+
+    def spec(self, name:str, settings:dict)->Spec: return methods().resolve(Spec.of(name, **settings))
+    def public(self, name:str)->Spec: return self.spec(name, self.grid[name][0])
+
+    def is_left(self, spec:Spec)->bool:
+        "Whether these are the public settings of a method for which others were chosen."
+        return spec.name in self.chosen and spec == self.public(spec.name)
+
+    def is_chosen(self, spec:Spec)->bool:
+        "Whether a method has the settings that were chosen for it."
+        return spec.name in self.chosen and spec == self.spec(spec.name, self.chosen[spec.name])
+
+    def fair(self, spec:Spec)->Spec:
+        "The chosen settings, where a method is asked for with its public ones."
+        spec = methods().resolve(spec)
+        return self.spec(spec.name, self.chosen[spec.name]) if self.is_left(spec) else spec
+
+    def runs(self, names)->list: # of Run
+        "One run for each trial of each method and data set; a method without trials has its defaults."
+        listed = [(Spec.of(n), trial) for n in names for trial in self.grid.get(n, [{}])]
+        trials = [(s, {f'method.{k}': v for k, v in trial.items()}) for s, trial in listed]
+        return [run_with(s, t, data=d, **size) for d, size in self.sizes.items() for s, t in trials]
+
+# %% ../../nbs/study/sweep.ipynb #88c25a64
+def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of the chosen trial
+    "The first trial that is good enough on average; the public one where a trial is missing."
+    found = {}
+    for name, grid in tuning.grid.items():
+        specs = [tuning.spec(name, trial) for trial in grid]
+        own = table[table.method == name].pivot_table(index='setting', columns='data', values='accuracy')
+        means = own.mean(axis=1, skipna=False).reindex([str(s) for s in specs])
+        complete = set(own) == set(tuning.sizes) and means.notna().all()
+        found[name] = specs[first_good(means, tuning.worth)] if complete else specs[0]
+    return found
+
+def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
+    "Train the trials that the store lacks, and write the finished ones as the committed table."
+    runs = tuning.runs(names)
+    train_all(runs, store, jobs=1, minutes=minutes, quiet=True)
+    rows = summary(read_rows(runs, store))
+    table = pd.DataFrame(dict(
+        method=rows.method, setting=[str(r.method) for r in rows.settings], data=rows.dataset,
+        accuracy=rows.micro.round(3), rounds=rows['round'],
+        seconds=[store.read(id)[1]['seconds'] for id in rows.run], run=rows.run))
+    write_text(tuning.path(), table.to_csv(index=False))
+    return table

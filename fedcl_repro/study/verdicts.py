@@ -74,6 +74,7 @@ class Verdict:
     source: str = '' # where the paper says it
     kind: str = 'cell'
     interval: tuple = () # (low, high) of the margin that answers a claim; none for a fact
+    much: str = ''       # 'inside' or 'outside' that interval: the margin of the published numbers
     def __post_init__(self):
         words = CELL_WORDS if self.kind == 'cell' else CLAIM_WORDS
         if self.word in words: return
@@ -105,8 +106,11 @@ def verdict_counts(verdicts)->dict:
     return {w: said.count(w) for w in dict.fromkeys(CLAIM_WORDS[:8] + CELL_WORDS) if w in said}
 
 def verdict_table(verdicts)->pd.DataFrame:
-    "Verdicts as a table."
-    return pd.DataFrame([vars(v) for v in verdicts], columns=['what', 'word', 'evidence', 'source'])
+    "Verdicts as a table; whether the published margin is inside our interval, where one is printed."
+    much = ['much'] if any(v.much for v in verdicts) else []
+    columns = ['what', 'word', *much, 'evidence', 'source']
+    table = pd.DataFrame([vars(v) for v in verdicts], columns=columns)
+    return table.rename(columns=dict(much='published margin'))
 
 # %% ../../nbs/study/verdicts.ipynb #50a963d6
 def compare(

@@ -12,7 +12,8 @@ import pandas as pd
 
 from .settings import COLUMN_OF, FEDCOSR, compared_labels, printed
 from ...study.published import published
-from ...study.tables import Claim, ask, by_seed, lead
+from ...study.questions import Claim, lead
+from ...study.tables import ask, by_seed
 from ...study.verdicts import Verdict
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005

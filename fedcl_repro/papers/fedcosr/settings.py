@@ -4,16 +4,14 @@
 
 # %% auto #0
 __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'COLUMN_OF', 'QUARTERED', 'SIZES', 'TRAINED',
-           'SMALLER', 'QUARTER', 'OF_A_RUN', 'OF_CURVES', 'UNREST', 'FEDCOSR', 'FAIREST', 'WELL_PERFORMING', 'FAULTS',
-           'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'LA', 'SEP', 'CRL', 'WITHOUT',
-           'ABLATED', 'SQUARE', 'WORTH', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings',
-           'public_runs', 'quarter_runs', 'column_of', 'label_of', 'place', 'say', 'printed', 'compared_labels', 'span',
-           'late', 'early', 'rise', 'unrest', 'unrest_of_accuracy', 'unrest_of_loss', 'second', 'in_table2',
-           'table2_claims', 'often', 'often_fairest', 'often_good', 'leads', 'margins_grow', 'of_split',
-           'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell',
-           'judge_fairest', 'more_of_table2', 'draw_curves', 'earlier2', 'table2', 'prints', 'two_ways', 'nearest',
-           'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5_claims', 'goes_on_rising', 'others_decline',
-           'most_stable', 'fig5', 'fig8', 'squares', 'draw_square']
+           'SMALLER', 'QUARTER', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST', 'FAULTS', 'CONTROLS', 'AS_DEFINED',
+           'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'compared', 'titles', 'settings_of', 'runs',
+           'with_fair_settings', 'public_runs', 'quarter_runs', 'column_of', 'label_of', 'place', 'say', 'printed',
+           'compared_labels', 'fedcosr_values', 'second', 'table2_claims', 'often', 'often_fairest', 'often_good',
+           'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name',
+           'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'draw_curves', 'earlier2', 'table2',
+           'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'all_below_zero',
+           'smallest', 'fig5', 'fig8', 'squares', 'draw_square']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -24,13 +22,14 @@ import pandas as pd
 
 from ...core import Spec
 from .tuning import CHOSEN, fair, is_chosen, is_left, public_settings
+from ...study.curve_measures import over_part, pooled_loss, rise, unrest
 from ...study.experiments import matrix
-from ...study.majority import majority_line, majority_of
+from ...study.majority import draw_panels, majority_of
 from ...study.runs import Run, methods, setting
-from fedcl_repro.study.tables import (
-    Claim, Paper, above, ask, ask_across, beside_print, best, by_seed, claims, experiment, lead,
-    printed_cells, top)
-from ...study.verdicts import OURS, Verdict, cell_verdicts, claim, per_round
+from ...study.questions import QUESTIONS, Claim, lead, top
+from ...study.tables import Paper, ask_across, beside_print, by_seed, claims_asked, experiment
+from ...study.tables import printed_cells
+from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
 TABLE2 = { # column -> data set, split, β or classes a client, clients
@@ -73,7 +72,7 @@ SIZES = dict(
     paper=dict(base=dict(n_rounds=500, eval_every=5), seeds=range(5)))
 TRAINED = dict(quick=[PRACTICAL, PATHOLOGICAL], lite=[PRACTICAL, PATHOLOGICAL], paper=list(TABLE2))
 SMALLER = dict(n_rounds=20, eval_every=4, scarcity='all_clients(share=0.1)') # CIFAR-100 and EMNIST in `lite`
-QUARTER = dict(n_rounds=30, eval_every=3, scarcity='all_clients(share=0.25)') # what `lite` had before, for 2 seeds
+QUARTER = dict(n_rounds=30, eval_every=3, scarcity='all_clients(share=0.25)') # what `lite` had before
 
 def settings_of(column:str, profile:str)->dict:
     "Settings of the runs in a column; digits stand in for CIFAR-10 in `quick`."
@@ -144,45 +143,20 @@ def compared_labels()->tuple: # of labels
     return tuple(dict.fromkeys(printed('table2').label))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #e4d7407c
-OF_A_RUN = ['column', 'label', 'seed']
+WELL_PERFORMING = ['local', 'fedavg', 'fedper', 'fedrep', 'fedproto', 'fedala', 'ditto', 'fedpac', 'fedcosr']
+FAIR = ['fedavg', 'ditto', 'fedper', 'fedproto', 'fedcosr'] # of Figure 6
 
-def span(rows:pd.DataFrame, first:float, last:float)->pd.DataFrame: # a row a run, with `value`
-    "Mean accuracy of each run over a part of its rounds: over the last fifth from .8 to 1."
-    table = place(per_round(rows))
-    begin, end = (table.groupby('run')['round'].transform(f) for f in ('min', 'max'))
-    inside = (table['round'] > first*end) & (table['round'] <= (last*end).clip(lower=begin))
-    means = table[inside].groupby(OF_A_RUN, as_index=False, sort=False).micro.mean()
-    return means.rename(columns=dict(micro='value'))
+def fedcosr_values(profile:str)->dict:
+    "The lists of labels that lines of the paper's file ask about."
+    well, fair = titles(WELL_PERFORMING), titles(FAIR)
+    return dict(COMPARED=compared_labels(), WELL=well, FAIR=fair, TABLE2=list(TABLE2), TABLE3=list(TABLE3))
 
-def late(rows): return span(rows, .8, 1.)
-def early(rows): return span(rows, 0., .2)
-
-def rise(rows:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
-    "How far a run is in its last fifth above its second fifth, when the beginning is over."
-    both = late(rows).merge(span(rows, .2, .4), on=OF_A_RUN)
-    return both.assign(value=both.value_x - both.value_y)[[*OF_A_RUN, 'value']]
-
-# %% ../../../nbs/papers/fedcosr/settings.ipynb #4d68b8a4
-def unrest(table:pd.DataFrame)->pd.DataFrame: # a row a run, with `value`
-    "Spread of the changes of `micro` between recorded rounds, over the second half of a run."
-    table = place(table).sort_values('round')
-    second_half = table[table['round'] > table.groupby('run')['round'].transform('max') / 2]
-    changes = second_half.assign(value=second_half.groupby('run').micro.diff())
-    return changes.groupby(OF_A_RUN, as_index=False, sort=False).value.std()
-
-def unrest_of_accuracy(rows): return unrest(per_round(rows))
-
-def unrest_of_loss(rows):
-    "The same of the test loss, pooled over clients."
-    loss = rows[(rows.metric == 'loss') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)]
-    loss = loss.assign(total=loss.value * loss.n)
-    shared = loss.drop_duplicates('run')[['run', 'settings', 'label', 'seed']]
-    sums = loss.groupby(['run', 'round'], as_index=False, sort=False)[['total', 'n']].sum()
-    return unrest(shared.merge(sums.assign(micro=sums.total / sums.n), on='run'))
-
-OF_CURVES = dict(late=late, early=early, rise=rise)
-UNREST = dict(unrest=unrest_of_accuracy, loss_unrest=unrest_of_loss)
-FEDCOSR = Paper(('column',), place, say, OF_CURVES | UNREST, sizes=('fedcosr/table2', 'fedcosr/table3'))
+FEDCOSR = Paper(
+    ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
+    printed=printed, margins=('table2', 'table3'), values=fedcosr_values)
+FEDCOSR.measures.update(
+    early=over_part(FEDCOSR, 0., .2), late=over_part(FEDCOSR, .8, 1.), rise=rise(FEDCOSR),
+    unrest=unrest(FEDCOSR), loss_unrest=unrest(FEDCOSR, pooled_loss))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #4d27d219
 def second(name:str, among)->Claim:
@@ -193,15 +167,11 @@ def second(name:str, among)->Claim:
         return np.minimum(ranked[:, -1] - table[name], table[name] - ranked[:, -2])
     return replace(first_two, margin=margin)
 
-def in_table2(column)->bool: return column.removesuffix(QUARTERED) in TABLE2
+QUESTIONS['second'] = second
 
 def table2_claims()->list: # of Claim
     "What the text says of Table II."
-    sentence = 'FedCoSR is among the top three in spread over clients'
-    fair = top('FedCoSR', 3, compared_labels(), sentence, ascending=True)
-    first = best('FedCoSR', compared_labels()), second('FedProto', compared_labels())
-    said = claims('FedCoSR V-B1', *first, where=in_table2)
-    return said + claims('FedCoSR V-B3', fair, of='spread')
+    return claims_asked(FEDCOSR, 'fedcosr/table2', (), 'paper')
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #d570909c
 def often(says:str, inside)->Claim:
@@ -259,9 +229,8 @@ def cells(artifact:str, rows:pd.DataFrame, profile:str)->pd.DataFrame:
     return beside_print(FEDCOSR, printed(artifact), rows, profile)
 
 def cell_name(c)->str: return f'{c.label}, {c.column}'
-
-def spread_name(c)->str: return f'spread of {c.label}, {c.column}'
-def first_name(c)->str: return f"{c.label.replace('FedCoSR', 'FedCRL')}, {c.column}, as FedCRL prints it"
+def spread_name(c)->str: return f'spread of {cell_name(c)}'
+def first_name(c)->str: return f"{cell_name(c).replace('FedCoSR', 'FedCRL')}, as FedCRL prints it"
 
 def in_fedcrl_alone(artifact:str)->pd.DataFrame:
     "Cells that FedCRL prints and FedCoSR does not: its own row, and what was changed."
@@ -290,30 +259,16 @@ def more_of_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
     return said + every_cell('table2', rows, profile, 'Table II')
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #edb9778f
-WELL_PERFORMING = ['local', 'fedavg', 'fedper', 'fedrep', 'fedproto', 'fedala', 'ditto', 'fedpac', 'fedcosr']
-
 def draw_curves(rows:pd.DataFrame, profile:str, window=1):
     "Accuracy of the merged models by round, a panel for each column."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import curves, shared_legend
     table = place(per_round(rows[rows.method.isin(WELL_PERFORMING)]))
     fair_ones = set(table.label)
     left = table.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
     table = table[~((left != table.label) & left.isin(fair_ones))]
     table = table.sort_values('method', key=lambda m: m.map(WELL_PERFORMING.index), kind='stable')
     columns = [c for c in (*TABLE2, *(c + QUARTERED for c in TABLE2)) if c in set(table.column)]
-    height = -(-len(columns) // 2)
-    fig, axes = plt.subplots(height, 2, figsize=(8.4, 2.8*height), squeeze=False)
-    for ax in axes.flat[len(columns):]: ax.set_axis_off()
-    trivial = majority_of(FEDCOSR, rows)
-    for ax, column in zip(axes.flat, columns):
-        curves(table[table.column == column], 'micro', window, ax, 'merged models, %')
-        majority_line(ax, trivial.get(column))
-        ax.legend(fontsize=7)
-        ax.set_title(say(column, profile))
-    fig.tight_layout()
-    shared_legend(fig)
-    return fig
+    titles_of = {c: say(c, profile) for c in columns}
+    return draw_panels(table, 'column', titles_of, window, 'merged models, %', majority_of(FEDCOSR, rows))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1
 def earlier2(profile):
@@ -322,7 +277,7 @@ def earlier2(profile):
 
 @experiment(
     FEDCOSR, 'fedcosr/table2', 'Accuracy and spread over clients, practical and pathological',
-    said=table2_claims(), also=more_of_table2, highlight=True, picture=draw_curves, earlier=earlier2)
+    also=more_of_table2, highlight=True, picture=draw_curves, earlier=earlier2)
 def table2(profile):
     more = ['practical CIFAR-100', 'practical EMNIST'] if profile == 'lite' else []
     both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
@@ -398,69 +353,33 @@ def judge_fig4(rows:pd.DataFrame, profile:str)->list: # of Verdict
 def fig4(profile): return []
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #aa6e816e
-def fig5_claims()->list: # of Claim
-    "What V-B1 says of the curves."
-    late = ' in the last fifth of the rounds'
-    high = best('FedCoSR', titles(WELL_PERFORMING), 'FedCoSR converges highest', late)
-    ahead = [above(n, 'FedCoSR', f'{n} is ahead of FedCoSR in the beginning') for n in ('FedPer', 'FedRep')]
-    said = claims('FedCoSR V-B1', high, of='late') + claims('FedCoSR V-B1', *ahead, of='early')
-    said += claims('FedCoSR V-B1', goes_on_rising(), others_decline(), of='rise')
-    for of, curve in dict(unrest='accuracy', loss_unrest='loss').items():
-        said += claims('FedCoSR V-B1', most_stable(curve), of=of, each=True)
-    return said
-
-def goes_on_rising()->Claim:
-    "FedCoSR is higher in the last fifth of the rounds than in the second fifth."
-    def margin(table): return table.FedCoSR
-    return Claim('FedCoSR rises after the beginning (last fifth over second fifth)', ('FedCoSR',), margin)
-
-# %% ../../../nbs/papers/fedcosr/settings.ipynb #42683c22
-def others_decline()->Claim:
-    "Each of the other curves is lower in the last fifth of the rounds than in the second."
-    others = [label for label in titles(WELL_PERFORMING) if label != 'FedCoSR']
+def all_below_zero(says:str, name:str, among)->Claim:
+    "Each of the other numbers is negative."
+    others = [label for label in among if label != name]
     def margin(table): return -table[others].max(axis=1)
     def tell(table, margin): return f'{(table[others].mean() < 0).sum()} of {len(others)} decline'
-    return Claim('the other methods decline after the beginning', tuple(others), margin, tell)
+    return Claim(says, tuple(others), margin, tell)
 
-def most_stable(curve:str)->Claim:
-    "FedCoSR's curve changes least from one recorded round to the next."
-    labels = titles(WELL_PERFORMING)
-    others = [label for label in labels if label != 'FedCoSR']
-    def margin(table): return table[others].min(axis=1) - table.FedCoSR
-    def tell(table, margin):
-        return f'{table.FedCoSR.mean():.3f}, the others {table[others].mean().mean():.3f}'
-    sentence = f'the {curve} of FedCoSR is the most stable (second half of the rounds)'
-    return Claim(sentence, tuple(labels), margin, tell)
+def smallest(says:str, name:str, among)->Claim:
+    "The number of a label is below those of the others."
+    others = [label for label in among if label != name]
+    def margin(table): return table[others].min(axis=1) - table[name]
+    def tell(table, margin): return f'{table[name].mean():.3f}, the others {table[others].mean().mean():.3f}'
+    return Claim(says, tuple(among), margin, tell)
 
-@experiment(FEDCOSR, 'fedcosr/fig5', 'Smoothed learning curves', said=fig5_claims(), kind='figure',
+QUESTIONS.update(all_below_zero=all_below_zero, smallest=smallest)
+
+@experiment(FEDCOSR, 'fedcosr/fig5', 'Smoothed learning curves', kind='figure',
             earlier=partial(quarter_runs, names=WELL_PERFORMING))
 def fig5(profile): return runs([m for m in WELL_PERFORMING if m in compared()], profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #33fdc823
 ABLATIONS = ['fedcosr', 'fedcosr_no_la', 'fedcosr_no_sep', 'fedcosr_no_crl', 'fedper']
-LA, SEP, CRL = WITHOUT = [f'FedCoSR w/o {part}' for part in ('LA', 'Sep', 'CRL')]
-ABLATED = claims(
-    'FedCoSR V-D1',
-    above('FedCoSR', LA, 'without LA accuracy drops notably', by=1),
-    above('FedCoSR', SEP, 'without Sep accuracy drops'),
-    above('FedCoSR', CRL, 'without CRL accuracy drops'),
-    best(SEP, WITHOUT, 'without Sep the decline is minimal'))
-ABLATED += claims(
-    'FedCoSR V-D1',
-    above(SEP, 'FedCoSR', 'without Sep variance (the spread over clients) increases'),
-    above(CRL, 'FedCoSR', 'without CRL the spread over clients grows'),
-    of='spread')
-
-SQUARE = pd.DataFrame({'no CRL': ['FedPer', CRL], 'CRL': [LA, 'FedCoSR']}, index=['no LA', 'LA'])
-WORTH = claims(
-    OURS,
-    above('FedCoSR', 'FedPer', 'LA and CRL together are worth something (FedCoSR is above FedPer)'),
-    above(LA, 'FedPer', 'CRL without LA is worth something'),
-    above(CRL, 'FedPer', 'LA without CRL is worth something'))
-
+SQUARE = pd.DataFrame(
+    {'no CRL': ['FedPer', 'FedCoSR w/o CRL'], 'CRL': ['FedCoSR w/o LA', 'FedCoSR']}, index=['no LA', 'LA'])
 @experiment(
     FEDCOSR, 'fedcosr/fig8', 'Ablation: without LA, Sep or CRL, and the square of LA and CRL',
-    said=ABLATED + WORTH, kind='figure', earlier=partial(quarter_runs, names=ABLATIONS))
+    kind='figure', earlier=partial(quarter_runs, names=ABLATIONS))
 def fig8(profile): return runs(ABLATIONS, profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #c0985097
@@ -471,25 +390,10 @@ def squares(rows:pd.DataFrame, moment='merged')->dict: # column -> table of mean
     means = {column: t[labels].mean() for (column,), t in tables.items() if set(labels) <= set(t)}
     return {column: SQUARE.map(mean.get) for column, mean in means.items()}
 
-# %% ../../../nbs/papers/fedcosr/settings.ipynb #06737af5
 def draw_square(rows:pd.DataFrame, profile:str):
     "With and without LA and CRL: above the accuracy, below what a part adds to the corner it is missing in."
-    import matplotlib.pyplot as plt
-    found, trivial = squares(rows), majority_of(FEDCOSR, rows)
-    fig, axes = plt.subplots(1, len(found), figsize=(3.6*len(found), 3), squeeze=False)
-    for ax, (column, table) in zip(axes[0], found.items()):
-        change = table - table.loc['no LA', 'no CRL']
-        ax.imshow(change, cmap='RdBu', vmin=-12, vmax=12)
-        for i, row in enumerate(table.to_numpy()):
-            for j, value in enumerate(row):
-                said = f'{SQUARE.iloc[i, j]}\n{value:.1f}'
-                if (i, j) != (0, 0): said += f' ({change.iloc[i, j]:+.1f})'
-                colour = 'white' if abs(change.iloc[i, j]) > 8 else 'black'
-                ax.text(j, i, said, ha='center', va='center', fontsize=8, color=colour)
-        ax.set_xticks(range(2), table.columns)
-        ax.set_yticks(range(2), table.index)
-        ax.grid(False)
-        under = f'majority class {trivial[column]:.1f}' if column in trivial else ''
-        ax.set(title=say(column, profile), xlabel=under)
-    fig.tight_layout()
-    return fig
+    from fedcl_repro.study.figures import draw_corners
+    trivial = majority_of(FEDCOSR, rows)
+    under = {column: f'majority class {share:.1f}' for column, share in trivial.items()}
+    found = {say(column, profile): (table, under.get(column, '')) for column, table in squares(rows).items()}
+    return draw_corners(SQUARE, found)

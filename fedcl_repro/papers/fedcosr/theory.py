@@ -24,26 +24,12 @@ from ...methods.fedcosr_theory import (
     TEMP, WEIGHT, bound, channel, constants, gap, kinks_of, largest_weight, least_epsilon, log_c_bound,
     loss_of, measured_terms, rates, settled_terms, under_root, upload_bias)
 from .settings import FEDCOSR
+from ...study.questions import paper_file
 from ...study.tables import experiment
 from ...study.verdicts import Verdict, claim
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #2e74730b
-SAID = dict(
-    even=('Eq. 17', 'Theorem 1: InfoNCE is at least log C - I, classes equally frequent'),
-    own=('Eq. 17', 'Theorem 1: InfoNCE is at least log C - I, a client with two classes of ten'),
-    toy=('Eq. 17', 'Theorem 1: InfoNCE is at least log C - H(Y), clients of a trained toy federation'),
-    many=('V-B1', 'the bound is tighter with more classes (100 for 10)'),
-    smooth=('IV-B', 'Assumption 1: the gradient is Lipschitz'),
-    unbiased=('IV-B', 'Assumption 2: batch gradients are unbiased'),
-    drift=('IV-B', 'Assumption 3: the drift stops growing (no larger in the last quarter than before)'),
-    holds=('Eq. 21', 'Theorem 2: the bound of a round holds'),
-    undone=('Eq. 21', 'Theorem 2: the bound excludes that a round undoes all that was learned'),
-    small=('Corollary 1', 'Corollary 1: the loss decreases when the learning rate is small enough'),
-    rate=('Eq. 22', 'Corollary 1: some learning rate meets the condition'),
-    rounds=('Eq. 24', 'Theorem 3: a number of rounds is defined for the mean squared gradient met'),
-    weight=('Eq. 26', 'Theorem 3: the weight of the contrast used is admitted'),
-    real=('Eq. 26', 'Theorem 3: Eq. 26 keeps the root of Eq. 25 real'),
-)
+SAID = paper_file('fedcosr')['theorems'] # place and sentence
 
 def theorem_verdict(key:str, cases, evidence:str)->Verdict:
     "Verdict of a sentence, from whether it holds in each case."

@@ -17,7 +17,7 @@ from ...core import parse_spec, torch_stream
 from ...data.augment import AUGMENTATIONS
 from ...data.datasets import find_root
 from .graphs import (
-    CROSSES, STRANGERS, draw_graph, draw_last, draw_window, maps_drawn, progress)
+    draw_graph, draw_last, draw_window, maps_drawn, progress)
 from .settings import (
     BUDGET, HETEROGENEOUS, HOMOGENEOUS, MAPL, MAPL_DATA, MAPL_PRESETS, MAPL_SHOWN, TWO_VIEWS, communications,
     formula_name, mapl_alone, mapl_printed, mapl_tested, mapl_where, numbers_carried, part_sizes, printed4,
@@ -144,7 +144,7 @@ def curves_view(rows, profile):
 def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, a row a variant
     "Accuracy of each variant, its distance to the code's, and the share of the weight that crosses."
     accuracy = by_seed(MAPL.measured(with_majority(rows), 'accuracy'), MAPL.keys)
-    crosses, strangers = (by_seed(MAPL.measured(rows, of), MAPL.keys) for of in (CROSSES, STRANGERS))
+    crosses, strangers = (by_seed(MAPL.measured(rows, of), MAPL.keys) for of in ('across', 'strangers'))
     found, nothing = {}, pd.DataFrame(dtype=float)
     for key, table in accuracy.items():
         mean = table.mean()
