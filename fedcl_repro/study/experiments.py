@@ -341,7 +341,8 @@ def verdict_from(about:dict)->Verdict:
 def belonging(rows:pd.DataFrame, name:str, profile:str)->pd.DataFrame:
     "Of the rows of several experiments, those of one."
     if not len(rows): return rows
-    own, first = set(shown_runs(name, profile)), rows.drop_duplicates('run') # a run is looked up once, not a row
+    own = set(shown_runs(name, profile))
+    first = rows.drop_duplicates('run') # a run is looked up once, not a row
     ids = [id for id, run in zip(first.run, first.settings) if run in own]
     return rows[rows.run.isin(ids)]
 

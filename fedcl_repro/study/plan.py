@@ -81,7 +81,8 @@ def standing(run:Run, here:Here, known:set)->Standing:
     if has and here.store.has(id): return Standing(run, 'finished', run.n_rounds)
     if run in known: return Standing(run, 'committed', run.n_rounds)
     if not has: return Standing(run, 'no data')
-    if refused(replace(run, method=Spec('fedavg'), seed=0), here.data_root): return Standing(run, 'not possible')
+    alike = replace(run, method=Spec('fedavg'), seed=0)
+    if refused(alike, here.data_root): return Standing(run, 'not possible')
     rounds, seconds = checkpoint_progress(here.store, id)
     return Standing(run, 'waiting' if rounds else 'not begun', rounds, seconds)
 

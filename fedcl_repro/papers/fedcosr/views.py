@@ -52,6 +52,7 @@ def first_version(artifact:str)->pd.Series: # (label, column) -> accuracy
     first, last = accuracies('fedcrl'), accuracies('fedcosr')
     return first[first != last.reindex(first.index)].dropna()
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #9c1e4ebd
 def with_first_version(block:pd.DataFrame, column:str, first:pd.Series)->pd.DataFrame:
     "The table of a setting with FedCRL's numbers before FedCoSR's, if one of them differs."
     full = column.removesuffix(QUARTERED)
@@ -73,6 +74,7 @@ def how_trained(part:pd.DataFrame)->str:
     left = ', '.join(f'{100*share:.0f} %' for share in shares)
     return f"{times}; {part['round'].max()} rounds; clients keep {left} of their training images"
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #4f0da871
 def columns_missing(columns, rows:pd.DataFrame)->str:
     "The columns of a table that no row belongs to, in words."
     there = set(place(rows.drop_duplicates('run')).column)
@@ -114,6 +116,7 @@ def all_readings(rows, profile):
     for column in dict.fromkeys(table.index.droplevel('label')):
         display_all(shown_table(table.xs(column).rename_axis(None), f'{say(column, profile)}, percent.'))
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #2ddadada
 def footnotes(name:str):
     "A view: how many test images the clients of each data set hold together, and where the data came from."
     def view(rows, profile):
@@ -367,6 +370,7 @@ def taxonomy_view(rows, profile):
     caption = "From what each method is registered with; the last two columns are the paper's."
     display_all(shown_table(taxonomy().join(told, on='method'), caption))
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #0a358a15
 def hyperparameter_view(rows, profile):
     "The hyperparameters of FedCRL, printed and ours."
     table = hyperparameter_table()
@@ -401,6 +405,7 @@ def draw_communication(every:pd.DataFrame):
     ax.legend(fontsize=7, loc='lower left', bbox_to_anchor=(0, 1))
     plt.show()
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #100d8c1e
 def owners_view(rows, profile):
     "The methods that send class means, at a client that owns three of the ten classes."
     table = compared_communication()
@@ -443,6 +448,7 @@ def draw_channel(ax, own:int):
     ax.set(xlabel='share of images seen as another class', ylim=(-.1, 4))
     ax.set_title(f'{own} of 10 classes at the client')
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #df543547
 def theorem1_view(rows, profile):
     "Theorem 1 for a client with all classes, and for one with two of ten."
     import matplotlib.pyplot as plt
@@ -464,6 +470,7 @@ def draw_training(ax, terms:pd.DataFrame):
     ax.set(xlabel='communication round', title='what happens')
     ax.legend(fontsize=7)
 
+# %% ../../../nbs/papers/fedcosr/views.ipynb #888bcec2
 def draw_bound(ax, b):
     "The mean terms of Theorem 2's bound, and what the loss does."
     parts = {

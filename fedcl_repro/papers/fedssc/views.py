@@ -28,6 +28,7 @@ def main_table(rows:pd.DataFrame, profile:str)->pd.DataFrame: # a row a method
     columns = ['accuracy, %', 'interval', 'sd over seeds', 'seeds', *rounds, 'verdict']
     return table[columns].reindex([m for m in MAIN if m in accuracy.index]).rename_axis(None)
 
+# %% ../../../nbs/papers/fedssc/views.ipynb #ae589124
 def table_with_target(rows, profile):
     "Table I, then the curves with the target."
     import matplotlib.pyplot as plt

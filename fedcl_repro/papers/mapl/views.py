@@ -71,6 +71,7 @@ def budget_table(rows, profile):
     table = pd.concat([used, saved, then], axis=1).round(2)
     display_all(within, shown_table(table, 'Communications in all, and when the budget was used up.'))
 
+# %% ../../../nbs/papers/mapl/views.ipynb #c8164d85
 def carried_table(rows, profile):
     "Million numbers carried in a round."
     t = numbers_carried(rows)
@@ -91,6 +92,7 @@ AT_END = ('At the end: percent of the weight for others that crosses, spread of 
 NEAREST = ('Percent of images whose nearest image of another client comes from the own cluster, '
            'and from the own architecture.')
 
+# %% ../../../nbs/papers/mapl/views.ipynb #d06e69fb
 def graph_view(rows, profile):
     "The learned weights by round, then how much of them crosses between the clusters."
     import matplotlib.pyplot as plt

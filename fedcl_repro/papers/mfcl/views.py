@@ -68,6 +68,7 @@ def floors_view(rows, profile):
     both = pd.concat([rows, trained[~trained.run.isin(rows.run)]]) if len(trained) else rows
     display_all(shown_table(by_xi(both), f'Accuracy in percent, profile {profile}.'))
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #94af9927
 def partners_found(rows:pd.DataFrame)->pd.DataFrame: # a row a label
     "Percent of partners found, and accuracy."
     def mean_of(name): return MFCL.measured(rows, name).groupby('label', sort=False).value.mean()
@@ -89,6 +90,7 @@ def draw_partners(table:pd.DataFrame):
     ax.legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
     plt.show()
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #ea981eee
 def twins_view(rows, profile):
     "Partners found, as a table and as bars."
     table = partners_found(rows)
@@ -105,6 +107,7 @@ def draw_mixtures(ax, xi:float):
         left += counts[:, c]
     ax.set(title=f'ξ = {xi:g}: {classes_owned(counts):.1f} classes', xlabel='images')
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #8cfb2e77
 def mixtures_view(rows, profile):
     "Who has which classes, for four values of ξ."
     import matplotlib.pyplot as plt
@@ -150,6 +153,7 @@ def shown_costs(costs:dict, caption:str):
     table = pd.DataFrame({f'{COST_TITLES[m]}, {k}': c for (m, k), c in costs.items()}).T
     return shown_table(table.map('{:.2g}'.format), caption)
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #d69082d8
 def costs_view(rows, profile):
     "As printed, by the formulas as the table uses them, and what the described training costs."
     wide = dict(index=['model', 'method'], columns='metric', values='value')
@@ -193,6 +197,7 @@ def layer_in_words(m)->str:
     if kind == 'MaxPool2d': return f'MaxPool2D({m.kernel_size})'
     return dict(BatchNorm1d='BN', Upsample='double the map').get(kind, '')
 
+# %% ../../../nbs/papers/mfcl/views.ipynb #9f59dc8e
 def layers_listed(net)->list:
     "One row a layer; ReLU in the row of the layer before it."
     rows = []
