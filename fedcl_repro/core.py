@@ -6,8 +6,9 @@ name, and files that are written all at once"""
 # %% auto #0
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
-           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'Register', 'OwnCodeError',
-           'place_in', 'write_error', 'expanded', 'atomic_write', 'write_text', 'check_folder', 'check_file']
+           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'Register', 'check_given',
+           'OwnCodeError', 'place_in', 'write_error', 'expanded', 'atomic_write', 'write_text', 'check_folder',
+           'check_file']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -309,12 +310,7 @@ class Register(dict):
         entry = self[spec.name]
         said = {k: plain(value) for k, value in spec.settings}
         given = as_today(said, entry.about.get('formerly', {}))
-        for k, value in given.items():
-            what = f'{self.kind} {spec.name!r}'
-            if k not in entry.settings:
-                known = ', '.join(entry.settings) or 'none'
-                raise ValueError(f'{what} has no setting {k!r}: it knows {known}')
-            check_value(f'{what}: {k}', value, entry.settings[k], entry.ranges.get(k))
+        check_given(f'{self.kind} {spec.name!r}', entry, given)
         return Spec.of(spec.name, **{**entry.settings, **given})
 
     def build(self, spec, *args):
@@ -332,6 +328,15 @@ class Register(dict):
         except Exception as e: raise OwnCodeError(f'{what} fails {place_in(make, e)}') from e
         if self.makes is None or isinstance(made, self.makes): return made
         raise OwnCodeError(f'{what} must return a {self.makes.__name__}, got {type(made).__name__}')
+
+# %% ../nbs/core.ipynb #dc4ffe7f
+def check_given(what:str, entry:Entry, given:dict):
+    "Refuse settings that an entry does not have, and values of another type or out of range."
+    for k, value in given.items():
+        if k not in entry.settings:
+            known = ', '.join(entry.settings) or 'none'
+            raise ValueError(f'{what} has no setting {k!r}: it knows {known}')
+        check_value(f'{what}: {k}', value, entry.settings[k], entry.ranges.get(k))
 
 # %% ../nbs/core.ipynb #852ebd00
 class OwnCodeError(ValueError):
