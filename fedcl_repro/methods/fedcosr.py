@@ -67,7 +67,7 @@ def fedcosr(
         return ce + contrast_weight * notes['contrast'] / seen, notes                  # Eq. 14
     def upload(client):
         return sub(client, *shared) | means_message(client)                            # Eq. 3, 4
-    def report(client): return {SHARE_KEPT: keep_share(client['contrast'], gamma)}     # what Eq. 7 will say
+    def report(client): return {SHARE_KEPT: keep_share(client['contrast'], gamma)}     # what it will be
     def serve(server, inbox):
         bodies = average_of(*shared)({}, inbox)                                        # Eq. 5
         return serve_centroids(server | bodies, inbox)                                 # Eq. 6

@@ -180,6 +180,8 @@ class Tuning:
 def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of the chosen trial
     "The first trial that is good enough on average; the public one where a trial is missing."
     found = {}
+    today = {text: str(methods().resolve(text)) for text in table.setting.unique()}
+    table = table.assign(setting=table.setting.map(today)) # with the settings that came later
     for name, grid in tuning.grid.items():
         specs = [tuning.spec(name, trial) for trial in grid]
         own = table[table.method == name].pivot_table(index='setting', columns='data', values='accuracy')
