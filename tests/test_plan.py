@@ -160,13 +160,13 @@ def test_hours_come_from_earlier_runs(tmp_path, capsys):
     old, new, waits = (next(r for r in runs_of('fedcosr/fig8', 'quick') if (r.method.name, r.seed) == which)
                        for which in (('fedcosr', 0), ('fedcosr', 1), ('fedcosr_no_la', 0)))
     seconds_said(store, train(old, store), 3600.)
-    stopped_at(waits, store, 3, 600.)
+    stopped_at(waits, store, 2, 600.)
     (plan,) = planned(capsys, 'fedcosr/fig8', '--store', str(store.root))
     by_id = {json.dumps(r['config'], sort_keys=True): r for r in plan['runs']}
     found = [by_id[json.dumps(config_of(r), sort_keys=True)] for r in (old, new, waits)]
     assert [r['standing'] for r in found] == ['finished', 'not begun', 'waiting']
-    assert [r['hours'] for r in found] == pytest.approx([0, 1, (waits.n_rounds - 3) * 200 / 3600], rel=1e-4)
-    assert found[1]['why'] == '1 run finished in the store' and found[2]['why'] == 'its own rounds 1 to 3'
+    assert [r['hours'] for r in found] == pytest.approx([0, 1, (waits.n_rounds - 2) * 300 / 3600], rel=1e-4)
+    assert found[1]['why'] == '1 run finished in the store' and found[2]['why'] == 'its own rounds 1 to 2'
     assert plan['unknown'] == sum(r['hours'] is None for r in plan['runs']) > 0
     assert plan['decisions_an_hour'] is None, 'unknown hours give no rate'
 
@@ -179,9 +179,9 @@ def config_of(run):
 def test_hours_are_scaled_by_images_and_evaluations():
     run = runs_of('fedcosr/fig8', 'quick')[0]
     train_images, test_images, _ = images_of_run(run, None)
-    n = run.n_rounds
-    assert passes(run, 9) == 9 * 3*train_images + 3 * 2*test_images
-    assert [evaluations(replace(run, n_rounds=8), r) for r in (2, 3, 7, 8)] == [0, 1, 2, 3]
+    n, often = run.n_rounds, replace(run, eval_every=3, n_rounds=8)
+    assert passes(often, 7) == 7 * 3*train_images + 2 * 2*test_images
+    assert [evaluations(often, r) for r in (2, 3, 7, 8)] == [0, 1, 2, 3]
     fewer = replace(run, scarcity=runs_of('fedcosr/fig7', 'quick')[0].scarcity)
     here, part = Here(Store('nowhere')), Part('fedcosr/fig8', 'quick', (run,))
     (plan,) = plans_of([part], here, [Timing(fewer, n, 50., 'store')])
