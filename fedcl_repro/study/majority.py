@@ -17,6 +17,7 @@ import pandas as pd
 from ..core import Spec, write_text
 from ..data.datasets import find_root
 from .experiments import has_data, papers_folder
+from .measures import MEASURE_COLUMNS
 from .runs import Run, dataset, shards
 from .tables import Paper, by_seed
 from .training import described
@@ -88,6 +89,7 @@ def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the column
         run = replace(first.settings, method=Spec('majority'))
         shared = described(first.settings) | dict(run=f'majority of {first.run}', settings=run)
         shared |= dict(method='majority', label=MAJORITY, family='local', owner='personal', split='test')
+        shared |= {c: first[c] for c in rows if c not in {*shared, *MEASURE_COLUMNS}} # columns of a page's own
         rounds = rows.loc[rows.run.isin(part.run), 'round'].unique()
         for moment in ('merged', 'trained'):
             found += [of_round(scores, moment, r).assign(**shared) for r in rounds]
