@@ -35,6 +35,7 @@ def attempt(path):
     from nbdev.test import test_nb
     os.chdir(ROOT)
     torch.set_num_threads(1)
+    torch.manual_seed(67280421310721) # as in a process of its own
     sys.__stderr__ = said = io.StringIO() # where nbdev writes
     with registers_kept(): ok, _ = test_nb(str(path), skip_flags=FLAGS, basepath=ROOT)
     return ok, said.getvalue()
