@@ -89,7 +89,8 @@ def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the column
         run = replace(first.settings, method=Spec('majority'))
         shared = described(first.settings) | dict(run=f'majority of {first.run}', settings=run)
         shared |= dict(method='majority', label=MAJORITY, family='local', owner='personal', split='test')
-        shared |= {c: first[c] for c in rows if c not in {*shared, *MEASURE_COLUMNS}} # columns of a page's own
+        of_page = [c for c in rows if c not in {*shared, *MEASURE_COLUMNS}] # columns that a page has added
+        shared |= {c: first[c] for c in of_page}
         rounds = rows.loc[rows.run.isin(part.run), 'round'].unique()
         for moment in ('merged', 'trained'):
             found += [of_round(scores, moment, r).assign(**shared) for r in rounds]
