@@ -1,6 +1,5 @@
 """Every notebook runs: concept pages as nbdev-test runs them, pages of papers as the command runs them.
 Both run on all cores, and are then asked one by one."""
-import contextlib
 import io
 import json
 import os
@@ -37,24 +36,8 @@ def attempt(path):
     torch.set_num_threads(1)
     torch.manual_seed(67280421310721) # as in a process of its own
     sys.__stderr__ = said = io.StringIO() # where nbdev writes
-    with registers_kept(): ok, _ = test_nb(str(path), skip_flags=FLAGS, basepath=ROOT)
+    ok, _ = test_nb(str(path), skip_flags=FLAGS, basepath=ROOT)
     return ok, said.getvalue()
-
-
-@contextlib.contextmanager
-def registers_kept():
-    "What a page enters in the registers, such as a library method defined anew, is no other page's."
-    from fedcl_repro.federation.metrics import METRICS
-    from fedcl_repro.study.experiments import EXPERIMENTS
-    from fedcl_repro.study.runs import REGISTERS
-    registers = [*REGISTERS.values(), METRICS, EXPERIMENTS]
-    before = [dict(register) for register in registers]
-    try: yield
-    finally:
-        for register, entries in zip(registers, before):
-            entered = [n for n, e in register.items() if e.make.__module__ == '__main__']
-            for name in entered: del register[name]
-            register.update(entries)
 
 
 @pytest.fixture(scope='module')
