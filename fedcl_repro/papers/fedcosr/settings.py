@@ -9,9 +9,9 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'with_fair_settings', 'public_runs', 'quarter_runs', 'column_of', 'label_of', 'place', 'say', 'printed',
            'compared_labels', 'fedcosr_values', 'second', 'table2_claims', 'often', 'often_fairest', 'often_good',
            'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name',
-           'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'draw_curves', 'earlier2', 'table2',
-           'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'all_below_zero',
-           'smallest', 'fig5', 'fig8', 'squares', 'draw_square']
+           'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_curves',
+           'earlier2', 'table2', 'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4',
+           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'draw_square']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -100,8 +100,9 @@ def public_runs(profile:str, columns=None, **change)->list: # of Run, one seed
 def quarter_runs(profile:str, names=None)->list: # of Run
     "What `lite` trained before, also with the settings of public code."
     if profile != 'lite': return []
-    own = runs(compared() if names is None else names, profile, **QUARTER)
-    return own + public_runs(profile, **QUARTER)
+    asked = compared() if names is None else names
+    public = [r for r in public_runs(profile, **QUARTER) if r.method.name in asked]
+    return runs(asked, profile, **QUARTER) + public
 
 def column_of(run:Run): # None: of no table
     "The column of Table II or III that a run belongs to; digits stand in for CIFAR-10."
@@ -259,13 +260,19 @@ def more_of_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
     return said + every_cell('table2', rows, profile, 'Table II')
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #edb9778f
+def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
+    "With the columns of the paper, the methods in the same order in each panel."
+    order, placed = titles(WELL_PERFORMING), place(table)
+    title = placed.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
+    chosen = set(zip(placed.column, placed.label))
+    shown = [name == label or (column, name) not in chosen
+             for column, label, name in zip(placed.column, placed.label, title)]
+    placed = placed[shown].assign(place=title.map(order.index))
+    return placed.sort_values('place', kind='stable')
+
 def draw_curves(rows:pd.DataFrame, profile:str, window=1):
     "Accuracy of the merged models by round, a panel for each column."
-    table = place(per_round(rows[rows.method.isin(WELL_PERFORMING)]))
-    fair_ones = set(table.label)
-    left = table.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
-    table = table[~((left != table.label) & left.isin(fair_ones))]
-    table = table.sort_values('method', key=lambda m: m.map(WELL_PERFORMING.index), kind='stable')
+    table = in_legend_order(per_round(rows[rows.method.isin(WELL_PERFORMING)]))
     columns = [c for c in (*TABLE2, *(c + QUARTERED for c in TABLE2)) if c in set(table.column)]
     titles_of = {c: say(c, profile) for c in columns}
     return draw_panels(table, 'column', titles_of, window, 'merged models, %', majority_of(FEDCOSR, rows))

@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['table2_view', 'table3_view', 'SENT', 'both_prints', 'first_version', 'with_first_version', 'how_trained',
            'columns_missing', 'tables_of_paper', 'majorities', 'all_readings', 'footnotes', 'about_runs', 'of_another',
-           'held_counts', 'held_by_column', 'draw_held', 'held_on', 'training_losses', 'in_legend_order', 'smoothing',
-           'fig5_view', 'each_client', 'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view',
-           'draw_ablation', 'square_view', 'ablation_view', 'draw_embeddings', 'embeddings_of', 'printed_view',
-           'taxonomy_view', 'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view',
-           'fault_table', 'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound',
-           'theorem2_view']
+           'held_counts', 'held_by_column', 'draw_held', 'held_on', 'training_losses', 'smoothing', 'fig5_view',
+           'each_client', 'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation',
+           'square_view', 'ablation_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy_view',
+           'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view', 'fault_table',
+           'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound', 'theorem2_view']
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d0669be5
 import math
@@ -25,9 +24,8 @@ from .representations import silhouettes
 from .robustness import (
     SHARES, compared_communication, hyperparameter_table, printed_taxonomy, taxonomy)
 from .settings import (
-    ABLATIONS, AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, QUARTERED, TABLE2, TABLE3, TITLES, TRAINED,
-    WELL_PERFORMING, WITH_FAULT,
-    draw_square, nearest, place, printed, prints, say, settings_of, titles, two_ways)
+    AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, QUARTERED, TABLE2, TABLE3, TITLES, TRAINED, WITH_FAULT,
+    draw_square, in_fedcrl_alone, in_legend_order, nearest, place, printed, say, settings_of, two_ways)
 from .sentences import printed_claims
 from ...study.experiments import committed_runs, has_data
 from ...study.majority import MAJORITY, majority_line, majority_of, with_majority
@@ -48,9 +46,7 @@ def both_prints(artifact:str)->pd.DataFrame:
 
 def first_version(artifact:str)->pd.Series: # (label, column) -> accuracy
     "What FedCRL prints where it differs from FedCoSR."
-    def accuracies(paper): return printed(artifact, paper).set_index(['label', 'column']).value
-    first, last = accuracies('fedcrl'), accuracies('fedcosr')
-    return first[first != last.reindex(first.index)].dropna()
+    return in_fedcrl_alone(artifact).set_index(['label', 'column']).value
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #9c1e4ebd
 def with_first_version(block:pd.DataFrame, column:str, first:pd.Series)->pd.DataFrame:
@@ -188,16 +184,6 @@ def training_losses(rows:pd.DataFrame)->pd.DataFrame:
     totals = parts[['total', 'n']].sum()
     return totals.assign(loss=totals.total / totals.n)
 
-def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
-    "With the columns of the paper, the methods in the same order in each panel."
-    order, placed = titles(WELL_PERFORMING), place(table)
-    title = placed.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
-    chosen = set(zip(placed.column, placed.label))
-    shown = [name == label or (column, name) not in chosen
-             for column, label, name in zip(placed.column, placed.label, title)]
-    placed = placed[shown].assign(place=title.map(order.index))
-    return placed.sort_values('place', kind='stable')
-
 def smoothing(rounds:pd.Series, longest:int)->int: # recorded rounds
     "The paper's window of so many rounds, and at most a tenth of the run."
     every = rounds.sort_values().drop_duplicates().diff().median()
@@ -208,7 +194,6 @@ def fig5_view(rows, profile, longest=50):
     "Accuracy above and the training objective below, a column of panels for each column of the paper."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import curves, shared_legend
-    rows = rows[rows.method.isin(WELL_PERFORMING)]
     accuracy, loss = in_legend_order(per_round(rows)), in_legend_order(training_losses(rows))
     window, columns = smoothing(accuracy['round'], longest), list(accuracy.column.unique())
     fig, axes = plt.subplots(2, len(columns), figsize=(4.4*len(columns), 5.6), squeeze=False)
@@ -303,7 +288,6 @@ def draw_ablation(rows:pd.DataFrame, profile:str):
     "Accuracy of the merged and of the trained models without each part, for each column of the paper."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import bars
-    rows = rows[rows.method.isin(ABLATIONS)]
     tables = {moment: FEDCOSR.runs(rows, moment) for moment in ('merged', 'trained')}
     columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, rows)
     fig, axes = plt.subplots(2, len(columns), figsize=(4.2*len(columns), 5.4), squeeze=False)
@@ -325,7 +309,7 @@ def square_view(rows, profile):
 def ablation_view(rows, profile):
     "The bars, and the numbers."
     draw_ablation(rows, profile)
-    table = readings(FEDCOSR, with_majority(rows[rows.method.isin(ABLATIONS)]))
+    table = readings(FEDCOSR, with_majority(rows))
     display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b9d8c474
