@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from test_actors import assert_at_actors
 from test_methods import METHODS, assert_equal, final, made, uneven
 
 ray = pytest.importorskip('ray', reason="Ray is an extra: pip install -e '.[ray]'")
@@ -204,10 +205,7 @@ def test_clients_as_actors(seats, name):
     "All fields of clients and server, and bytes of messages; a client's fields stay with an actor."
     at_home, execute = final(name, uneven(name)), seats(uneven(name))
     far = final(name, uneven(name), execute)
-    assert far.clients.changed and all(isinstance(c, Resident) for c in far.clients.changed.values())
-    assert len({c.seat for c in far.clients.changed.values()}) == 2
-    assert_equal(at_home, far)
-    assert (at_home.up, at_home.down) == (far.up, far.down)
+    assert_at_actors(at_home, far)
 
 
 @pytest.mark.parametrize('name', ['fedcosr', 'mfcl'])

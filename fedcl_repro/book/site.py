@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import tempfile
-from functools import partial
 from io import StringIO
 from pathlib import Path
 

@@ -18,14 +18,13 @@ from collections import Counter
 from pathlib import Path
 
 from ..core import atomic_write
-from ..extensions import packed, unpack, use_files, used_files
+from ..extensions import use_files, used_files
 from ..federation.actors import connect_ray
 from ..federation.loop import one_thread
-from ..federation.metrics import METRICS
 from ..study.processes import NOTED, SIGNALS, noted
-from ..study.runs import REGISTERS, label, load_registers, run_id
+from ..study.runs import enter_packed, packed_entries, run_id
 from ..study.store import Store, locked
-from ..study.training import Outcome, attempt
+from ..study.training import Outcome, attempt, in_words
 
 # %% ../../nbs/scale/ray.ipynb #499cce89
 class Mailbox:
@@ -92,7 +91,7 @@ def train_far(run, id:str, options:dict, luggage:dict, mailbox, checkpoint:bytes
 def luggage_of()->dict:
     "What a worker needs beside this package: the files in use, and what this session has registered."
     files = {path.name: path.read_text(encoding='utf-8') for path in used_files()}
-    return dict(files=files, own=packed([*REGISTERS.values(), METRICS]))
+    return dict(files=files, own=packed_entries())
 
 def unpack_luggage(luggage:dict):
     "Register it here."
@@ -101,8 +100,7 @@ def unpack_luggage(luggage:dict):
     for name, text in luggage['files'].items():
         with atomic_write(folder/name) as new: new.write_text(text, encoding='utf-8')
     use_files([folder/name for name in luggage['files']])
-    load_registers()
-    unpack(luggage['own'], [*REGISTERS.values(), METRICS])
+    enter_packed(luggage['own'])
 
 # %% ../../nbs/scale/ray.ipynb #e6c9bc09
 MOST_DEATHS = 3   # of a run, one after the other, without a checkpoint between
@@ -197,8 +195,7 @@ class RunsOnRay(RunsAway):
         if noted(): return self.ended(Outcome(run, 'interrupted', 'it waits at its last checkpoint'))
         if self.deaths[run] >= MOST_DEATHS:
             return self.ended(Outcome(run, 'failed', f'its worker died {MOST_DEATHS} times in a row ({how})'))
-        which = f'{label(run)} on {run.data}, {run.partition}, seed {run.seed}'
-        print(f'the worker of {which} is gone ({how}): tried again from the last checkpoint', file=sys.stderr)
+        print(f'the worker of {in_words(run)} is gone ({how}): tried again from the last checkpoint', file=sys.stderr)
         self.give(run)
 
 # %% ../../nbs/scale/ray.ipynb #91eb25a2

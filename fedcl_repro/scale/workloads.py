@@ -364,7 +364,7 @@ def rounds_in_turn(engines:dict, repeats:int, tell)->dict: # key -> seconds of t
     return timed
 
 # %% ../../nbs/scale/workloads.ipynb #15958673
-def work_rows(work:Work, timed:dict, peaks:dict, flops:int)->list: # of dicts
+def work_rows(work:Work, timed:dict, flops:int)->list: # of dicts, without their share of the peak
     "What a table says of each engine."
     images, rows = sum(map(len, work.split()[2])), []
     for key, rounds in timed.items():
@@ -377,7 +377,7 @@ def work_rows(work:Work, timed:dict, peaks:dict, flops:int)->list: # of dicts
             images_per_second=images / median, train=median,
             test=statistics.median(r['test'] for r in rounds),
             ratio=statistics.median(ratios), least=min(ratios), most=max(ratios),
-            gflops=flops / median / 1e9, share_of_peak=flops / median / peaks[f'{dtype}, {threads}']))
+            gflops=flops / median / 1e9))
     return rows
 
 # %% ../../nbs/scale/workloads.ipynb #74b0df0b
@@ -398,7 +398,7 @@ def time_works(names, share=1., threads=(1, 2), repeats=5, tell=print)->dict: # 
             raise ValueError(f'{name} has too few images for a batch of each client: ask for a larger share')
         tell(f"{name}: {work.about['title']}")
         timed = rounds_in_turn(work_engines(work, threads), repeats, tell)
-        rows += work_rows(work, timed, peaks, operations(work))
+        rows += work_rows(work, timed, operations(work))
         shares[name] = {dtype: shares_of_time(work, dtype) for dtype in PRECISIONS}
     later, _ = true_peaks(threads)
     torch.set_num_threads(before)

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['TO_TRAIN', 'NOT_HERE', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'Part', 'part_of', 'Here', 'Standing',
-           'standing', 'refused', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations', 'passes',
-           'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at',
-           'known_timings', 'Estimate', 'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'amount',
-           'why_unknown', 'source_of', 'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds',
-           'pretended', 'rows_there', 'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions',
-           'decisions', 'by_sentence', 'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line',
-           'seed_lines', 'hours_line', 'plan_text', 'plan_record']
+           'standing', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations', 'passes', 'Timing',
+           'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at', 'known_timings',
+           'Estimate', 'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'amount', 'why_unknown',
+           'source_of', 'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended',
+           'rows_there', 'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions',
+           'by_sentence', 'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines',
+           'hours_line', 'plan_text', 'plan_record']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
 import json
@@ -36,7 +36,7 @@ from .processes import quiet_worker
 from .runs import Run, config, dataset, label, methods, run_id, settings_recorded
 from .store import Store, checkpoint_progress
 from .training import (
-    RUN_COLUMNS, Session, described, in_short, one_core, read_rows, refusal)
+    RUN_COLUMNS, Session, described, in_short, one_core, read_rows, refusals)
 
 # %% ../../nbs/study/plan.ipynb #cade3268
 @dataclass(frozen=True)
@@ -81,17 +81,10 @@ def standing(run:Run, here:Here, known:set)->Standing:
     if has and here.store.has(id): return Standing(run, 'finished', run.n_rounds)
     if run in known: return Standing(run, 'committed', run.n_rounds)
     if not has: return Standing(run, 'no data')
-    alike = replace(run, method=Spec('fedavg'), seed=0)
-    if refused(alike, here.data_root): return Standing(run, 'not possible')
     rounds, seconds = checkpoint_progress(here.store, id)
     return Standing(run, 'waiting' if rounds else 'not begun', rounds, seconds)
 
 # %% ../../nbs/study/plan.ipynb #3d526ff5
-@cache
-def refused(run:Run, data_root)->str: # empty: not
-    "Why the data that are here do not allow a run."
-    return refusal(run, data_root)
-
 def committed_set(name:str, profile:str)->set: # of Run
     "The runs of an experiment whose rows are committed; none where the notebooks are not here."
     try: return {run for _, run, _ in committed_runs(name, profile).values()}
@@ -102,6 +95,8 @@ def standings(part:Part, here:Here)->list: # of Standing
     known = committed_set(part.name, part.profile)
     by_data = sorted(part.runs, key=lambda r: str(r.data)) # a data set is read once
     found = {r: standing(r, here, known) for r in by_data}
+    why = refusals([r for r, s in found.items() if s.word in TO_TRAIN], here.data_root)
+    found |= {r: Standing(r, 'not possible') for r in why if why[r]}
     return [found[r] for r in part.runs]
 
 # %% ../../nbs/study/plan.ipynb #1103b60c

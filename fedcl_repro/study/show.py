@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['COMPARED', 'HOW_TO_READ', 'BESIDE_PRINT', 'TEXTS', 'LIKENESS', 'cells_beside', 'with_intervals', 'setting_blocks',
-           'no_words', 'show_table', 'show_dots', 'without_settings', 'committed_of', 'measured_cells',
-           'cells_of_print', 'beside_and_below', 'beside_blocks', 'beside_table', 'show_lines', 'train_here',
-           'client_matrices', 'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices',
-           'weight_scale', 'without_own', 'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers',
-           'draw_graph_numbers', 'last_of_names', 'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps',
-           'ranks_marked', 'with_spread', 'show_shaped']
+           'no_words', 'show_table', 'show_dots', 'without_settings', 'measured_cells', 'cells_of_print',
+           'beside_and_below', 'beside_blocks', 'beside_table', 'show_lines', 'train_here', 'client_matrices',
+           'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own',
+           'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
+           'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps', 'ranks_marked', 'with_spread',
+           'show_shaped']
 
 # %% ../../nbs/study/show.ipynb #de8ab0d1
 from collections.abc import Callable
@@ -23,7 +23,6 @@ from ..data.datasets import find_root
 from ..data.partition import class_counts
 from ..parts.graph_measures import away_from_equal, classes_shared, cross_share, likeness_gap
 from ..parts.graph_measures import nearest_share, same_cluster, same_kind, unevenness
-from .experiments import committed
 from .majority import mark_majority, with_majority_lines
 from .representations import draw_map
 from .runs import Run, dataset, federation, shards, stages
@@ -116,16 +115,6 @@ def without_settings(paper:Paper, rows:pd.DataFrame, known:set)->pd.DataFrame:
     if not len(rows): return rows
     keys = paper.place(rows)[list(paper.keys)].itertuples(index=False, name=None)
     return rows[[key not in known for key in keys]]
-
-def committed_of(paper:Paper, names:list, profile:str)->pd.DataFrame:
-    "Committed rows of these experiments, in order: of the next only what the ones before have no setting of."
-    known, found = set(), []
-    for name in names:
-        rows = without_settings(paper, committed(name, profile), known)
-        if len(rows): known |= set(paper.place(rows)[list(paper.keys)].itertuples(index=False, name=None))
-        found.append(rows)
-    there = [rows for rows in found if len(rows)]
-    return pd.concat(there, ignore_index=True) if there else found[0]
 
 # %% ../../nbs/study/show.ipynb #48f527e2
 def measured_cells(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # label, the paper's keys, value, std

@@ -24,10 +24,10 @@ from ..data.datasets import DATASETS, Dataset
 from ..data.partition import PARTITIONS
 from ..extensions import source_digest
 from ..federation.method import METHODS, Method
-from ..federation.own_data import own_dataset, read_own
+from ..federation.own_data import own_dataset
 from ..parts.models import MODELS, as_parts, check_network, default_model
 from .kept_models import load_model
-from .runs import Run, dataset, find_root, label, load_registers, run_id
+from .runs import Run, dataset, find_root, label, load_registers
 from .store import Store
 from .training import cores, in_short, read_rows, train
 from .verdicts import per_round, summary

@@ -7,9 +7,9 @@ __all__ = ['SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'St
            'usable_checkpoint', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'to_checkpoint',
            'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'Outcome', 'lacking', 'intact',
            'wait_for_others', 'say_once', 'is_stale', 'cores', 'train_lacking', 'takes_all_cores', 'attempt',
-           'Progress', 'train_in_processes', 'attempt_and_tell', 'death_text', 'outcome_of', 'impossible', 'refusal',
-           'described', 'in_short', 'read_rows', 'seed_groups', 'train_groups', 'train_group', 'checkpoint_executor',
-           'fastest_for_group', 'train_in_turn', 'train_together']
+           'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'death_text', 'outcome_of', 'impossible',
+           'refusals', 'refusal', 'described', 'in_short', 'read_rows', 'seed_groups', 'train_groups', 'train_group',
+           'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -29,10 +29,8 @@ from tqdm import tqdm # a bar of text is seen everywhere
 from ..core import Spec
 from ..data.augment import AUGMENTATIONS
 from ..federation.clients import fields_of
-from ..extensions import packed, unpack
 from ..federation.executors import EXECUTORS
 from ..federation.loop import Loop, NonFinite
-from ..federation.metrics import METRICS
 from ..federation.rounds import State, begin, one_round
 from ..federation.side_by_side import Barrier
 from ..parts.models import MODELS
@@ -41,9 +39,9 @@ from .kept_models import models_to_keep
 from .measures import MEASURE_COLUMNS, examined, measure, predictions, provenance
 from .measures import represented, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
-from fedcl_repro.study.runs import (
-    REGISTERS, Run, check_federation, federation, label, load_registers, methods, run_id, stages,
-    tested_clients)
+from .runs import (
+    Run, check_federation, enter_packed, federation, label, load_registers, methods, packed_entries, run_id,
+    stages, tested_clients)
 from .sources import changed_since, digest_of, sources, stale_text
 from .store import (
     DamagedRun, Store, checkpoint_progress, is_shortage, load_checkpoint, locked, save_checkpoint)
@@ -403,7 +401,7 @@ def train_in_processes(runs:list, store:Store, processes:int, options:dict, prog
     so is, alone, one that found too little memory."""
     def told(k, item): progress.put((runs[k], item))
     def died(k, code): print(death_text(runs[k], code), file=sys.stderr)
-    own = packed([*REGISTERS.values(), METRICS])
+    own = packed_entries()
     found, left, alone = {}, list(range(len(runs))), set()
     while left and not noted():
         tasks = {k: (attempt_and_tell, (runs[k], store, options, own)) for k in left}
@@ -419,18 +417,17 @@ def train_in_processes(runs:list, store:Store, processes:int, options:dict, prog
 def attempt_and_tell(run:Run, store:Store, options:dict, own:bytes, tell)->Outcome:
     """In a worker: train a run. `tell` is told the rounds done.
     `own`: what the parent's notebook or script has registered."""
-    if own:
-        load_registers()
-        unpack(own, [*REGISTERS.values(), METRICS])
+    if own: enter_packed(own)
     class Telling:
         def put(self, item): tell(item[1])
     return attempt(run, store, options, Telling())
 
+def in_words(run:Run)->str: return f'{label(run)} on {run.data}, {run.partition}, seed {run.seed}'
+
 def death_text(run:Run, code:int)->str:
     "What to say of a run whose process died for the first time."
     how = f'by {signal_name(-code)}' if code and code < 0 else f'with exit code {code}'
-    which = f'{label(run)} on {run.data}, {run.partition}, seed {run.seed}'
-    return f'the process of {which} was ended {how}: tried again from its checkpoint, alone, after the others'
+    return f'the process of {in_words(run)} was ended {how}: tried again from its checkpoint, alone, after the others'
 
 def outcome_of(found, run:Run)->Outcome: # found: an Outcome, `Died` or None
     "What became of a run that was given to a worker."
@@ -441,13 +438,18 @@ def outcome_of(found, run:Run)->Outcome: # found: an Outcome, `Died` or None
 # %% ../../nbs/study/training.ipynb #3f336dae
 def impossible(runs:list, data_root)->list: # of Outcome, failed
     "The runs that their data do not allow, told before any other trains; an error if no run is possible."
-    found, why = [], {}
+    found = [Outcome(r, 'failed', why) for r, why in refusals(runs, data_root).items() if why]
+    if found and len(found) == len(runs): raise ValueError(found[0].why)
+    for text in dict.fromkeys(o.why for o in found): print(f'not possible: {text}', file=sys.stderr)
+    return found
+
+def refusals(runs:list, data_root)->dict: # Run -> why it is not possible, or ''
+    "Asked once for all runs that differ in method and seed alone."
+    found, why = {}, {}
     for r in runs:
         key = replace(r, method=Spec('fedavg'), seed=0)
         if key not in why: why[key] = refusal(key, data_root)
-        if why[key]: found.append(Outcome(r, 'failed', why[key]))
-    if found and len(found) == len(runs): raise ValueError(found[0].why)
-    for text in dict.fromkeys(o.why for o in found): print(f'not possible: {text}', file=sys.stderr)
+        found[r] = why[key]
     return found
 
 def refusal(run:Run, data_root)->str: # empty: none

@@ -7,7 +7,6 @@ __all__ = ['PAPERS', 'columns_of', 'printed_gains', 'gain_claim', 'gain_claims',
            'arrow_claims', 'arrows_of', 'judge_numbers']
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00002
-import numpy as np
 import pandas as pd
 
 from .settings import COLUMN_OF, FEDCOSR, compared_labels, printed
