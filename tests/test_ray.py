@@ -16,7 +16,7 @@ ray = pytest.importorskip('ray', reason="Ray is an extra: pip install -e '.[ray]
 pytestmark = pytest.mark.nightly
 
 from fedcl_repro.cli import main
-from fedcl_repro.federation.actors import RAY_SETTINGS, RayActors, Resident, connect_ray
+from fedcl_repro.federation.actors import RAY_SETTINGS, RayActors, connect_ray
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.rounds import begin, rounds
 from fedcl_repro.scale.ray import MOST_DEATHS, train_on_ray

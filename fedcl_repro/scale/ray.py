@@ -195,7 +195,8 @@ class RunsOnRay(RunsAway):
         if noted(): return self.ended(Outcome(run, 'interrupted', 'it waits at its last checkpoint'))
         if self.deaths[run] >= MOST_DEATHS:
             return self.ended(Outcome(run, 'failed', f'its worker died {MOST_DEATHS} times in a row ({how})'))
-        print(f'the worker of {in_words(run)} is gone ({how}): tried again from the last checkpoint', file=sys.stderr)
+        gone = f'the worker of {in_words(run)} is gone ({how})'
+        print(f'{gone}: tried again from the last checkpoint', file=sys.stderr)
         self.give(run)
 
 # %% ../../nbs/scale/ray.ipynb #91eb25a2

@@ -427,7 +427,8 @@ def in_words(run:Run)->str: return f'{label(run)} on {run.data}, {run.partition}
 def death_text(run:Run, code:int)->str:
     "What to say of a run whose process died for the first time."
     how = f'by {signal_name(-code)}' if code and code < 0 else f'with exit code {code}'
-    return f'the process of {in_words(run)} was ended {how}: tried again from its checkpoint, alone, after the others'
+    ended = f'the process of {in_words(run)} was ended {how}'
+    return f'{ended}: tried again from its checkpoint, alone, after the others'
 
 def outcome_of(found, run:Run)->Outcome: # found: an Outcome, `Died` or None
     "What became of a run that was given to a worker."
