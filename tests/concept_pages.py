@@ -1,4 +1,4 @@
-"""`python concept_pages.py OUT PAGE...`: run these pages on all cores as nbdev-test runs them, at low priority,
+"""`python concept_pages.py OUT PAGE...`: run these pages on all cores as nbdev-test does, at low priority,
 and write what stopped each ('' if nothing did) to OUT, a JSON file: page -> words."""
 import io
 import json

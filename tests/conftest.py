@@ -34,12 +34,13 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    "Begin with what takes long, beside the tests: everything in quick with one seed, and the concept pages."
+    "Begin, beside the tests, with what takes long: everything in quick with one seed, and concept pages."
     if session.config.option.collectonly: return
     session.made, session.beside = Path(tempfile.mkdtemp(prefix='beside')), []
     if asked_for(session, 'report'):
+        what = 'reproduce', '--all', '--seeds', '1'
         folders = '--store', session.made/'runs', '--out', session.made/'report'
-        session.making = beside(session, '-m', 'fedcl_repro.cli', 'reproduce', '--all', '--seeds', '1', *folders)
+        session.making = beside(session, '-m', 'fedcl_repro.cli', *what, *folders)
     pages = [item.callspec.params['path'] for item in asked_for(session, 'attempts')]
     if pages:
         session.pages = beside(session, ROOT/'tests'/'concept_pages.py', session.made/'pages.json', *pages)
