@@ -151,7 +151,7 @@ class Compute:
     def net(self, fields:dict, training=False, i=0)->Net: return self.worker.net(i, fields, training)
 
     def train(self, sweep:Sweep, fields:dict, todo, r:int, i=0)->dict:
-        "Fields after a sweep over batches, which have what the sweep's function reads and, for the size, `y`."
+        "Fields after a sweep over batches, which have what the sweep's function reads, and `y` for the size."
         batches = (SimpleNamespace(**{'noise': {}} | vars(b)) for b in todo)
         fields = fields | dict(round=torch.tensor(r))
         done = sweep_over(self.fed, sweep, self.worker, i, fields, batches, whose='server', r=r)
