@@ -286,7 +286,7 @@ def check_place(options):
     if not options.ray or options.executor == 'ray': check_device(options.device)
     if not options.ray and options.executor != 'ray': return
     if options.executor != 'ray' and (options.live or options.tensorboard):
-        raise ValueError('--live and --tensorboard write on the machine that trains: leave them out with --ray')
+        raise ValueError('--live and --tensorboard write where a run trains: leave them out with --ray')
     from fedcl_repro.federation.actors import connect_ray
     connect_ray(options.ray or 'local')
 
