@@ -307,7 +307,7 @@ CONTROLS = dict(fedamp='fedavg', pfedme='fedavg', moon='fedavg') # tested at the
 AS_DEFINED, WITH_FAULT, CONTROL = 'as defined', 'with the fault', 'FedAvg, tested alike'
 
 def two_ways(rows:pd.DataFrame)->pd.DataFrame: # a row a method and seed
-    "Pooled accuracy of each method as defined and with its fault, beside the printed value (practical CIFAR-10)."
+    "Pooled accuracy of each method as defined and with its fault, beside the print (practical CIFAR-10)."
     cell = printed('table2').query('column == @PRACTICAL').set_index('label').value
     tables = []
     for name, (faulty, moment, fault) in FAULTS.items():

@@ -39,7 +39,7 @@ from ...study.verdicts import per_round
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a1db585
 def both_prints(artifact:str)->pd.DataFrame:
-    "FedCoSR's accuracies in a table, with `std`, their spread over clients; repeated for runs with a quarter of the images."
+    "FedCoSR's accuracies in a table and their spread over clients, `std`; again for runs with fewer images."
     spread = printed(artifact, metric='client_std').rename(columns=dict(value='std'))
     cells = printed(artifact).merge(spread[['label', 'column', 'std']], on=['label', 'column'], how='left')
     return pd.concat([cells, cells.assign(column=cells.column + QUARTERED)], ignore_index=True)
@@ -371,7 +371,7 @@ def communication_view(rows, profile):
     every = table[table.classes == 10].reset_index(drop=True)
     every['% of the charge'] = 100*every.ratio
     caption = ('Scalars that a client with all ten classes sends and receives in a round: CIFAR-10, k = 128. '
-               '`exact`: the formula of the method. `charged`: the number in the paper, up and down together.')
+               '`exact`: the formula of the method. `charged`: what the paper says, up and down together.')
     display_all(shown_table(every[[*SENT, 'total', 'charged', '% of the charge']], caption))
     draw_communication(every)
 

@@ -82,7 +82,7 @@ MAPL.measures.update({'across at first': at_round('min'), 'across at last': at_r
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #da153f43
 def threshold(n:int)->float:
-    "The similarity relative to the nearest peer above which equal weights with equal samples grow: sqrt(n) / 10."
+    "Similarity relative to the nearest peer above which equal weights grow (equal samples): sqrt(n) / 10."
     return .1*.5 / (.5 / n) / n**.5
 
 def draw_window(rows:pd.DataFrame, n=10):

@@ -317,7 +317,7 @@ mapl_experiment(
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #1f2b8849
 def numbers_carried(rows:pd.DataFrame)->pd.DataFrame: # one row per run and round, with `numbers`
-    "Numbers that all clients send in a round, from bytes: those that clients read, and those sent to a server."
+    "Numbers that all clients send in a round, from bytes: those read by clients, and those sent to a server."
     t = mapl_named(rows[rows.metric.isin(('bytes_up', 'bytes_down'))])
     t = t[~((t.metric == 'bytes_up') & (t.family == 'peer_to_peer'))]
     keys = ['label', 'dataset', 'network', 'n_clients', 'round', 'seed']

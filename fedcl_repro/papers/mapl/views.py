@@ -69,7 +69,7 @@ def budget_table(rows, profile):
     then = within_budget(rows).groupby(line)[['round', 'value']].mean()
     then = then.rename(columns=dict(round='round at the budget', value='accuracy then'))
     table = pd.concat([used, saved, then], axis=1).round(2)
-    display_all(within, shown_table(table, 'All communications, and the round in which the budget was used up.'))
+    display_all(within, shown_table(table, 'All communications, and the round at which the budget ends.'))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #c8164d85
 def carried_table(rows, profile):
@@ -86,8 +86,8 @@ def likeness_view(rows, profile):
     titled = {f'{name}: {likeness_gap(S):+.3f}': without_own(S) for name, S in last.items()}
     draw_matrices(titled, 'likeness', **LIKENESS)
 
-AT_END = ('At the end: percent of the weight for others that goes to the other cluster, spread of the weights '
-          'within clusters over their mean, similarity within clusters minus across.')
+AT_END = ('At the end: percent of the weight for others that goes to the other cluster, spread of the '
+          'weights within clusters over their mean, similarity within clusters minus across.')
 
 NEAREST = ('Percent of images whose nearest image of another client comes from the same cluster, '
            'and from the same architecture.')
@@ -163,8 +163,8 @@ def own_weight(name:str, W)->str: return f'{name}\nown weight {W.diagonal().mean
 # %% ../../../nbs/papers/mapl/views.ipynb #4f010fc0
 def presets_view(rows, profile):
     "The effect of each difference between text and code, then the last weights under each."
-    caption = ('The effect of each difference: accuracy and weight across the clusters in percent (55.6 for ten '
-               'clients with equal weights), and the largest number of strangers that a client keeps.')
+    caption = ('The effect of each difference: accuracy and weight across the clusters in percent (55.6 for '
+               'ten clients with equal weights), and the largest number of strangers that a client keeps.')
     display_all(shown_table(pd.concat(differences(rows, profile), axis=1), caption))
     draw_last(rows, own_weight)
 
@@ -189,7 +189,7 @@ def numbers_view(rows, profile):
     million = ['formula', 'first', 'last']
     table = numbers_beside(rows, profile)
     table[million] = (table[million] / 1e6).map('{:.4f}'.format).replace('nan', '')
-    caption = 'Millions of numbers that all clients send in a round: by formula, in the first round, in the last.'
+    caption = 'Millions of numbers that clients send in a round: by formula, in the first round, in the last.'
     display_all(shown_table(table.assign(ratio=table.ratio.map('{:.3f}'.format).replace('nan', '')), caption))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #91fc0664

@@ -177,7 +177,7 @@ def mfcl_printed(artifact:str)->pd.DataFrame:
     return cells.assign(label=cells.label + cells.privacy).drop(columns='privacy')
 
 def values_of(profile:str)->dict:
-    "What the claims in the file take from the profile: the cut-off layers, groups and shares that are trained."
+    "What the claims in the file take from the profile: the trained cut-off layers, groups and shares."
     size, dropped = MFCL_SIZES[profile], []
     *_, last = groups = size['groups']
     def at(norm, some): return [with_value(norm, 'per_group', g) for g in some]

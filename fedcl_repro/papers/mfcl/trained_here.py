@@ -133,7 +133,7 @@ def representations_on(page):
     def view(rows, profile):
         runs = [r for r in page.available() if r.seed == 0]
         if profile != page.profile or not (page.train and runs):
-            return say_line('No network is kept; the page trains its networks when it is executed.', look='note')
+            return say_line('No network is kept; the page trains them when executed.', look='note')
         panels = {'raw images of client 0': images_of_one_client(runs[0], page.data_root)}
         for run in runs:
             trained = train_here(run, page.device, page.data_root)
@@ -188,8 +188,8 @@ def in_unit(v:torch.Tensor)->torch.Tensor: return (v + 1) / 2
 SHOWN_IMAGES = slice(0, 8)
 
 def images_made(victim:Victim, steps:int)->tuple:
-    """What each attacker reconstructs: attack -> (2, 8, C, H, W); the maps of the principal component: D -> (views,
-    64, H, W), D for DataMix; and their correlation with the views: D -> (64,)."""
+    """What each attacker reconstructs: attack -> (2, 8, C, H, W); the maps of the principal component:
+    D -> (views, 64, H, W), D for DataMix; and their correlation with the views: D -> (64,)."""
     maps, likeness, made = {}, {}, {}
     for d in (0, 1):
         maps[d], likeness[d] = seen_by_pca(victim.z[d], in_unit(victim.views))
@@ -279,7 +279,7 @@ def draw_attacks(victim:Victim, made:dict):
 
 # %% ../../../nbs/papers/mfcl/trained_here.ipynb #e1e64052
 def datamix_apart(victim:Victim, maps:dict, likeness:dict)->tuple: # two styled tables
-    "Whether the partner of an image is found, and what attackers with more and more knowledge recover of its view."
+    "Whether the partner of an image is found, and what more and more knowledge recovers of its view."
     views, pairs = mean_luminance(in_unit(victim.views)), [pair for pair in victim.z[1].split(2)]
     def found_in(k): return neighbours_found(blended_with(maps[1][:k]), victim.partner)
     found = {f'{k} views': found_in(k) for k in (1, 2, 2*VIEW_PAIRS)}
