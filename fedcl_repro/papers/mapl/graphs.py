@@ -114,7 +114,7 @@ draw_last = partial(draw_last_weights, MAPL, where=is_first) # (rows, title)
 # %% ../../../nbs/papers/mapl/graphs.ipynb #d50662e3
 CLUSTERED = ('embeddings form the clusters at the end '
              '(at most a tenth of the images is nearest to the other cluster)')
-SPREAD = 'before, they do not'
+SPREAD = 'in the earlier round, embeddings do not form the clusters'
 
 def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether embeddings of different clients lie together by cluster, before and after (Fig. 4c, 5c, 6c)."

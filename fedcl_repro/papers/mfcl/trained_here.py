@@ -234,9 +234,9 @@ def judge_attacks(table:pd.DataFrame, likeness:dict, fits:bool)->list: # of Verd
         ('Without collusion there is nothing to decode with (C0D0)', plain < .3, told),
         ('Without collusion and with DataMix reconstruction is not possible (C0D1)', blended < .3, told),
         ('C0D0 is harder than C1D0', bool(pca < best), f'correlation {pca:.2f} and {best:.2f}'),
-        ('DataMix makes it harder with collusion (C1D1)', bool(decoders[0] < decoders[1]),
+        ('DataMix makes reconstruction harder with collusion (C1D1)', bool(decoders[0] < decoders[1]),
          f'correlation {decoders[0]:.2f} and {decoders[1]:.2f}, by the decoder'),
-        ('DataMix makes it harder without collusion (C0D1)', blended < .3, told)]
+        ('DataMix makes reconstruction harder without collusion (C0D1)', blended < .3, told)]
     return [claim(what, [ok], evidence, 'MFCL 5.6.2', fits) for what, ok, evidence in asked]
 
 # %% ../../../nbs/papers/mfcl/trained_here.ipynb #84a7dc01
