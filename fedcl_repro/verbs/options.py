@@ -22,7 +22,7 @@ def use_option(p):
     p.add_argument('--use', action='append', default=[], metavar='FILE.py', help=use_help)
 
 def extras_options(p):
-    "What a training leaves beside its rows."
+    "Further outputs of a training."
     add = p.add_argument
     add('--keep-models', action='store_true', help='keep the trained models (`load_model` reads them)')
     add('--live', default='', metavar='FOLDER', help='a CSV for each run that grows with each evaluation')
