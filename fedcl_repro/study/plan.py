@@ -309,7 +309,7 @@ def tested_rounds(run:Run)->list:
     return sorted({*range(run.eval_every, run.n_rounds + 1, run.eval_every), run.n_rounds})
 
 def pretended(run:Run)->pd.DataFrame:
-    "Rows as a finished run would leave them, their numbers random."
+    "Rows in the form of a finished run, with random values."
     rng, last = stream(run.seed, 'pretended', json.dumps(config(run))), run.n_rounds
     where = [(r, -1) for r in tested_rounds(run) if r < last] + [(last, i) for i in range(run.n_clients)]
     metrics = 'accuracy', 'balanced', 'loss'
@@ -327,11 +327,11 @@ def pretended(run:Run)->pd.DataFrame:
 
 # %% ../../nbs/study/plan.ipynb #a52a54db
 def rows_there(name:str, profile:str, here:Here)->pd.DataFrame:
-    "Rows of an experiment's runs: those in the store, and of others the committed ones."
+    "Rows of an experiment's runs: from the store, otherwise the committed ones."
     runs = [r for r in runs_of(name, profile) if has_data(str(r.data), here.data_root)]
     own = read_rows(runs, here.store, here.data_root)
     try: others = committed(name, profile)
-    except FileNotFoundError: return own # the notebooks are not here
+    except FileNotFoundError: return own # the notebooks are not available
     return one_table([own, others[~others.settings.isin(set(own.settings))]])
 
 def one_table(tables:list)->pd.DataFrame:

@@ -364,7 +364,7 @@ def draw_overlap(run:Run, data_root=None):
 def map_numbers(
     paper:Paper, maps:pd.DataFrame, rows:pd.DataFrame, profile:str,
     kinds:int, # architectures, which clients get in turn
-)->pd.DataFrame: # a row a map
+)->pd.DataFrame: # one row per map
     "Percent of the images nearest to an image of the same cluster, and of the same architecture."
     about, found = paper.place(rows.drop_duplicates('run')).set_index('run'), []
     rounds = rows.groupby('run')['round'].max()
@@ -383,7 +383,7 @@ def map_numbers(
 # %% ../../nbs/study/show.ipynb #9bf83131
 def draw_maps(
     paper:Paper, maps:pd.DataFrame, rows:pd.DataFrame, profile:str, kinds:int,
-)->pd.DataFrame: # a row a map
+)->pd.DataFrame: # one row per map
     "Draw the maps of the first seed, earlier rounds first; their numbers."
     table = map_numbers(paper, maps, rows, profile, kinds)
     for a in table[table.seed == 0].itertuples():

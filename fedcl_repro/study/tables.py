@@ -401,13 +401,13 @@ READINGS = dict(
 )
 
 def curve_words(paper:Paper, rows:pd.DataFrame, on:list)->pd.Series: # 'level', 'rising', 'falling', 'short'
-    "How the curves of each cell's runs end; several words where its seeds differ."
+    "How the curves of each cell's runs end; several words if its seeds differ."
     runs = paper.runs(rows)
     words = runs.run.map(curve_ends(paper.tested(rows) if paper.tested else rows)).map(lambda end: end.word)
     return words.groupby([runs[k] for k in on], sort=False).agg(lambda w: ', '.join(dict.fromkeys(w)))
 
-def readings(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # a row a cell; moment x reading
-    "Both accuracies and both spreads at both moments. `keys`: columns that tell cells apart."
+def readings(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # one row per cell; moment x reading
+    "Both accuracies and both spreads at both moments. `keys`: columns that identify cells."
     on, tables = [*(keys or paper.keys), 'label'], {}
     for moment in 'merged', 'trained':
         def means(at): return means_of_seeds(paper.runs(rows, moment, at), on).set_index(on)
@@ -423,8 +423,8 @@ def side_by_side(
     prints:dict,       # (paper, what it prints) -> published cells
     cells:pd.DataFrame, # compared cells, with difference and verdict
     ours:pd.DataFrame, # readings
-)->dict:               # setting -> table, a row a label
-    "What is printed, all readings of ours, and the verdict on each cell, for every setting that was trained."
+)->dict:               # setting -> table, one row per label
+    "The printed cells, all our readings, and the verdict on each cell, for every setting that was trained."
     at = ours.index.names
     printed = pd.DataFrame({name: c.set_index(at).value for name, c in prints.items()})
     verdict = cells.set_index(at)[['difference', 'verdict']].rename(columns=dict(difference='diff.'))
@@ -432,6 +432,6 @@ def side_by_side(
     order, tables = list(dict.fromkeys(cells.label)), {}
     for setting in dict.fromkeys(ours.index.droplevel('label')):
         part = table.xs(setting, level=at[0]) if len(at) == 2 else table.xs(setting, level=at[:-1])
-        known = [label for label in order if label in part.index] # what the paper lacks comes last
+        known = [label for label in order if label in part.index] # labels that the paper lacks come last
         tables[setting] = part.loc[[*known, *part.index.difference(known)]].rename_axis(None)
     return tables

@@ -335,11 +335,11 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
             evidence = (f'{a:.2f} {fault}, {b:.2f} as defined, '
                         f'{plain:.2f} FedAvg tested alike, {p:.2f} printed')
         held = nearest(ways) == WITH_FAULT if len(ways) else []
-        sentence = f'the print is nearest to the method with the fault: {label}'
+        sentence = f'the printed value is nearest to the method with the fault: {label}'
         out.append(claim(sentence, held, evidence, 'FedCoSR Table II', profile != 'quick'))
     return out
 
-@experiment(FEDCOSR, 'fedcosr/compat', 'Prints of Table II that a fault may explain', also=judge_compat)
+@experiment(FEDCOSR, 'fedcosr/compat', 'Printed values of Table II that a fault may explain', also=judge_compat)
 def compat(profile):
     names = [n for name, (faulty, _, _) in FAULTS.items() for n in (name, faulty, CONTROLS[name])]
     return runs(dict.fromkeys(names), profile, [PRACTICAL])

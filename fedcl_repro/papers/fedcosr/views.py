@@ -402,7 +402,7 @@ def fault_table(rows:pd.DataFrame)->pd.DataFrame:
     "One row per method: the printed value, both versions and the nearest; means over seeds."
     ways = two_ways(rows).groupby(['label', 'fault'], sort=False)
     table = ways[['printed', AS_DEFINED, WITH_FAULT, CONTROL]].mean().dropna().reset_index()
-    table['nearest to the print'] = nearest(table)
+    table['nearest to the printed value'] = nearest(table)
     return table.set_index('label').rename_axis(None)
 
 def faults_view(rows, profile):

@@ -150,7 +150,7 @@ def left_to(profile:str)->dict:
 MAPL = Paper(
     ('scenario', 'data'), mapl_placed, mapl_where, dict(way=on_the_way), mapl_tested,
     sizes=('mapl/table1', 'mapl/table4'), title='MAPL', printed=mapl_printed, margins=('table4',),
-    cell=cell_of_mapl, values=left_to, not_asked='quick trains a few steps: nothing is asked', personal=True)
+    cell=cell_of_mapl, values=left_to, not_asked='quick trains only a few steps: no claim is checked', personal=True)
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
 MAPL_ROUND = [*MAPL_RUN, 'round']
 
@@ -170,7 +170,7 @@ def sizes_of(rows:pd.DataFrame)->dict: # (scenario, data) -> words
 MAPL_SHOWN = dict( # what captions and headings of its tables say besides
     words=sizes_of,
     sizes=dict(
-        quick='Digits stand in for CIFAR-10, a step or two: it says that everything runs, and nothing else.',
+        quick='Digits stand in for CIFAR-10, with a step or two: this only shows that everything runs.',
         lite='Smaller than the paper, as the columns say.',
         paper="The paper's sizes."))
 
