@@ -339,7 +339,7 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
         out.append(claim(sentence, held, evidence, 'FedCoSR Table II', profile != 'quick'))
     return out
 
-@experiment(FEDCOSR, 'fedcosr/compat', 'Printed values of Table II that a fault may explain', also=judge_compat)
+@experiment(FEDCOSR, 'fedcosr/compat', 'Printed values that a fault may explain', also=judge_compat)
 def compat(profile):
     names = [n for name, (faulty, _, _) in FAULTS.items() for n in (name, faulty, CONTROLS[name])]
     return runs(dict.fromkeys(names), profile, [PRACTICAL])
