@@ -191,7 +191,7 @@ def stale_text(
     if changed:
         modules = sorted({m for c in changed for m in c})
         named = ', '.join(modules[:4]) + (f' and {len(modules) - 4} more' if len(modules) > 4 else '')
-        said.append(f'{len(changed)} {what}: trained by other code: since then {named} changed. '
+        said.append(f'{len(changed)} {what}: trained by other code; since then {named} changed. '
                     'The rows are used; --retrain trains them again.')
     if unknown:
         said.append(f'{unknown} {what}: trained before digests were kept, by the code of their commit.')
