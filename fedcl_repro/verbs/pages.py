@@ -18,7 +18,7 @@ def copy_pages(out)->Path: # of the copied folder
     "Copy all notebooks to a new folder, complete or not at all."
     out = Path(out).expanduser()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f'{out} is there already and is not empty: name a new folder, and nothing is '
+        raise ValueError(f'{out} exists already and is not empty: name a new folder, so that nothing is '
                          'overwritten')
     nbs = papers_folder().resolve().parent
     with atomic_write(out) as new:
