@@ -72,8 +72,9 @@ def draw_map(m:pd.DataFrame, title=''):
     "A map twice: by client, and by class."
     import matplotlib.pyplot as plt
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2))
-    scatter(left, m[['x', 'y']], m.client, f'{title}by client')
-    scatter(right, m[['x', 'y']], m.label, f'{title}by class')
+    scatter(left, m[['x', 'y']], m.client, 'by client')
+    scatter(right, m[['x', 'y']], m.label, 'by class')
+    fig.suptitle(title)
     fig.tight_layout()
     plt.show()
 

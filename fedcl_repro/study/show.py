@@ -387,7 +387,7 @@ def draw_maps(
     "Draw the maps of the first seed, earlier rounds first; their numbers."
     table = map_numbers(paper, maps, rows, profile, kinds)
     for a in table[table.seed == 0].itertuples():
-        draw_map(maps[maps.run == a.run], f'{a.what}, round {a.round}, ')
+        draw_map(maps[maps.run == a.run], f'{a.what}, round {a.round}')
     return table.drop(columns='run').set_index(['what', 'round'])
 
 # %% ../../nbs/study/show.ipynb #6b7cb779

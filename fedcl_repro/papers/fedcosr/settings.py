@@ -267,8 +267,9 @@ def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
     chosen = set(zip(placed.column, placed.label))
     shown = [name == label or (column, name) not in chosen
              for column, label, name in zip(placed.column, placed.label, title)]
-    placed = placed[shown].assign(place=title.map(order.index))
-    return placed.sort_values('place', kind='stable')
+    columns = [name for c in (*TABLE2, *TABLE3) for name in (c, c + QUARTERED)]
+    placed = placed[shown].assign(place=title.map(order.index), panel=placed.column.map(columns.index))
+    return placed.sort_values(['panel', 'place'], kind='stable')
 
 def draw_curves(rows:pd.DataFrame, profile:str, window=1):
     "Accuracy of the merged models by round, a panel for each column."

@@ -202,7 +202,7 @@ def fig5_view(rows, profile, longest=50):
         curves(above, 'micro', window, upper, 'test accuracy, merged, %').set_title(say(column, profile))
         majority_line(upper, majority_of(FEDCOSR, rows).get(column))
         upper.legend(fontsize=7)
-        curves(below, 'loss', window, lower, 'training objective, nats')
+        curves(below, 'loss', window, lower, 'training objective, nats').set_yscale('log')
     fig.tight_layout()
     shared_legend(fig)
     plt.show()
