@@ -29,7 +29,7 @@ def serve_node(node, where:str, ready=None):
         while True:
             with listener.accept() as peer, contextlib.suppress(EOFError, ConnectionError): # peer has died
                 kind, content = peer.recv_bytes().decode(), peer.recv_bytes()
-                if kind == 'stop': return
+                if kind == 'stop': return listener.close() # before the peer hears that it has stopped
                 for part in answered(node, kind, content): peer.send_bytes(part)
 
 def answered(node, kind:str, content:bytes)->tuple: # (b'ok' or why not, answer)
@@ -44,4 +44,6 @@ def ask_resident(where:str, kind:str, content:bytes)->tuple: # None if there is 
     with peer:
         peer.send_bytes(kind.encode())
         peer.send_bytes(content)
-        return (b'ok', b'') if kind == 'stop' else (peer.recv_bytes(), peer.recv_bytes())
+        if kind != 'stop': return peer.recv_bytes(), peer.recv_bytes()
+        with contextlib.suppress(EOFError, ConnectionError): peer.recv_bytes() # it ends when the node has stopped
+        return b'ok', b''
