@@ -86,8 +86,8 @@ def ends_as_at_home(runs, store, tmp_path):
 
 
 def test_a_machine_dies(tmp_path, capsys):
-    """Two runs on two nodes, one of which is killed in the middle: the same rows, each run once. Each node has
-    two CPUs and one GPU (in Ray's books, as a resource to be counted), so it has room for one run."""
+    """Two runs on two nodes, one of which is killed in the middle: the same rows, each run once.
+    Each node has two CPUs and one GPU (in Ray's books, as a resource to be counted): room for one run."""
     from ray.cluster_utils import Cluster
     runs, found, store, told = [short(0, 200), short(1, 200)], [], Store(tmp_path/'far'), Told()
     node = dict(num_cpus=2, num_gpus=1, object_store_memory=10**8)

@@ -45,5 +45,5 @@ def ask_resident(where:str, kind:str, content:bytes)->tuple: # None if there is 
         peer.send_bytes(kind.encode())
         peer.send_bytes(content)
         if kind != 'stop': return peer.recv_bytes(), peer.recv_bytes()
-        with contextlib.suppress(EOFError, ConnectionError): peer.recv_bytes() # it ends when the node has stopped
+        with contextlib.suppress(EOFError, ConnectionError): peer.recv_bytes() # ends when the node stops
         return b'ok', b''
