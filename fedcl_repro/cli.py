@@ -93,7 +93,7 @@ def main(argv=None)->int:
         print(f'fedcl: {e}', file=sys.stderr)
         return 2
     except KeyboardInterrupt as e:
-        rest = 'what is finished is kept, and the same command goes on with the rest'
+        rest = 'finished runs are kept, and the same command continues with the rest'
         print(f'\nfedcl: interrupted; {rest}', file=sys.stderr)
         return 128 + getattr(e, 'number', signal.SIGINT)
 
@@ -286,7 +286,7 @@ def check_place(options):
     if not options.ray or options.executor == 'ray': check_device(options.device)
     if not options.ray and options.executor != 'ray': return
     if options.executor != 'ray' and (options.live or options.tensorboard):
-        raise ValueError('--live and --tensorboard write where a run is trained: leave them out with --ray')
+        raise ValueError('--live and --tensorboard write where a run trains: leave them out with --ray')
     from fedcl_repro.federation.actors import connect_ray
     connect_ray(options.ray or 'local')
 
@@ -307,7 +307,7 @@ def tell_problems(outcomes)->int: # how many failed
         print(f'{o.word}: {which}. {o.why}', file=sys.stderr)
     if many:
         word = waiting[0].word
-        print(f'{word}: {len(waiting)} runs wait. The same command goes on with them.', file=sys.stderr)
+        print(f'{word}: {len(waiting)} runs wait. The same command continues with them.', file=sys.stderr)
     return sum(o.word == 'failed' for o in outcomes)
 
 # %% ../nbs/cli.ipynb #1d164436

@@ -28,9 +28,9 @@ def import_file(path:Path): # the module
     if not path.is_file(): raise ValueError(f'cannot use {path}: no such file')
     name = 'used_' + path.stem
     if name in sys.modules:
-        raise ValueError(f'cannot use {path}: {sys.modules[name].__file__} has its name; rename one')
+        raise ValueError(f'cannot use {path}: {sys.modules[name].__file__} has the same name; rename one')
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None: raise ValueError(f'cannot use {path}: it is no file of Python (.py)')
+    if spec is None: raise ValueError(f'cannot use {path}: it is not a Python file (.py)')
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try: spec.loader.exec_module(module)

@@ -379,19 +379,21 @@ OPERATIONS = {
 # %% ../../nbs/scale/bench.ipynb #3c160433
 class Clock(TorchDispatchMode):
     "Adds up the seconds of each kind of operation."
-    def __init__(self):
+    def __init__(self, kinds=OPERATIONS):
         super().__init__()
-        self.spent = dict.fromkeys(OPERATIONS, 0.)
+        self.kinds, self.spent = kinds, dict.fromkeys([*kinds, 'other operations'], 0.)
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         start = time.perf_counter()
         out = op(*args, **(kwargs or {}))
-        took = time.perf_counter() - start
-        for kind, names in OPERATIONS.items():
-            if any(name in op.name() for name in names):
-                self.spent[kind] += took
-                break
+        self.spent[self.kind_of(op.name())] += time.perf_counter() - start
         return out
+
+    def kind_of(self, name:str)->str:
+        "The first kind with a part of the operation's name."
+        for kind, parts in self.kinds.items():
+            if any(part in name for part in parts): return kind
+        return 'other operations'
 
 # %% ../../nbs/scale/bench.ipynb #f29a32c0
 def where_time_goes(work:Workload)->dict: # kind of operation -> share

@@ -113,7 +113,7 @@ class Courier:
             self.meet()
             if len(self.node_of) < self.n_clients and time.monotonic() > end:
                 missing = sorted(set(range(self.n_clients)) - set(self.node_of))
-                raise TimeoutError(f'clients {missing} did not come within {seconds:g} seconds')
+                raise TimeoutError(f'clients {missing} did not connect within {seconds:g} seconds')
             time.sleep(.3)
 
 # %% ../../nbs/scale/flower.ipynb #f7644e3c

@@ -36,7 +36,7 @@ class ClientData:
         for x, y, what in ((self.x, self.y, 'training'), (self.x_test, self.y_test, 'test')):
             if x.dtype != np.uint8 or x.ndim != 4:
                 raise ValueError(f'{what} images are uint8 (n, C, H, W), got {x.dtype} {x.shape}')
-            if len(x) != len(y): raise ValueError(f'{len(x)} {what} images and {len(y)} labels: one each')
+            if len(x) != len(y): raise ValueError(f'{len(x)} {what} images, {len(y)} labels: give one each')
 
     @classmethod
     def load(cls, where:str)->'ClientData':

@@ -7,9 +7,9 @@ __all__ = ['WORKLOADS', 'KINDS', 'PRECISIONS', 'Work', 'plain_supervised', 'plai
            'plain_contrast', 'plain_mapl', 'plain_phase1', 'plain_server', 'fedcosr_work', 'fedssc_work', 'mapl_work',
            'mfcl_work', 'phase1_work', 'server_work', 'digits_work', 'image_by_image', 'PlainImages', 'PlainRounds',
            'usual_order', 'plain_optimiser', 'train_plainly', 'width_of', 'run_plainly', 'average_plainly',
-           'test_plainly', 'WorkEngine', 'InTurn', 'in_turn', 'WorkClock', 'kind_of_operation', 'shares_of_time',
-           'operations', 'work_engines', 'rounds_in_turn', 'work_rows', 'true_peaks', 'time_works', 'work_table',
-           'peak_words', 'show_works', 'show_ratios', 'show_shares']
+           'test_plainly', 'WorkEngine', 'InTurn', 'in_turn', 'WorkClock', 'shares_of_time', 'operations',
+           'work_engines', 'rounds_in_turn', 'work_rows', 'true_peaks', 'time_works', 'work_table', 'peak_words',
+           'show_works', 'show_ratios', 'show_shares']
 
 # %% ../../nbs/scale/workloads.ipynb #703d2dcf
 import copy
@@ -23,7 +23,6 @@ import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -33,7 +32,7 @@ from ..federation.federation import Fed
 from ..federation.loop import Loop, keep_memory, one_thread
 from ..federation.rounds import begin
 from ..parts.models import architectures
-from .bench import OPERATIONS, Engine, seconds
+from .bench import Clock, OPERATIONS, Engine, seconds
 from .peak import peak
 from ..study.runs import Run, federation_with, setting, stages
 
@@ -292,31 +291,20 @@ KINDS = OPERATIONS | {
     'losses': ('softmax', 'nll_loss', 'linalg_vector_norm', 'logsumexp'),
 }
 
-class WorkClock(TorchDispatchMode):
-    "Adds up the seconds of each kind of operation; wraps the augmentation to time it separately."
+class WorkClock(Clock):
+    "A clock of all kinds; it also wraps the augmentation to time it separately."
     def __init__(self, augment=None):
-        super().__init__()
-        self.spent = dict.fromkeys([*KINDS, 'augmentation', 'other operations'], 0.)
+        super().__init__(KINDS)
+        self.spent['augmentation'] = 0.
         self.augmenting, self.augment = False, augment
 
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        start = time.perf_counter()
-        out = op(*args, **(kwargs or {}))
-        kind = 'augmentation' if self.augmenting else kind_of_operation(op.name())
-        self.spent[kind] += time.perf_counter() - start
-        return out
-
+    def kind_of(self, name): return 'augmentation' if self.augmenting else super().kind_of(name)
     def draw(self, *args): return self.during(self.augment.draw, args)
     def apply(self, *args): return self.during(self.augment.apply, args)
     def during(self, fn, args):
         self.augmenting = True
         try: return fn(*args)
         finally: self.augmenting = False
-
-def kind_of_operation(name:str)->str:
-    for kind, parts in KINDS.items():
-        if any(part in name for part in parts): return kind
-    return 'other operations'
 
 # %% ../../nbs/scale/workloads.ipynb #1e966cec
 def shares_of_time(work:Work, dtype='float32', times=3)->dict: # kind -> share

@@ -9,7 +9,7 @@ __all__ = ['over_part', 'rise', 'pooled_loss', 'unrest']
 import pandas as pd
 
 from .tables import Paper
-from .verdicts import per_round
+from .verdicts import MEASURED, per_round
 
 # %% ../../nbs/study/curve_measures.ipynb #6210b3cf
 def over_part(paper:Paper, first:float, last:float):
@@ -32,11 +32,15 @@ def rise(paper:Paper):
     return measure
 
 # %% ../../nbs/study/curve_measures.ipynb #e6a8a3d4
-def pooled_loss(rows:pd.DataFrame)->pd.DataFrame: # a row a run and recorded round, with `micro`
-    "The test loss of the merged models, pooled over clients."
-    loss = rows[(rows.metric == 'loss') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)]
+def pooled_loss(
+    rows:pd.DataFrame,
+    split='test',    # images: 'test', or 'train' for the training objective
+    moment='merged', # models: 'merged' or 'trained'; the training objective is recorded while they train
+)->pd.DataFrame: # a row a run and recorded round, with `micro`, nats
+    "The loss, pooled over clients."
+    loss = rows[(rows.metric == 'loss') & (rows.split == split) & (rows.moment == moment) & (rows.n > 0)]
     loss = loss.assign(total=loss.value * loss.n)
-    shared = loss.drop_duplicates('run')[['run', 'settings', 'label', 'seed']]
+    shared = loss.drop_duplicates('run').drop(columns=[*MEASURED, 'total'], errors='ignore')
     sums = loss.groupby(['run', 'round'], as_index=False, sort=False)[['total', 'n']].sum()
     return shared.merge(sums.assign(micro=sums.total / sums.n), on='run')
 

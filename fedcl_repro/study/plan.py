@@ -6,11 +6,11 @@
 __all__ = ['TO_TRAIN', 'NOT_HERE', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'Part', 'part_of', 'Here', 'Standing',
            'standing', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations', 'passes', 'Timing',
            'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at', 'known_timings',
-           'Estimate', 'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'amount', 'why_unknown',
-           'source_of', 'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended',
-           'rows_there', 'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions',
-           'by_sentence', 'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines',
-           'hours_line', 'plan_text', 'plan_record']
+           'Estimate', 'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'why_unknown', 'source_of',
+           'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there',
+           'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence',
+           'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line',
+           'plan_text', 'plan_record']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
 import json
@@ -33,6 +33,7 @@ from .experiments import (
     committed, committed_runs, experiments, has_data, papers_folder, runs_of)
 from .measures import MEASURE_COLUMNS
 from .processes import quiet_worker
+from .report import amount_of
 from .runs import Run, config, dataset, label, methods, run_id, settings_recorded
 from .store import Store, checkpoint_progress
 from .training import (
@@ -234,8 +235,6 @@ def estimate(s:Standing, timings:list, data_root=None)->Estimate:
     rates = [t.seconds / passes(t.run, t.rounds, data_root) for t in found]
     return Estimate(statistics.median(rates) * left, source_of(run, found, data_root))
 
-def amount(n:int, what:str)->str: return f'{n} {what}' + ('' if n == 1 else 's')
-
 def why_unknown(run:Run)->str:
     "What would have told how long a run takes."
     what = f'{run.method.name} on {run.data} with {run.model.name}'
@@ -244,7 +243,7 @@ def why_unknown(run:Run)->str:
 def source_of(run:Run, found:list, data_root)->str:
     "Where an estimate comes from, and what it was scaled from."
     first = found[0]
-    words = amount(len(found), 'round' if first.origin == 'measured' else 'run')
+    words = amount_of(len(found), 'round' if first.origin == 'measured' else 'run')
     if first.run.method != run.method: # an old record may lack settings that its label would tell
         words += f" of {methods()[first.run.method.name].about['title']}"
     words += f' {ORIGINS[first.origin]}'
@@ -453,7 +452,7 @@ def run_line(run:Run)->str:
     words = [f'{label(run)} on {run.data}', in_short(run.model, MODELS), in_short(run.partition, PARTITIONS)]
     if run.model.name == 'mixed': words[1] = 'mixed'
     if run.scarcity.name != 'none': words.append(in_short(run.scarcity, SCARCITIES))
-    return ', '.join([*words, amount(run.n_clients, 'client'), amount(run.n_rounds, 'round')])
+    return ', '.join([*words, amount_of(run.n_clients, 'client'), amount_of(run.n_rounds, 'round')])
 
 def seed_lines(plan:Plan)->list: # of texts
     "The runs to train, those that differ in their seeds in one line."
@@ -474,11 +473,11 @@ def hours_line(plan:Plan)->str:
     "What is still to be trained, and what for."
     if not plan.estimates: return 'nothing to train'
     times = [hours_text(plan.hours)] if plan.known else []
-    if plan.n_unknown: times.append(f'{amount(plan.n_unknown, "run")} unknown (`--measure` times a round)')
+    if plan.n_unknown: times.append(f'{amount_of(plan.n_unknown, "run")} unknown (`--measure` times a round)')
     worth = '' if math.isnan(plan.per_hour) else f' ({plan.per_hour:.2g} an hour)'
     d = plan.decisions
-    words = f"{amount(len(plan.estimates), 'run')} to train: {', '.join(times)}"
-    words += f"; {amount(len(d.decided), 'claim')} decided{worth}"
+    words = f"{amount_of(len(plan.estimates), 'run')} to train: {', '.join(times)}"
+    words += f"; {amount_of(len(d.decided), 'claim')} decided{worth}"
     if d.checked: words += f', {d.checked} answered ones get more rows'
     return words + (f', {len(d.left)} still open then' if d.left else '')
 

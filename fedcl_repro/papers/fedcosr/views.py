@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['table2_view', 'table3_view', 'SENT', 'both_prints', 'first_version', 'with_first_version', 'how_trained',
            'columns_missing', 'tables_of_paper', 'majorities', 'all_readings', 'footnotes', 'about_runs', 'of_another',
-           'held_counts', 'held_by_column', 'draw_held', 'held_on', 'training_losses', 'smoothing', 'fig5_view',
-           'each_client', 'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation',
-           'square_view', 'ablation_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy_view',
-           'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view', 'fault_table',
-           'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound', 'theorem2_view']
+           'held_counts', 'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view', 'each_client',
+           'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation', 'square_view',
+           'ablation_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy_view', 'hyperparameter_view',
+           'communication_view', 'draw_communication', 'owners_view', 'fault_table', 'faults_view', 'draw_channel',
+           'theorem1_view', 'draw_training', 'draw_bound', 'theorem2_view']
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d0669be5
 import math
@@ -27,6 +27,7 @@ from .settings import (
     AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, QUARTERED, TABLE2, TABLE3, TITLES, TRAINED, WITH_FAULT,
     draw_square, in_fedcrl_alone, in_legend_order, nearest, place, printed, say, settings_of, two_ways)
 from .sentences import printed_claims
+from ...study.curve_measures import pooled_loss
 from ...study.experiments import committed_runs, has_data
 from ...study.majority import MAJORITY, majority_line, majority_of, with_majority
 from ...study.published import published
@@ -176,14 +177,6 @@ def held_on(page):
     return view
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d2ef6455
-def training_losses(rows:pd.DataFrame)->pd.DataFrame:
-    "Mean training loss of each run and round, weighted by samples."
-    part = rows[(rows.metric == 'loss') & (rows.split == 'train')]
-    keys = ['run', 'label', 'family', 'settings', 'seed', 'round']
-    parts = part.assign(total=part.value * part.n).groupby(keys, sort=False, as_index=False)
-    totals = parts[['total', 'n']].sum()
-    return totals.assign(loss=totals.total / totals.n)
-
 def smoothing(rounds:pd.Series, longest:int)->int: # recorded rounds
     "The paper's window of so many rounds, and at most a tenth of the run."
     every = rounds.sort_values().drop_duplicates().diff().median()
@@ -194,7 +187,8 @@ def fig5_view(rows, profile, longest=50):
     "Accuracy above and the training objective below, a column of panels for each column of the paper."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import curves, shared_legend
-    accuracy, loss = in_legend_order(per_round(rows)), in_legend_order(training_losses(rows))
+    objective = pooled_loss(rows, 'train', 'trained')
+    accuracy, loss = in_legend_order(per_round(rows)), in_legend_order(objective)
     window, columns = smoothing(accuracy['round'], longest), list(accuracy.column.unique())
     fig, axes = plt.subplots(2, len(columns), figsize=(4.4*len(columns), 5.6), squeeze=False)
     for (upper, lower), column in zip(axes.T, columns):
@@ -202,7 +196,7 @@ def fig5_view(rows, profile, longest=50):
         curves(above, 'micro', window, upper, 'test accuracy, merged, %').set_title(say(column, profile))
         majority_line(upper, majority_of(FEDCOSR, rows).get(column))
         upper.legend(fontsize=7)
-        curves(below, 'loss', window, lower, 'training objective, nats').set_yscale('log')
+        curves(below, 'micro', window, lower, 'training objective, nats').set_yscale('log')
     fig.tight_layout()
     shared_legend(fig)
     plt.show()

@@ -27,7 +27,7 @@ from fedcl_repro.parts.attacks import (
     unmix)
 from ...parts.saliency import composites, left_share, saliency
 from ...study.experiments import has_data
-from ...study.representations import distinct_classes
+from ...study.representations import distinct_classes, projected, scatter
 from ...study.result_page import ResultPage, display_all, say_line, shown_table
 from ...study.runs import dataset, federation, find_root, label, shards, stages
 from ...study.show import train_here
@@ -117,13 +117,10 @@ def images_of_one_client(run, data_root=None, most=300)->tuple: # ((n, pixels), 
 def draw_classes(panels:dict): # title -> ((n, k), (n,) classes)
     "t-SNE of each panel, coloured by class; the title counts the classes that are clusters before t-SNE."
     import matplotlib.pyplot as plt
-    from sklearn.manifold import TSNE
     fig, axes = plt.subplots(1, len(panels), figsize=(3*len(panels), 3))
     for ax, (name, (z, y)) in zip(axes, panels.items()):
-        flat = TSNE(2, perplexity=20, init='pca', random_state=0).fit_transform(z)
-        ax.scatter(*flat.T, c=y, s=5, cmap='tab10', vmin=0, vmax=9)
+        scatter(ax, projected(z), y)
         ax.set_title(f'{name}\n{len(distinct_classes(z, y))} of {len(np.unique(y))} classes', fontsize=9)
-        ax.set(xticks=[], yticks=[])
     fig.tight_layout()
     plt.show()
 
