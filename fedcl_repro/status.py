@@ -55,9 +55,9 @@ def workload_table()->str: # Markdown
     return work_table(found) + '\n\n' + peak_words(found)
 
 # %% ../nbs/status.ipynb #ed8856e5
-FINDINGS = ( # (experiment, the beginning of the claim)
-    ('fedcosr/fig8', 'LA and CRL together are worth something (FedCoSR is above FedPer): practical CIFAR-10'),
-    ('fedcosr/fig8', 'CRL without LA is worth something: pathological CIFAR-10'),
+FINDINGS = ( # (experiment, how the claim begins)
+    ('fedcosr/fig8', 'LA and CRL together improve accuracy (FedCoSR is above FedPer): practical CIFAR-10'),
+    ('fedcosr/fig8', 'CRL without LA improves accuracy: pathological CIFAR-10'),
     ('fedssc/table1', 'FedSSC is more accurate than FedAvg'),
     ('mapl/table1', 'MAPL is above Local: Scenario 1, FashionMNIST'),
     ('mfcl/table5', 'MFCL(BN) collapses'),
