@@ -86,15 +86,17 @@ def ends_as_at_home(runs, store, tmp_path):
 
 
 def test_a_machine_dies(tmp_path, capsys):
-    "Two runs on two nodes, one of which is killed in the middle: the same rows, each run once."
+    """Two runs on two nodes, one of which is killed in the middle: the same rows, each run once.
+    Each node has two CPUs and one GPU (in Ray's books, as a resource to be counted): room for one run."""
     from ray.cluster_utils import Cluster
     runs, found, store, told = [short(0, 200), short(1, 200)], [], Store(tmp_path/'far'), Told()
-    node = dict(num_cpus=1, object_store_memory=10**8)
+    node = dict(num_cpus=2, num_gpus=1, object_store_memory=10**8)
     with paths_of_workers():
         nodes = Cluster(initialize_head=True, head_node_args=node | dict(include_dashboard=False))
         second = nodes.add_node(**node)
         connect_ray(nodes.address)
-        def work(): found.extend(train_on_ray(runs, store, 0, OPTIONS, told, address=nodes.address))
+        takes = dict(address=nodes.address, cpus=1., gpus=1.)
+        def work(): found.extend(train_on_ray(runs, store, 0, OPTIONS, told, **takes))
         thread = threading.Thread(target=work)
         thread.start()
         while thread.is_alive() and len({run for run, done in told.items if done > 3}) < 2: time.sleep(.05)

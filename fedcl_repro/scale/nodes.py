@@ -15,9 +15,11 @@ import numpy as np
 import torch
 
 from ..core import atomic_write, write_text
+from ..extensions import import_file
 from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
 from ..federation.federation import Fed
 from ..federation.loop import Loop
+from .resident import folder_of
 from ..study.runs import Run, config, dataset, federation_with, find_root
 from ..study.runs import run_recorded, shards, stages
 
@@ -38,14 +40,21 @@ class ClientData:
 
     @classmethod
     def load(cls, where:str)->'ClientData':
-        "From a folder with train.npz and test.npz (arrays x, y), or from `module:function` that returns one."
-        if not Path(where).is_dir() and ':' in where: return call_by_name(where)
+        "From a folder with train.npz and test.npz (arrays x, y), or `FILE.py:FUNCTION`, which returns them."
+        if not Path(where).is_dir() and ':' in where: return cls.returned_by(where)
         arrays = []
         for part in ('train', 'test'):
             path = Path(where)/f'{part}.npz'
             if not path.exists(): raise ValueError(f'{path} is missing: write arrays x and y with np.savez')
             with np.load(path, allow_pickle=False) as z: arrays += [z['x'], z['y']]
         return cls(*arrays)
+
+    @classmethod
+    def returned_by(cls, where:str)->'ClientData':
+        "The data that `FILE.py:FUNCTION` or `MODULE:FUNCTION` returns: x, y, x_test, y_test."
+        found = call_by_name(where)
+        if isinstance(found, tuple) and len(found) == 4: return cls(*found)
+        raise ValueError(f'{where} returned {type(found).__name__}: it must return x, y, x_test, y_test')
 
     def save(self, folder):
         "Write the folder that `load` reads."
@@ -55,9 +64,11 @@ class ClientData:
 
 # %% ../../nbs/scale/nodes.ipynb #21761c71
 def call_by_name(where:str):
-    "The value that `module:function` returns."
-    module, _, function = where.partition(':')
-    return getattr(importlib.import_module(module), function)()
+    "The value that `FILE.py:FUNCTION` or `MODULE:FUNCTION` returns."
+    file, _, function = where.rpartition(':')
+    module = import_file(Path(file).resolve()) if file.endswith('.py') else importlib.import_module(file)
+    if not hasattr(module, function): raise ValueError(f'{file} has no function {function!r}')
+    return getattr(module, function)()
 
 # %% ../../nbs/scale/nodes.ipynb #d297656a
 def dealt(run:Run, data_root=None)->list: # of ClientData
@@ -125,7 +136,7 @@ class Node:
             raise ValueError(f'client {i} of {plan.run.n_clients}: choose from 0 to {plan.run.n_clients - 1}')
         self.i, self.plan = i, plan
         fed = known_at_node(plan, i, ClientData.load(where))
-        folder = Path(where) if Path(where).is_dir() else Path('.')
+        folder = folder_of(where)
         secret = folder/'secret.txt' # shared by the clients for secure aggregation
         if secret.exists(): fed.secret = int(secret.read_text())
         self.path = Path(memory or folder)/f'client-{i}.state'

@@ -14,7 +14,8 @@ def node_options(p):
     "Options of `fedcl node`."
     add = p.add_argument
     add('app', metavar='APP', help='the folder that `fedcl flower` wrote')
-    add('data', metavar='FOLDER', help="the client's data: train.npz and test.npz, arrays x and y")
+    data_help = "the client's data: a folder with train.npz and test.npz (arrays x, y), or FILE.py:FUNCTION"
+    add('data', metavar='DATA', help=data_help)
     add('--client', type=between(0), required=True, metavar='N', help='which client of the run it is, from 0')
 
 @VERBS.add('node', options=node_options)
