@@ -20,7 +20,7 @@ from fedcl_repro.federation.federation import Fed, toy_images
 from fedcl_repro.federation.method import METHODS
 from fedcl_repro.study import simulation, training
 from fedcl_repro.study.experiments import kept_verdicts, papers_folder
-from fedcl_repro.study.kept_models import accuracy_of, adapt
+from fedcl_repro.study.kept_models import accuracy_of, adapt, load_model
 from fedcl_repro.study.runs import REGISTERS, Run, load_registers, run_id
 from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
 from fedcl_repro.study.sweep import sweep
@@ -624,6 +624,18 @@ def test_a_few_samples_are_enough_for_a_kept_model():
     for y, says in (([7, 8, 10], 'labels of 10 classes are 0 to 9'), ([7, 8], '3 images but 2 labels')):
         with pytest.raises(ValueError, match=says): adapt(model, x, y)
     with pytest.raises(ValueError, match='does not read inputs of shape'): adapt(model, x[:, 1:], [7, 8, 9])
+    for name, wrong in (('steps', -1), ('steps', 1.5), ('lr', 0.), ('lr', 'fast'), ('batch_size', 0)):
+        with pytest.raises(ValueError, match=f'{name} must be'): adapt(model, x, [7, 8, 9], **{name: wrong})
+
+
+def test_what_a_simulation_does_not_have(tmp_path):
+    import pandas as pd
+    rows = pd.DataFrame(dict(moment=['merged'], split=['test']))
+    found = simulation.Simulation(Run.of('fedavg'), Store(tmp_path), rows)
+    for wrong in (dict(moment='before'), dict(split='valid')):
+        with pytest.raises(ValueError, match='must be one of'): found.curve(**wrong)
+    for run in ('fedavg', None):
+        with pytest.raises(ValueError, match='made with Run.of'): load_model(run, store=tmp_path)
 
 
 # --- the facade, a sweep and `train_all`
@@ -814,7 +826,7 @@ COMMANDS = named([
     (('show', 'fedcosr'), "'fedcosr' is a paper: name one of its artifacts, fedcosr/table2"),
     (('show', '../x'), 'unknown experiment'),
     (('pages', str(NOTEBOOKS/'copy')), 'lies among the notebooks themselves'),
-    (('flower', 'app', '--method', 'fedavg', '--clients', 'app/data'), 'lies in the app, which all nodes get'),
+    (('flower', 'app', '--method', 'fedavg', '--clients', 'app/data'), 'lies in the app, which all nodes'),
     ((*SWEEP, 'optimiser.lr=0.1,0.1'), 'gives optimiser.lr the value 0.1 twice'),
     ((*SWEEP, 'optimiser.lr=,'), "gives optimiser.lr the value '' twice"),
     ((*SWEEP, 'optimiser.lr=nan'), 'lr must be like 0.003 (float)'),
