@@ -9,7 +9,7 @@ __all__ = []
 __version__ = '0.1.0'
 
 def __getattr__(name):
-    "`fedcl_repro.simulate`, imported when it is first asked for: a version needs no torch."
+    "Import `fedcl_repro.simulate` on first use, so that reading the version needs no torch."
     if name == 'simulate':
         from fedcl_repro.study.simulation import simulate
         return simulate

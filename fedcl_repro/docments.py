@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 # %% ../nbs/docments.ipynb #7740017e
 def shapes(f:Callable)->dict: # name of a parameter, or 'return' -> comment
-    "The comments beside the parameters of a function; empty if it has none, or if fastcore is not here."
+    "The comments beside the parameters of a function; empty without comments or without fastcore."
     try:
         from fastcore.docments import docments
         found = docments(f)
@@ -20,14 +20,14 @@ def shapes(f:Callable)->dict: # name of a parameter, or 'return' -> comment
     return {name: ' '.join(text.split()) for name, text in found.items() if text and name != 'self'}
 
 # %% ../nbs/docments.ipynb #5df6584a
-def shapes_text(f:Callable)->str: # a line a comment
+def shapes_text(f:Callable)->str: # one line per comment
     "The comments beside the parameters as an aligned list."
     found = shapes(f)
     wide = max(map(len, found), default=0)
     return '\n'.join(f'  {name:{wide}}  {text}' for name, text in found.items())
 
 def doc_with_shapes(getdoc:Callable)->Callable:
-    "A `pydoc.getdoc` that adds the comments of our own functions and classes."
+    "A `pydoc.getdoc` that adds the comments of this library's functions and classes."
     def with_shapes(object):
         text = getdoc(object)
         ours = (getattr(object, '__module__', None) or '').split('.')[0] == 'fedcl_repro'
@@ -37,5 +37,5 @@ def doc_with_shapes(getdoc:Callable)->Callable:
     return with_shapes
 
 def show_shapes_in_help():
-    "Let `help` show the comments beside the parameters of this library; called when the library is imported."
+    "Let `help` show the comments beside this library's parameters; called when the library is imported."
     if not hasattr(pydoc.getdoc, 'shows_shapes'): pydoc.getdoc = doc_with_shapes(pydoc.getdoc)

@@ -1,4 +1,5 @@
-"""What several tests share: a store of quick runs, trained once while the other tests run."""
+"""What several tests share: quick runs and concept pages, made once while the other tests run."""
+import json
 import os
 import shutil
 import subprocess
@@ -14,26 +15,61 @@ os.environ.setdefault('FEDCL_OFFLINE', '1') # no test downloads anything
 torch.set_num_threads(1)
 
 
+def asked_for(session, fixture):
+    "The selected tests that use a fixture."
+    return [item for item in session.items if fixture in getattr(item, 'fixturenames', ())]
+
+
+def beside(session, *command):
+    "Start a Python command that goes on while tests run; what it says is in a file."
+    said = open(session.made/f'said{len(session.beside)}.txt', 'w')
+    started = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, stdout=said, stderr=said)
+    session.beside.append(started)
+    return started
+
+
+def pytest_collection_modifyitems(items):
+    "Tests that wait for what is made beside them come last."
+    items.sort(key=lambda item: bool({'report', 'attempts'} & set(getattr(item, 'fixturenames', ()))))
+
+
 def pytest_collection_finish(session):
-    "Begin with everything in quick, one seed, on all cores, if some test will ask for it."
-    asked = any('report' in getattr(item, 'fixturenames', ()) for item in session.items)
-    if session.config.option.collectonly or not asked: return
-    session.made = Path(tempfile.mkdtemp(prefix='reproduce'))
-    command = [sys.executable, '-m', 'fedcl_repro.cli', 'reproduce', '--all', '--seeds', '1']
-    folders = ['--store', session.made/'runs', '--out', session.made/'report']
-    with open(session.made/'said.txt', 'w') as said:
-        session.making = subprocess.Popen([*command, *folders], cwd=ROOT, stdout=said, stderr=said)
+    "Begin, beside the tests, with what takes long: everything in quick with one seed, and concept pages."
+    if session.config.option.collectonly: return
+    session.made, session.beside = Path(tempfile.mkdtemp(prefix='beside')), []
+    if asked_for(session, 'report'):
+        what = 'reproduce', '--all', '--seeds', '1'
+        folders = '--store', session.made/'runs', '--out', session.made/'report'
+        session.making = beside(session, '-m', 'fedcl_repro.cli', *what, *folders)
+    pages = [item.callspec.params['path'] for item in asked_for(session, 'attempts')]
+    if pages:
+        session.pages = beside(session, ROOT/'tests'/'concept_pages.py', session.made/'pages.json', *pages)
 
 
 def pytest_sessionfinish(session):
     "Leave no process and no files behind."
-    if not hasattr(session, 'making'): return
-    session.making.terminate()
-    session.making.wait()
-    shutil.rmtree(session.made, ignore_errors=True)
+    for started in getattr(session, 'beside', ()):
+        started.terminate()
+        started.wait()
+    shutil.rmtree(getattr(session, 'made', ''), ignore_errors=True)
+
+
+def said_by(session, started):
+    "What a command beside the tests wrote."
+    return (session.made/f'said{session.beside.index(started)}.txt').read_text()
 
 
 @pytest.fixture(scope='session')
 def report(request):
-    "What came of it: (exit code, folder with `runs`, `report` and what was said)."
-    return request.session.making.wait(), request.session.made
+    "What came of it: (exit code, folder with `runs` and `report`, what was said)."
+    session = request.session
+    return session.making.wait(), session.made, said_by(session, session.making)
+
+
+@pytest.fixture(scope='session')
+def attempts(request):
+    "What stopped each concept page, '' if nothing did."
+    session = request.session
+    code = session.pages.wait()
+    assert code == 0, said_by(session, session.pages)
+    return json.loads((session.made/'pages.json').read_text(encoding='utf-8'))

@@ -41,8 +41,8 @@ def test_the_first_page_shows_the_map():
 
 def test_a_place_that_is_not_there_is_refused():
     from fedcl_repro.book.paper_map import checked_place, place_of_artifact
-    with pytest.raises(ValueError, match='is no page'): checked_place('parts/nowhere', 'Eq. 1')
-    with pytest.raises(ValueError, match='which has none'): checked_place('parts/mixing#nothing', 'Eq. 1')
+    with pytest.raises(ValueError, match='no such page'): checked_place('parts/nowhere', 'Eq. 1')
+    with pytest.raises(ValueError, match='does not define it'): checked_place('parts/mixing#nothing', 'Eq. 1')
     with pytest.raises(ValueError, match='enter its place'): place_of_artifact('mapl', 'table99')
 
 

@@ -17,7 +17,7 @@ from ..study.experiments import experiments, verdicts_alone
 from ..study.published import read_published
 
 # %% ../../nbs/book/paper_map.ipynb #757162db
-ELSEWHERE = { # 'paper/artifact' -> page, or page#name of what it says in code
+ELSEWHERE = { # 'paper/artifact' -> page, or page#name of the code
     'fedcrl/table1': 'papers/fedcosr/table1',
     'fedcrl/fig1': 'data/partition#dirichlet', 'fedcosr/fig1': 'data/partition#dirichlet',
     'fedcrl/fig2': 'methods/fedcosr#fedcosr', 'fedcosr/fig2': 'methods/fedcosr#fedcosr',
@@ -60,8 +60,8 @@ def printed_name(artifact:str)->str:
 
 def pages_there()->set: return {'index'} | {page for pages in chapters().values() for page in pages}
 
-def line_of(place:str)->str: # 'parts/mixing.py:33', '' for a place without a name
-    "The line of the library that defines what a place names."
+def line_of(place:str)->str: # 'parts/mixing.py:33'; '' for a place without a name
+    "The line of the library that defines the name in a place."
     page, _, name = place.partition('#')
     module = module_of_page(page) if name else ''
     if not module: return ''
@@ -71,19 +71,19 @@ def line_of(place:str)->str: # 'parts/mixing.py:33', '' for a place without a na
     return ''
 
 def checked_place(place:str, what:str)->str:
-    "The place; refuses one that is not in the book."
+    "The place; an error if it is not in the book."
     page, _, name = place.partition('#')
     if place and page not in pages_there():
-        raise ValueError(f'{what} is said to be on {page}, which is no page')
+        raise ValueError(f'{what} is said to be on {page}, but there is no such page')
     if name and not line_of(place):
-        raise ValueError(f'{what} is said to be in {name} of {page}, which has none')
+        raise ValueError(f'{what} is said to be in {name} of {page}, but the page does not define it')
     return place
 
 # %% ../../nbs/book/paper_map.ipynb #2b00f43c
 EQUATIONS = dict(fedcrl=25, fedcosr=26, fedssc=5, mfcl=7, mapl=9) # numbered equations of each paper
 
 def place_of_equation(name:str)->str: # 'page#name'
-    "Where the function of an equation is in the book."
+    "The place in the book of an equation's function."
     if not name: return 'methods/fedcosr'
     found = homes().get(name, [])
     if not found: raise ValueError(f'no page defines {name!r}, which an equation needs')
@@ -96,12 +96,12 @@ def equations()->list: # of dicts: paper, number, says, place
 
 # %% ../../nbs/book/paper_map.ipynb #343bc9d3
 def claims_said(name:str)->list: # of (sentence, where the paper says it)
-    "The sentences of a paper that an experiment asks, settings left out."
+    "The sentences of a paper that an experiment checks, without their settings."
     said = [v for v in verdicts_alone(name) if v.kind == 'claim']
     return list(dict.fromkeys((v.what.split(':')[0], v.source) for v in said))
 
 def claims_map()->list: # of (sentence, source, place)
-    "The claims of all papers, each once, with the page that asks it."
+    "The claims of all papers, each once, with the page that checks it."
     found = {}
     for name, e in experiments().items():
         if e.about['kind'] == 'claims': continue
@@ -123,7 +123,7 @@ def link_to(place:str, text='')->str: # Markdown, seen from the first page
     return f'[{text or name or page}]({page}.ipynb{fragment})'
 
 def file_of(place:str)->str: # Markdown
-    "The file of the library that has a place. A line would soon be out of date; the link leads to the cell."
+    "The library file of a place, without the line, which would soon be outdated; the link leads to the cell."
     line = line_of(place)
     return f'`{line.split(":")[0]}`' if line else ''
 

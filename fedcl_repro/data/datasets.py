@@ -38,13 +38,13 @@ class Dataset:
     y: np.ndarray    # (n,) int64, below n_classes
     n_train: int     # rows before this one are the official training set
     n_classes: int
-    fidelity: str    # where the images came from, in words
+    fidelity: str    # the origin of the images, in words
     fingerprint: str # 12 hex digits, a function of the bytes of images and labels
-    columns: dict = field(default_factory=dict) # name -> (n,) int64, such as whose each row is; -1: nobody's
+    columns: dict = field(default_factory=dict) # name -> (n,) int64, such as client ids; -1: no client
 
     @property
     def shape(self):
-        "Of one image: (C, H, W)."
+        "Shape of one image: (C, H, W)."
         return self.x.shape[1:]
 
     @property
@@ -84,9 +84,9 @@ def enlarge(
 # %% ../../nbs/data/datasets.ipynb #7f9f31fb
 def every_fourth(
     y:np.ndarray, # (n,) labels
-)->np.ndarray:    # (n,) bool: for testing
+)->np.ndarray:    # (n,) bool: True for testing
     "Mark every fourth row of each class."
-    rank = np.empty(len(y), int) # of a row among the rows of its class
+    rank = np.empty(len(y), int) # place of a row among the rows of its class
     for c in np.unique(y): rank[y == c] = np.arange((y == c).sum())
     return rank % 4 == 3
 
@@ -112,7 +112,7 @@ def digits(root, *, side:Range('[8, 256]')=16)->Arrays:
 
 # %% ../../nbs/data/datasets.ipynb #7fea8061
 def as_stored(arrays:Arrays, n_classes:int)->Arrays:
-    "The four arrays as they are stored: contiguous, labels in the smallest type that holds the classes."
+    "The four arrays in stored form: contiguous, labels in the smallest type that holds the classes."
     label_type = np.min_scalar_type(n_classes - 1)
     types = dict(x_train=None, y_train=label_type, x_test=None, y_test=label_type)
     return {k: np.ascontiguousarray(arrays[k], dtype=types[k]) for k in ARRAYS}
@@ -132,12 +132,12 @@ def digest(
     return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:12]
 
 def fingerprint_of(arrays:Arrays, n_classes:int)->str: # 12 hex digits
-    "Fingerprint of the four arrays, which is also the one of the file that holds them."
+    "Fingerprint of the four arrays, which equals that of the file that holds them."
     return digest({k: npy_member(v) for k, v in as_stored(arrays, n_classes).items()})
 
 # %% ../../nbs/data/datasets.ipynb #0f8dbe12
 def find_root(root=None)->Path:
-    "The data folder: the one given, else `$FEDCL_DATA`, else `~/.cache/fedcl_repro`."
+    "The data folder: the given one, otherwise `$FEDCL_DATA`, otherwise `~/.cache/fedcl_repro`."
     return expanded(root or os.environ.get('FEDCL_DATA') or '~/.cache/fedcl_repro')
 
 # %% ../../nbs/data/datasets.ipynb #9123ac2d
@@ -158,7 +158,7 @@ def load(
     spec,           # 'cifar10', 'digits(side=32)', or a `Spec`
     data_root=None, # folder of the files; see `find_root`
 )->Dataset:
-    "A data set by name: read from its file, which is made at first use."
+    "A data set by name, read from its file, which is made at first use."
     spec = DATASETS.resolve(spec)
     root = find_root(data_root)
     about = DATASETS[spec.name].about
@@ -171,17 +171,17 @@ def load(
 
 # %% ../../nbs/data/datasets.ipynb #3e5adf2a
 class MissingData(FileNotFoundError, ValueError):
-    "A data set is not there and could not be fetched."
+    "A data set is missing and could not be fetched."
 
 class DamagedData(ValueError):
-    "A data file is there but is not what its name says."
+    "A data file exists, but its contents are not those of the named data set."
 
 # %% ../../nbs/data/datasets.ipynb #911e738a
 def mismatch(
-    heads:dict,  # name -> (shape, dtype) of the arrays that are there
+    heads:dict,  # name -> (shape, dtype) of the arrays that exist
     shape:tuple, # (C, H, W) of the images
-)->str:          # empty if all is well
-    "What is wrong with the shapes and types of the four arrays, in words."
+)->str:          # empty if the arrays match
+    "A description of what is wrong with the shapes and types of the four arrays."
     lacking = [k for k in ARRAYS if k not in heads]
     if lacking: return f"lacks {', '.join(lacking)}"
     for part in 'train', 'test':
@@ -204,7 +204,7 @@ def heads_of(arrays:Arrays)->dict:
 
 # %% ../../nbs/data/datasets.ipynb #1f1f003e
 def write_npz(path:Path, arrays:Arrays, n_classes:int, fidelity:str):
-    "Write the four arrays and where they came from, complete or not at all."
+    "Write the four arrays and their origin, completely or not at all."
     with atomic_write(path) as new, open(new, 'wb') as f:
         np.savez(f, **as_stored(arrays, n_classes), fidelity=np.array(fidelity))
 
@@ -213,7 +213,7 @@ AWAY = 'move it elsewhere, and it will be made anew from the original'
 
 @contextmanager
 def open_archive(path:Path):
-    "The archive, for reading; whatever goes wrong inside becomes a `DamagedData` that says what to do."
+    "The archive, opened for reading; every read error becomes a `DamagedData` that says what to do."
     unreadable = zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError
     unreadable += NotImplementedError, MemoryError
     if not path.is_file(): raise DamagedData(f'{path} is no file: {AWAY}')
@@ -223,19 +223,19 @@ def open_archive(path:Path):
     except unreadable as e: raise DamagedData(f'{path} cannot be read ({e}): {AWAY}') from e
 
 # %% ../../nbs/data/datasets.ipynb #4fde35f4
-def read_head(f)->tuple: # shape, whether columns come first, dtype
-    "The head of an array in npy form, from an open file."
+def read_head(f)->tuple: # shape, whether in Fortran order, dtype
+    "The header of an array in npy form, from an open file."
     version = np.lib.format.read_magic(f)
     if version == (1, 0): return np.lib.format.read_array_header_1_0(f)
     return np.lib.format.read_array_header_2_0(f)
 
 def read_array(z:zipfile.ZipFile, member:str)->np.ndarray:
-    "One array of the archive, its checksum compared."
+    "One array of the archive, verified by its checksum."
     with z.open(member) as f: return np.lib.format.read_array(f, allow_pickle=False)
 
 # %% ../../nbs/data/datasets.ipynb #ef017ecf
 def array_summary(z:zipfile.ZipFile, path:Path, shape:tuple)->dict: # n_train, n_test, fingerprint, fidelity
-    "What an archive holds, from its directory and the heads of its arrays; refuses what does not fit."
+    "Summary of an archive from its directory and the headers of its arrays; an error if they do not match."
     infos = {i.filename.removesuffix('.npy'): i for i in z.infolist()}
     heads = {}
     for k in ARRAYS:
@@ -258,12 +258,12 @@ def array_summary(z:zipfile.ZipFile, path:Path, shape:tuple)->dict: # n_train, n
 def read_into(
     z:zipfile.ZipFile,
     member:str,
-    out:np.ndarray, # of the member's shape and type, contiguous
+    out:np.ndarray, # contiguous, with the member's shape and type
 ):
-    "Read one array of the archive into its place, its checksum compared."
+    "Read one array of the archive into `out`, verified by its checksum."
     with z.open(member) as f:
         _, columns_first, _ = read_head(f)
-        if columns_first: # numpy knows how
+        if columns_first: # Fortran order: left to numpy
             out[...] = read_array(z, member)
             return
         memory = memoryview(out.reshape(-1)).cast('B')
@@ -275,7 +275,7 @@ def read_into(
 
 # %% ../../nbs/data/datasets.ipynb #e3ba87bc
 def check_labels(where, y:np.ndarray, n_classes:int)->np.ndarray:
-    "The labels as int64, if all of them are classes."
+    "The labels as int64; an error unless all of them are valid classes."
     y = y.astype(np.int64)
     if len(y) and not 0 <= y.min() <= y.max() < n_classes:
         found = f'labels from {y.min()} to {y.max()}'
@@ -312,7 +312,7 @@ def offline()->bool:
 
 @contextmanager
 def connection_timeout(seconds:float):
-    "Every new connection gives up after so many seconds."
+    "A context in which every new connection has this timeout."
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try: yield
@@ -326,12 +326,12 @@ def labels_of(torchvision_set)->np.ndarray: # (n,)
 
 # %% ../../nbs/data/datasets.ipynb #03abfacd
 def from_torchvision(
-    root:Path, # data folder; originals go below it, into `torchvision`
-    name:str,  # of torchvision's class
-    parts=(dict(train=True), dict(train=False)), # the arguments with which that class gives train, and test
+    root:Path, # data folder; originals go into its folder `torchvision`
+    name:str,  # name of torchvision's class
+    parts=(dict(train=True), dict(train=False)), # arguments of that class for the training and the test part
     **more,    # arguments for both
 )->Arrays:
-    "The four arrays of a data set that torchvision knows, downloaded if need be and allowed."
+    "The four arrays of a data set of torchvision, downloaded if necessary and allowed."
     from torchvision import datasets
     make = getattr(datasets, name)
     place = Path(root)/'torchvision'
@@ -428,7 +428,7 @@ def emnist(root)->Arrays:
 
 # %% ../../nbs/data/datasets.ipynb #bc5d3290
 def find_folder(root:Path, *names)->Path:
-    "The first of these folders that exists below the data folder."
+    "The first of these folders that exists in the data folder."
     for name in names:
         if (Path(root)/name).is_dir(): return Path(root)/name
     raise FileNotFoundError(f"no folder {' or '.join(names)} below {root}")
@@ -436,9 +436,9 @@ def find_folder(root:Path, *names)->Path:
 # %% ../../nbs/data/datasets.ipynb #5026d771
 def pictures(
     files:list[Path],
-    shape:tuple,      # (C, H, W) that each must have
+    shape:tuple,      # (C, H, W), required of each
 )->np.ndarray:        # (n, C, H, W) uint8
-    "Picture files as one array; grey ones get three equal channels."
+    "Picture files as one array; grey pictures get three equal channels."
     from PIL import Image
     x = np.empty((len(files), *shape), np.uint8)
     for i, f in enumerate(files):
@@ -459,9 +459,9 @@ def class_folders(folder:Path)->list[str]:
 def labelled_files(
     folder:Path,      # holds one folder for each class
     classes:list[str],
-    inner='',         # where in it the pictures lie
+    inner='',         # folder of the pictures inside each class folder
 )->tuple[list, list]: # files, labels
-    "Picture files below a folder, class by class, in alphabetical order."
+    "Picture files in the class folders of a folder, class by class, in alphabetical order."
     files, labels = [], []
     for label, name in enumerate(classes):
         of_class = [p for p in (folder/name/inner).iterdir() if p.suffix.lower() in ('.png', '.jpeg', '.jpg')]
@@ -522,7 +522,7 @@ def tiny_imagenet(root)->Arrays:
 
 # %% ../../nbs/data/datasets.ipynb #45996292
 def missing_message(name:str, path:Path, why)->str:
-    "What was looked for, why it could not be made, and three ways on."
+    "A message with the missing file, the reason why it could not be made, and three ways to proceed."
     about = DATASETS[name].about
     get = f'unpack the original below {path.parent}'
     if about['fidelity'] == TORCHVISION:
@@ -549,7 +549,7 @@ def convert(name:str, root:Path):
 
 # %% ../../nbs/data/datasets.ipynb #4d31cf2c
 def presence(name:str, root:Path)->dict: # some of file, bytes, fingerprint, n_train, n_test, fidelity, state
-    "What is known of one data set without reading its images, and why it cannot be used."
+    "What is known about a data set without reading its images, and why it cannot be used, if so."
     about = DATASETS[name].about
     path = root/f'{name}.npz'
     if about['embedded']:
@@ -570,7 +570,7 @@ def presence(name:str, root:Path)->dict: # some of file, bytes, fingerprint, n_t
 
 # %% ../../nbs/data/datasets.ipynb #3176e43b
 def present(data_root=None)->list[dict]: # keys as below
-    "A row for each known data set: what its file holds, or why it cannot be used."
+    "A row for each registered data set: the contents of its file, or why it cannot be used."
     load_all(*DATASETS.packages)
     root = find_root(data_root)
     rows = []

@@ -20,13 +20,13 @@ from .rounds import Turns, take_turns
 
 # %% ../../nbs/federation/actors.ipynb #01c598a2
 class Seat:
-    "Takes the turns of a share of the clients; an actor."
+    "An actor, which takes the turns of a share of the clients."
     def __init__(self, fed): # a federation, or a list with a reference to it
         one_thread()
         self.execute = Loop(fields_here(fed) if isinstance(fed, list) else fed)
 
     def take(self, stages:tuple, clients:dict, replies:dict, roster, known:dict)->list:
-        "The fields of each client after its turn, one value each, and then a `Said`."
+        "The fields of each client after its turn, as one value each, then a `Said`."
         clients = {i: fields_here(c) for i, c in clients.items()}
         replies = {i: from_bytes(m)[0] if isinstance(m, bytes) else m for i, m in replies.items()}
         turns = take_turns(self.execute, stages, clients, replies, roster)
@@ -36,15 +36,15 @@ class Seat:
 
 @dataclass(frozen=True)
 class Said:
-    "What an actor tells beside the fields of the clients that it has."
+    "The answer of an actor, apart from the fields of its clients."
     who: list      # ids, in the order of the fields
-    messages: dict # id -> as `as_sent` makes them
+    messages: dict # id -> message, as `as_sent` returns it
     notes: dict    # id -> running training loss
     received: int  # bytes from the server
 
 # %% ../../nbs/federation/actors.ipynb #d631ef77
 def as_sent(message:dict, known=())->tuple: # (message or bytes, names of stored tables)
-    "A message as it travels. `known`: the tables of this sender that the receiver has."
+    "A message in the form in which it is sent. `known`: the tables of this sender that the receiver has."
     tables = {k: v for k, v in message.items() if isinstance(v, Deferred)}
     if not tables: return message, ()
     stored = tuple(k for k, v in tables.items() if v.stored)
@@ -52,7 +52,7 @@ def as_sent(message:dict, known=())->tuple: # (message or bytes, names of stored
     return to_bytes(message | tables), stored
 
 def as_received(sent, stored, tables:dict, device)->dict:
-    "The message again. `tables`: those of its sender that are here; new ones go there."
+    "The message from its sent form. `tables`: the sender's tables that are here; new ones are added."
     if isinstance(sent, dict): return sent
     message, _ = from_bytes(sent, tables, device)
     return message | {k: replace(message[k], stored=True) for k in stored}
@@ -60,29 +60,29 @@ def as_received(sent, stored, tables:dict, device)->dict:
 # %% ../../nbs/federation/actors.ipynb #0b4a91af
 @dataclass(frozen=True)
 class Resident:
-    "A client's fields, on the machine of the actor that trained it."
+    "A reference to a client's fields, which are on the machine of the actor that trained it."
     place: object # a reference
-    notes: dict   # its running training loss, which is at hand
-    seat: int     # which actor
+    notes: dict   # its running training loss, available without the fields
+    seat: int     # index of the actor
 
     def fields(self)->dict: return fields_here(self.place)
 
 def fields_here(kept)->dict:
-    "A client's fields from what is sent of it: the fields, or a list with a reference to them."
+    "A client's fields, from the fields themselves or from a list with a reference to them."
     if isinstance(kept, dict): return kept
     if isinstance(kept, list): return fields_here(kept[0])
     import ray
     return ray.get(kept)
 
 def as_place(kept):
-    "What is sent of a client to an actor: its fields, or a list with a reference to them."
+    "The form in which a client is sent to an actor: its fields, or a list with a reference to them."
     if isinstance(kept, Resident): return [kept.place]
     return kept if isinstance(kept, dict) else kept.fields()
 
 # %% ../../nbs/federation/actors.ipynb #346cefc8
 def deal_clients(sizes:dict, homes:dict, n_seats:int, spare=1.2)->list: # of lists of ids, one an actor
-    """Clients (id -> samples) dealt to actors. `homes`: id -> actor that has its fields.
-    `spare`: an actor takes those at home up to so many times its part of the work."""
+    """Assign clients (id -> samples) to actors. `homes`: id -> actor that has its fields.
+    `spare`: an actor keeps its own clients up to this multiple of its part of the work."""
     work = {i: n + 1 for i, n in sizes.items()} # a client without samples takes time too
     room = spare * sum(work.values()) / n_seats
     found, load = [[] for _ in range(n_seats)], [0] * n_seats
@@ -95,31 +95,31 @@ def deal_clients(sizes:dict, homes:dict, n_seats:int, spare=1.2)->list: # of lis
 
 # %% ../../nbs/federation/actors.ipynb #35f0acd0
 RAY_SETTINGS = dict(
-    RAY_USAGE_STATS_ENABLED='0',                # nobody is told
+    RAY_USAGE_STATS_ENABLED='0',                # send no usage statistics
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO='0',     # no warning that a default will change
-    RAY_worker_register_timeout_seconds='600')  # on a busy machine a worker takes long to start
+    RAY_worker_register_timeout_seconds='600')  # on a busy machine, a worker starts slowly
 
 def connect_ray(address:str):
-    "Ray, connected to a cluster: `HOST:PORT`; `auto`: that of this machine; `local`: start one here."
+    "Ray, connected to a cluster at `HOST:PORT`; `auto`: this machine's; `local`: start one on this machine."
     for name, value in RAY_SETTINGS.items(): os.environ.setdefault(name, value)
     try: import ray
     except ImportError as e: raise ValueError("Ray is not installed: pip install -e '.[ray]'") from e
     if ray.is_initialized(): return ray
     own = dict(include_dashboard=False) if address == 'local' else {}
-    before = signal.getsignal(signal.SIGTERM) # Ray puts its own in its place
+    before = signal.getsignal(signal.SIGTERM) # Ray replaces this handler
     try: ray.init(address=address, log_to_driver=False, configure_logging=False, **own)
     except (ConnectionError, RuntimeError, ValueError) as e:
         raise ValueError(f'no Ray cluster at {address!r} ({str(e).splitlines()[0]}): `ray start --head` '
                          'starts one, `local` takes this machine') from e
     try: signal.signal(signal.SIGTERM, before)
-    except ValueError: pass # in a thread nothing was replaced
+    except ValueError: pass # outside the main thread, Ray replaces nothing
     return ray
 
 # %% ../../nbs/federation/actors.ipynb #ece7d043
 class Seats:
-    "Actors of a cluster for the clients of a federation: as many as it has cores, or accelerators."
+    "Actors for the clients of a federation: one for each core, or accelerator, of a cluster."
     def __init__(self, fed:Fed, n_seats=0):
-        self.fed, self.tables = fed, {} # client -> name -> table that it has sent
+        self.fed, self.tables = fed, {} # client -> name -> table received from it
         self.ray = ray = connect_ray(os.environ.get('FEDCL_RAY') or 'local')
         on_cpu = fed.device == 'cpu'
         most = n_seats or int(ray.cluster_resources().get('CPU' if on_cpu else 'GPU', 1))
@@ -129,7 +129,7 @@ class Seats:
         self.seats = [make.remote([self.there]) for _ in range(max(1, min(most, fed.n_clients)))]
 
     def question(self, share:list, stages, clients:dict, replies, roster)->tuple: # arguments of `Seat.take`
-        "What an actor is asked for the turns of its share."
+        "The request to an actor for the turns of its share."
         sent = {i: as_sent(replies[i])[0] for i in share}
         known = {i: tuple(self.tables[i]) for i in share if i in self.tables}
         return stages, {i: as_place(clients[i]) for i in share}, sent, roster, known
@@ -139,7 +139,7 @@ class Seats:
         return take.options(num_returns=len(question[1]) + 1).remote(*question)
 
     def hear(self, seat:int, reference)->Said:
-        "What an actor says; what went wrong there goes wrong here."
+        "The answer of an actor; an error there is raised here."
         errors = self.ray.exceptions
         try: return self.ray.get(reference)
         except errors.RayTaskError as e: raise (e.cause if isinstance(e.cause, Exception) else e) from None
@@ -154,7 +154,7 @@ class Seats:
     extra='ray',
     spreads=True)
 class RayActors(Seats):
-    "The loop, its clients' turns taken by actors. `FEDCL_RAY`: the address of the cluster, else `local`."
+    "The loop, but actors take the clients' turns. `FEDCL_RAY`: address of the cluster; default `local`."
     def __init__(self, fed:Fed, workers:int=1, n_seats=0):
         super().__init__(fed, n_seats)
         self.local, self.tuned = Loop(fed, workers), None
@@ -167,8 +167,8 @@ class RayActors(Seats):
         for seat in self.seats: self.ray.kill(seat)
 
     def take_turns(self, stages:tuple, clients:dict, replies, roster)->Turns:
-        "All that happens at the clients of a round."
-        self.tuned = None # what an evaluation learned is used up
+        "The part of a round that happens at the clients."
+        self.tuned = None # a tuning by an evaluation is valid only until this round
         homes = {i: c.seat for i, c in clients.items() if isinstance(c, Resident)}
         dealt = deal_clients({i: self.fed.sizes[i] for i in clients}, homes, len(self.seats))
         asked = {seat: self.ask(seat, self.question(share, stages, clients, replies, roster))

@@ -35,6 +35,6 @@ def serve_centroids(server, inbox, weighted=True)->dict:
 
 # %% ../../nbs/federation/class_means.ipynb #b5c0a2c4
 def no_centroids(client, fed)->dict:
-    "A client's centroids before it has heard of any."
+    "A client's centroids before it has received any."
     mean = torch.zeros(fed.n_classes, fed.width, dtype=fed.dtype, device=fed.device)
     return dict(mean=mean, have=torch.zeros(fed.n_classes, dtype=torch.bool, device=fed.device))

@@ -29,7 +29,7 @@ def evaluate(execute, stages:tuple, state:State, moment:str, split='test', who=N
 
 # %% ../../nbs/federation/evaluation.ipynb #7c01fdf0
 def clients_at(execute, stages:tuple, state:State, moment:str, who=None)->tuple: # (Method, clients)
-    "The method in force and its clients (all, or those in `who`) at a moment, ready to be tested."
+    "The current method and its clients (all, or those in `who`) at a moment, ready to be tested."
     if moment not in ('merged', 'trained'):
         raise ValueError(f"the moment must be 'merged' or 'trained', got {moment!r}")
     r = state.round if moment == 'merged' else max(0, state.round - 1)
@@ -46,13 +46,13 @@ def clients_at(execute, stages:tuple, state:State, moment:str, who=None)->tuple:
 
 # %% ../../nbs/federation/evaluation.ipynb #a5ff892e
 def tested(execute, method, clients:dict, replies, deployed:dict, r:int)->dict:
-    "Clients as they are tested: after the replies, if any, with what the server deploys, adapted."
+    "Clients in the state to be tested: after replies (if any), deployed fields and `adapt` steps."
     if replies: clients, _ = take_replies(execute, method, clients, replies, r)
     clients = {i: c | deployed for i, c in clients.items()}
     return run_steps(execute, method.adapt, clients, r)
 
 def surveyed(execute, method, server:dict)->dict:
-    "The server after it has asked all clients what it needs to know for a test."
+    "The server after it has collected from all clients the information it needs for a test."
     fed, survey = execute.fed, method.survey
     question = survey.ask(server, fed)
     def answer(worker, i): return survey.answer(fed, worker, i, question)
@@ -61,7 +61,7 @@ def surveyed(execute, method, server:dict)->dict:
 
 # %% ../../nbs/federation/evaluation.ipynb #cb401cff
 class Score(NamedTuple):
-    "What a test of one client came to."
+    "The result of testing one client."
     client: int
     n: int             # test samples
     correct: int
@@ -72,13 +72,13 @@ class Score(NamedTuple):
 
     @classmethod
     def of(cls, i:int, scores:torch.Tensor, y:torch.Tensor, loss):
-        "Count what scores (n, C) get right of labels (n,)."
+        "The result for scores (n, C) and labels (n,)."
         predicted = scores.argmax(1)
         return cls(i, len(y), int((predicted == y).sum()), float(loss), predicted, scores, y)
 
 # %% ../../nbs/federation/evaluation.ipynb #10e8e1d5
 def scored(execute, method, clients:dict, split:str)->list: # of Score
-    "Count what each client's `predict` gets right on its own samples of a split."
+    "Test each client's `predict` on its own samples of a split."
     fed = execute.fed
     def count(worker, i):
         net, rows = worker.net(i, clients[i], False), fed.rows[split][i]
@@ -94,12 +94,12 @@ def scored(execute, method, clients:dict, split:str)->list: # of Score
 
 # %% ../../nbs/federation/evaluation.ipynb #f9e44570
 def micro(results)->float:
-    "Correct samples of all clients over all their samples; nan without any."
+    "Correct samples of all clients divided by all their samples; nan if there are none."
     n = sum(r[1] for r in results)
     return sum(r[2] for r in results) / n if n else math.nan
 
 def accuracies(results)->list:
-    "Of each client that has test samples."
+    "The accuracy of each client that has test samples."
     return [r[2] / r[1] for r in results if r[1]]
 
 def macro(results)->float:
@@ -115,7 +115,7 @@ def sd_clients(results)->float:
 
 # %% ../../nbs/federation/evaluation.ipynb #aad818ab
 def representations(execute, method, i:int, c:dict, rows)->torch.Tensor: # (len(rows), k)
-    "What a client's network says of images, in eval mode."
+    "A client's representations of images, in eval mode."
     fed = execute.fed
     def ask(worker, i):
         net = worker.net(i, c, False)
@@ -126,7 +126,7 @@ def representations(execute, method, i:int, c:dict, rows)->torch.Tensor: # (len(
 
 # %% ../../nbs/federation/evaluation.ipynb #e48b5518
 def standard_scores(z): # (n, k) -> function (n, k) -> (n, k)
-    "What makes standard scores, by mean and spread of z; 0 for a number that does not vary."
+    "A function that standardises with mean and spread of z; a feature that does not vary becomes 0."
     mean, sd = z.mean(0), z.std(0, unbiased=False)
     sd = torch.where(sd > 1e-5 * z.square().mean(0).sqrt(), sd, torch.inf)
     return lambda z: (z - mean) / sd
@@ -151,7 +151,7 @@ def linear_classifier(z, y, n_classes:int, rng, n_passes=100, batch_size=512, lr
 
 # %% ../../nbs/federation/evaluation.ipynb #bb4550d4
 def fitted(execute, method, clients:dict, rows:dict): # (scores of representations)
-    "A linear classifier fitted to images of the data set, rows[i] of them as client i represents them."
+    "A linear classifier fitted to images of the data set; client i represents those in rows[i]."
     fed = execute.fed
     z = torch.cat([representations(execute, method, i, clients[i], at) for i, at in rows.items()])
     y = fed.y[torch.cat(list(rows.values()))]
@@ -159,7 +159,7 @@ def fitted(execute, method, clients:dict, rows:dict): # (scores of representatio
 
 def probed(
     execute, method, clients:dict, split:str,
-    owners:dict=None, # all clients: one classifier, fitted to each training image as its owner represents it
+    owners:dict=None, # all clients: fit one classifier, each training image represented by its owner
 )->list: # of Score
     "Test each client's representations with a linear classifier fitted to all clients' training images."
     fed, results = execute.fed, []

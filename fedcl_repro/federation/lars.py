@@ -19,7 +19,7 @@ from ..parts.fields import under
 # %% ../../nbs/federation/lars.ipynb #0aade6a2
 @dataclass(frozen=True)
 class LARS:
-    "Steps in proportion to the weights; `lr` a number or a function of the round."
+    "Steps in proportion to the length of the weights; `lr` is a number or a function of the round."
     lr: float | Callable = 1.
     momentum: float = .9
     decay: float = 1e-6
@@ -61,14 +61,14 @@ def lars(*, lr=1., momentum:MOMENTUM_RANGE=.9, decay=1e-6, trust:POSITIVE=1e-3, 
 
 # %% ../../nbs/federation/lars.ipynb #5f0cff3d
 def trust_ratio(w, g, trust:float):
-    "What makes gradients of length g as long as `trust` times weights of length w; 1 where one is 0."
+    "Factor that scales gradients of length g to `trust` times the length w of the weights; 1 if one is 0."
     return torch.where((w > 0) & (g > 0), trust * w / g.where(g > 0, 1.), 1.)
 
 # %% ../../nbs/federation/lars.ipynb #cc9ec1cd
 def cosine(
     base:float,    # the highest rate
-    n:int,         # steps (rounds, epochs) until 0
-    warmup:int=0,  # of which so many rise to the base
+    n:int,         # steps (rounds, epochs) until the rate is 0
+    warmup:int=0,  # number of these steps in which the rate rises to the base
 )->Callable:       # of the step, counted from 0
     "A rate that rises linearly for `warmup` steps and falls along half a cosine to 0 at step n."
     if not 0 <= warmup < max(n, 1): raise ValueError(f'{warmup} steps of warm-up do not fit into {n} steps')

@@ -31,7 +31,7 @@ def sweep_client(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, key:tuple)-
 
 # %% ../../nbs/federation/loop.ipynb #538f2be1
 def sweep_over(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, todo, *, whose, r:int)->dict:
-    "Client i's fields after a sweep over the batches `todo`. `whose` and `r`: named in errors."
+    "Client i's fields after a sweep over the batches `todo`. Error messages name `whose` and `r`."
     carrier = OneClient(fed, sweep, worker, i, c)
     rows = 0
     for batch in todo:
@@ -45,19 +45,19 @@ def sweep_over(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, todo, *, whos
 # %% ../../nbs/federation/loop.ipynb #067983ee
 @torch.no_grad()
 def measure_batch(carrier:'OneClient', sweep:Sweep, batch):
-    "A batch of a sweep that trains nothing: its notes alone."
+    "A batch of a measuring sweep, which only takes notes."
     _, notes = carrier.forward(batch)
     take_notes(carrier, sweep, notes)
 
 # %% ../../nbs/federation/loop.ipynb #391ce875
 class SingleClient:
-    """One client's tensors on their way through a sweep.
-    A subclass says where `live` comes from, and how to `add` and `replace`."""
+    """One client's tensors during a sweep.
+    A subclass provides `live`, and the methods `add` and `replace`."""
     fed: Fed
     sweep: Sweep
     net: Net     # reads `live`
     live: dict   # the client's fields
-    leaves: dict # those of them that move
+    leaves: dict # the fields that are trained
 
     def forward(self, batch)->tuple: # (loss (), notes)
         self.net.refresh(batch.noise)
@@ -97,7 +97,7 @@ class OneClient(SingleClient):
         if changed: self.net.refresh()
 
     def fields(self)->dict:
-        "The client as it is now."
+        "The client in its current state."
         return {k: v.detach() for k, v in self.live.items()} | self.sums
 
 # %% ../../nbs/federation/loop.ipynb #e3626152
@@ -111,7 +111,7 @@ class Loop:
         self.pool = ThreadPoolExecutor(workers, initializer=one_thread)
 
     def map(self, fn, ids)->dict:
-        "fn(worker, i) of each client, longest first."
+        "`fn(worker, i)` for each client, started longest first."
         def call(i):
             worker = self.free.get()
             try: return fn(worker, i)
@@ -128,17 +128,17 @@ class Loop:
 
 # %% ../../nbs/federation/loop.ipynb #217ec7ec
 def one_thread():
-    "Start of a worker: one thread for arithmetic, and memory that is kept."
+    "Initialise a worker: one thread for arithmetic, and freed memory is kept."
     torch.set_num_threads(1)
     keep_memory()
 
 def keep_memory():
-    "Ask glibc to keep freed memory, whatever its size; elsewhere nothing happens."
+    "Make glibc keep freed memory of any size; without glibc, do nothing."
     mmap_max, trim_threshold = -4, -1 # parameters of mallopt(3)
     try:
         libc = ctypes.CDLL(None)
-        libc.mallopt(mmap_max, 0)                # no block directly from the kernel
-        libc.mallopt(trim_threshold, 2**31 - 1) # nothing back to the kernel
+        libc.mallopt(mmap_max, 0)                # take no block directly from the kernel
+        libc.mallopt(trim_threshold, 2**31 - 1) # return nothing to the kernel
     except (OSError, AttributeError): pass
 
 # %% ../../nbs/federation/loop.ipynb #19cd46bd
@@ -151,7 +151,7 @@ class Compute:
     def net(self, fields:dict, training=False, i=0)->Net: return self.worker.net(i, fields, training)
 
     def train(self, sweep:Sweep, fields:dict, todo, r:int, i=0)->dict:
-        "Fields after a sweep over batches: what the sweep's function reads and, for the size, `y`."
+        "Fields after a sweep over batches, which have what the sweep's function reads, and `y` for the size."
         batches = (SimpleNamespace(**{'noise': {}} | vars(b)) for b in todo)
         fields = fields | dict(round=torch.tensor(r))
         done = sweep_over(self.fed, sweep, self.worker, i, fields, batches, whose='server', r=r)

@@ -22,20 +22,20 @@ from ..parts.fields import under
 # %% ../../nbs/federation/optimisers.ipynb #db8d0c59
 OPTIMISERS = Register('optimiser')
 MOMENTUM_RANGE = Range('[0, 1)')
-METHOD_RATE = Range('[0, inf)', also='optimiser') # a number, or that of the federation's optimiser
+METHOD_RATE = Range('[0, inf)', also='optimiser') # a number, or the rate of the federation's optimiser
 
 def rate(lr, r)->float:
     "Learning rate of a round: a number, or a function of the round."
     return lr(int(r)) if callable(lr) else lr
 
 def falling(lr:float, over:int)->Callable: # round -> learning rate
-    "Half a cosine from lr to 0 over so many rounds."
+    "Half a cosine from lr to 0 over a number of rounds."
     return lambda r: lr * (1 + math.cos(math.pi * min(r / over, 1))) / 2
 
 # %% ../../nbs/federation/optimisers.ipynb #bd36c05c
 @dataclass(frozen=True)
 class SGD:
-    "`fresh`: momentum starts from rest in each sweep."
+    "SGD; `fresh`: momentum starts at 0 in each sweep."
     lr: float | Callable = .05
     momentum: float = 0.
     decay: float = 0.
@@ -66,7 +66,7 @@ class SGD:
 # %% ../../nbs/federation/optimisers.ipynb #36252b3f
 @OPTIMISERS.add('sgd')
 def sgd(*, lr=.05, momentum:MOMENTUM_RANGE=0., decay=0., fresh=True, cosine_over=0):
-    "SGD with momentum and weight decay, as in PyTorch; the rate may fall to 0 over so many rounds."
+    "SGD with momentum and weight decay, as in PyTorch; the rate may fall to 0 over `cosine_over` rounds."
     return SGD(falling(lr, cosine_over) if cosine_over else lr, momentum, decay, fresh)
 
 # %% ../../nbs/federation/optimisers.ipynb #c3d1e6c3
@@ -77,7 +77,7 @@ def aligned(g:Tensor, like:Tensor)->Tensor:
 # %% ../../nbs/federation/optimisers.ipynb #a64ad72d
 @dataclass(frozen=True)
 class Adam:
-    "With a step count for each tensor, so that parts may be trained in different sweeps."
+    "Adam with a step count for each tensor, so that parts may be trained in different sweeps."
     lr: float | Callable = .003
     betas: tuple = (.9, .999)
     eps: float = 1e-8
@@ -111,24 +111,24 @@ class Adam:
 
 # %% ../../nbs/federation/optimisers.ipynb #16498a0e
 def bias(beta:float, t:Tensor, g:Tensor)->Tensor:
-    "What a moment lacks after t steps, 1 - beta^t. t: a scalar, or one of each stacked client."
+    "The bias correction of a moment after t steps, 1 - beta^t. t: a scalar, or one per stacked client."
     return (1 - beta**t.double()).to(g).reshape(t.shape + (1,) * (g.ndim - t.ndim))
 
 # %% ../../nbs/federation/optimisers.ipynb #b124e45d
 @OPTIMISERS.add('adam')
 def adam(*, lr=.003, beta1:MOMENTUM_RANGE=.9, fresh=False):
-    "Adam as in torch but for the rate (FedCRL Table I: 0.003); MAPL's momentum 0.5 is `beta1`."
+    "Adam as in torch, except for the rate (FedCRL Table I: 0.003); MAPL's momentum 0.5 is `beta1`."
     return Adam(lr, (beta1, .999), fresh=fresh)
 
 # %% ../../nbs/federation/optimisers.ipynb #37e31f06
 def clipped(grads:dict, most:float)->dict:
-    "The gradients, shortened together to a Euclidean length of at most so much, as by `clip_grad_norm_`."
+    "The gradients, scaled together to a Euclidean length of at most `most`, as in `clip_grad_norm_`."
     norm = torch.stack([(g * g).sum() for g in grads.values()]).sum().sqrt()
     return {k: g * (most / (norm + 1e-6)).clamp(max=1.) for k, g in grads.items()}
 
 @dataclass(frozen=True)
 class ClippedSGD(SGD):
-    "SGD of gradients that are clipped first."
+    "SGD with gradients that are clipped first."
     most: float = 1.
     elementwise = False
     def step(self, c:dict, grads:dict)->dict: return super().step(c, clipped(grads, self.most))
@@ -145,5 +145,5 @@ def clipped_sgd(
     fresh=True,
     cosine_over=0,
 ):
-    "SGD whose gradients are clipped to a length of `most`; defaults of HeteroFL's code."
+    "SGD with gradients clipped to a length of `most`; the defaults are those of HeteroFL's code."
     return ClippedSGD(falling(lr, cosine_over) if cosine_over else lr, momentum, decay, fresh, most)

@@ -33,11 +33,11 @@ def contrast_notes(
 def remember_contrast(client)->dict:
     "The mean contrastive loss of the training just done becomes the client's history."
     seen = client.get('sum.seen', 0)
-    if not seen > 0: return client # no centroid of an own class: the history stays
+    if not seen > 0: return client # none of its classes has a centroid: the history stays
     return client | dict(contrast=client['sum.contrast'] / seen)
 
 # %% ../../nbs/methods/fedcosr.ipynb #5089f242
-SHARE_KEPT = 'share kept' # what rows call it: of the own body, at the next download
+SHARE_KEPT = 'share kept' # in the rows: the share of its own body that a client keeps at the next download
 
 @METHODS.add(
     'fedcosr', title='FedCoSR',
@@ -47,7 +47,7 @@ SHARE_KEPT = 'share kept' # what rows call it: of the own body, at the next down
 def fedcosr(
     *,
     contrast_weight=1.,
-    gamma:Range('[0, inf]')=.8, # inf: everything is taken from the server
+    gamma:Range('[0, inf]')=.8, # inf: the server's body replaces the client's
     temp:POSITIVE=.1,
     aggregate=True,
     shared=('body.',),
@@ -67,7 +67,7 @@ def fedcosr(
         return ce + contrast_weight * notes['contrast'] / seen, notes                  # Eq. 14
     def upload(client):
         return sub(client, *shared) | means_message(client)                            # Eq. 3, 4
-    def report(client): return {SHARE_KEPT: keep_share(client['contrast'], gamma)}     # what it will be
+    def report(client): return {SHARE_KEPT: keep_share(client['contrast'], gamma)}     # for the next round
     def serve(server, inbox):
         bodies = average_of(*shared)({}, inbox)                                        # Eq. 5
         return serve_centroids(server | bodies, inbox)                                 # Eq. 6
@@ -86,7 +86,7 @@ def fedcosr(
     family='contrastive', owner='personal',
     papers='fedcosr', ablation=True, revision=1)
 def fedcosr_no_la():
-    "FedCoSR that takes the server's body whole."
+    "FedCoSR whose clients replace their body with the server's."
     return fedcosr(aggregate=False)
 
 # %% ../../nbs/methods/fedcosr.ipynb #358044b8
@@ -95,7 +95,7 @@ def fedcosr_no_la():
     family='contrastive', owner='personal',
     papers='fedcosr', ablation=True, revision=1)
 def fedcosr_no_sep():
-    "FedCoSR that shares and mixes the head too."
+    "FedCoSR whose clients share and mix the head too."
     return fedcosr(shared=NET)
 
 # %% ../../nbs/methods/fedcosr.ipynb #f4362e82
@@ -104,5 +104,5 @@ def fedcosr_no_sep():
     family='contrastive', owner='personal',
     papers='fedcosr', ablation=True, revision=1)
 def fedcosr_no_crl():
-    "FedCoSR that measures the contrast but does not train it."
+    "FedCoSR that measures the contrastive loss but does not train with it."
     return fedcosr(contrast_weight=0.)

@@ -27,8 +27,8 @@ def leading(v:Tensor, shape)->Tensor:
     "The leading block of a tensor."
     return v[tuple(slice(s) for s in shape)]
 
-def held_rows(block)->tuple[Tensor,Tensor]: # (rows, ...); (rows, 1, ...), 1 for a row that is there
-    "A block, 0 where a row is not there, and which of its rows are there: all, unless it is Rows."
+def held_rows(block)->tuple[Tensor,Tensor]: # (rows, ...); (rows, 1, ...), 1 for a row that was sent
+    "A block, with 0 for rows that were not sent, and which rows were sent: all, unless it is Rows."
     if isinstance(block, Rows): value, have = block.value, block.have
     else: value, have = block, torch.ones(len(block), dtype=torch.bool, device=block.device)
     have = have.reshape((-1,) + (1,) * (value.ndim - 1))
@@ -56,7 +56,7 @@ def is_block(small:Tensor, large)->bool: # large: Tensor or None
 
 # %% ../../nbs/methods/heterofl.ipynb #131b3643
 def full_and_shapes(fed)->dict:
-    "The server's start: the full network, the shapes of each architecture's blocks, and who has which."
+    "The initial server: full network, shapes of each architecture's blocks, each client's architecture."
     names, shapes = list(fed.init), {}
     full = trained_fields(sub(fed.init[widest(fed)], *NET))
     for a, name in enumerate(names):
@@ -69,7 +69,7 @@ def full_and_shapes(fed)->dict:
 
 # %% ../../nbs/methods/heterofl.ipynb #a3755b47
 def block_of(server, i:int)->dict:
-    "A reply: the block that client i has room for; in a test, also the statistics of its batch norms."
+    "A reply: client i's block; in a test, also the statistics of its batch norms."
     a = int(server['arch'][i])
     shapes = without(f'shape.{a}.', server)
     block = {k: leading(server['full.' + k], s.tolist()).contiguous() for k, s in shapes.items()}
@@ -77,14 +77,14 @@ def block_of(server, i:int)->dict:
 
 # %% ../../nbs/methods/heterofl.ipynb #2916cc0b
 def owned_and_rate(client, fed)->dict:
-    "Which classes a client has, and its width as a share of the full one."
+    "Which classes a client has, and its width as a share of the full width."
     y = fed.y[fed.rows['train'][int(client['id'])]]
     owned = torch.bincount(y, minlength=fed.n_classes) > 0
     width, full_width = (net['head.weight'].shape[1] for net in (client, fed.init[widest(fed)]))
     return dict(owned=owned, rate=fed.tensor(width / full_width))
 
 def scaled_network(net, client):
-    "The network with 1/rate of the output of each layer of its body (HeteroFL's Scaler)."
+    "The network with the output of each layer of its body divided by the rate (HeteroFL's Scaler)."
     return net.using(scaler(sub(client, 'body.'), client['rate']))
 
 def owned_ce(net, client, batch):
@@ -94,12 +94,12 @@ def owned_ce(net, client, batch):
 
 # %% ../../nbs/methods/heterofl.ipynb #7fcc633a
 def block_with_own_rows(client)->dict:
-    "An upload: the body's block, and of the head the rows of classes that the client has."
+    "An upload: the body's block, and the head's rows of classes that the client has."
     head = {k: Rows(v, client['owned']) for k, v in sub(client, 'head.').items()}
     return trained_fields(sub(client, 'body.')) | head
 
 def average_blocks(server, inbox)->dict:
-    "The mean of holders, for each scalar of the full network."
+    "The server with each scalar of the full network averaged over the clients that hold it."
     got, means = [m for n, m in zip(inbox.n, inbox.messages) if n > 0], {}
     for k, old in without('full.', server).items():
         means[k] = mean_of_holders(old, [m[k] for m in got if k in m])
@@ -107,7 +107,7 @@ def average_blocks(server, inbox)->dict:
 
 # %% ../../nbs/methods/heterofl.ipynb #999ddc71
 def scaled_blocks(server, fed)->dict: # name -> (architecture, fields)
-    "The network of each width: its norms' statistics are asked for before a test."
+    "The network of each width, whose norms' statistics are measured before a test."
     networks = {}
     for a, name in enumerate(fed.init):
         if not fed.normed[name] or name not in fed.arch: continue
@@ -129,7 +129,7 @@ survey_blocks = statistics_survey(scaled_blocks, put_static)
     family='averaging', owner='shared',
     papers='mfcl', revision=2)
 def heterofl(*, rates=''):
-    "Leading blocks of one network, as wide as each client has room for, or as `rates` say (Diao et al.)."
+    "Leading blocks of one network, as wide as each client's model, or as `rates` say (Diao et al.)."
     def predict(net, client, x): return logits(scaled_network(net, client), client, x)
     fixed = Method(
         keep=owned_and_rate,
@@ -149,14 +149,14 @@ def shapes_at(full:dict, rate:float)->dict: # name -> shape
     first, shapes = next(k for k, v in full.items() if v.ndim > 1), {}
     for k, v in full.items():
         shape = list(v.shape)
-        if v.ndim > 0 and k.startswith('body.'): shape[0] = narrowed(shape[0], rate) # all classes stay
-        if v.ndim > 1 and k != first: shape[1] = narrowed(shape[1], rate)            # all colours stay
+        if v.ndim > 0 and k.startswith('body.'): shape[0] = narrowed(shape[0], rate) # heads keep all classes
+        if v.ndim > 1 and k != first: shape[1] = narrowed(shape[1], rate)            # the first keeps colours
         shapes[k] = tuple(shape)
     return shapes
 
 # %% ../../nbs/methods/heterofl.ipynb #1d9d7148
 def rate_list(rates:str, full:dict)->list:
-    "Rates as numbers, each of which leaves a whole number of channels everywhere."
+    "Rates as numbers; each must give a whole number of channels in every layer."
     listed = [float(r) for r in rates.split()]
     for rate in listed:
         for k, shape in sorted(shapes_at(full, rate).items()):
@@ -171,36 +171,36 @@ def cut(full:dict, rate)->dict:
     return {k: leading(full[k], s).contiguous() for k, s in shapes_at(full, float(rate)).items()}
 
 def padded(block:Tensor, like:Tensor)->Tensor:
-    "A tensor of the shape of `like` with the block in its leading corner, and 0 elsewhere."
+    "A tensor in the shape of `like`, with the block in its leading corner and 0 elsewhere."
     out = torch.zeros_like(like)
     leading(out, block.shape).copy_(block)
     return out
 
 # %% ../../nbs/methods/heterofl.ipynb #c96d0beb
 def block_at(server, i:int)->dict:
-    "A reply: the block of the client's rate of this round, and the rate."
+    "A reply: the block of the client's rate in this round, and the rate."
     rate = server['rates'][i]
     return cut(without('full.', server), rate) | without('static.0.', server) | dict(rate=rate)
 
 def merge_padded(client, message)->dict:
-    "A merge: the block with 0 around it, and no memory of an optimiser."
+    "A merge: the block with 0 around it; the state of the optimiser is dropped."
     kept = {k: v for k, v in client.items() if not k.startswith('opt.')}
     network = {k: padded(v, client[k]) for k, v in sub(message, *NET).items()}
     return kept | network | dict(rate=message['rate'].to(client['rate']))
 
 def upload_cut(client)->dict:
-    "An upload: the block of the client's rate, and of the head the rows of classes that the client has."
+    "An upload: the block of the client's rate; of the head, only the rows of classes that the client has."
     network = trained_fields(sub(client, *NET))
     return block_with_own_rows(client | cut(network, client['rate']))
 
 # %% ../../nbs/methods/heterofl.ipynb #4d4a35ba
 def full_network(server, fed)->dict:
-    "The full network, if it has norms whose statistics are to be asked for."
+    "The full network, if it has norms whose statistics must be measured."
     (name,) = fed.init
     return {'static.0': (name, without('full.', server))} if fed.normed[name] else {}
 
 def survey_at_full_rate()->Survey:
-    "The same survey of the full network, which everybody is tested with."
+    "The same survey for the full network, with which every client is tested."
     survey = statistics_survey(full_network, put_static)
     def conclude(server, answers, fed):
         server = server | dict(rates=torch.ones_like(server['rates']))

@@ -38,13 +38,13 @@ AUTOENCODER = ('enc.', 'dec.')
 RSERVER = ('chi.', 'proj.')
 
 def reconstruct(net, client, batch):
-    "Both views of each image through encoder and decoder, against themselves (MFCL Eq. 1)."
+    "Reconstruction error of both views of each image, through encoder and decoder (MFCL Eq. 1)."
     decoded = net.dec(net.enc(batch.views))
     return reconstruction(decoded, batch.views), {}
 
 # %% ../../nbs/methods/mfcl.ipynb #de70715e
 def averaging_phase(secure, tested:dict)->Method:
-    "Phase 1: the autoencoder is trained by the clients and averaged by the gServer."
+    "Phase 1: the clients train the autoencoder, and the gServer averages it."
     return Method(
         merge=take(*AUTOENCODER),                                 # line 7
         local=(Sweep(reconstruct, AUTOENCODER, views=2),),        # lines 8 to 10
@@ -67,7 +67,7 @@ def handing_over(tested:dict)->Method:
 
 # %% ../../nbs/methods/mfcl.ipynb #f9728d62
 def offering(client, fed, dropout:float)->dict: # fields of a client at the start of phase 2
-    "Whether this client takes part in phase 2, and that it has sent nothing yet."
+    "Whether this client takes part in phase 2; it has sent nothing yet."
     order = stream(fed.seed, 'phase 2').permutation(fed.n_clients)
     gone = order[:round(dropout * fed.n_clients)]
     takes_part = int(client['id']) not in gone
@@ -80,28 +80,28 @@ def has_offered(client)->bool:
 
 # %% ../../nbs/methods/mfcl.ipynb #ffba8ce4
 def remember_offer(client)->dict:
-    "The client, its table being sent from now on."
+    "The client, marked as having sent its table."
     return client | dict(offered=torch.ones_like(client['offered']))
 
 # %% ../../nbs/methods/mfcl.ipynb #64fd9508
 def offer(client)->dict:
-    "The table of representations, of who takes part."
+    "The table of representations, if the client takes part."
     return {'z': client['z']} if client['offers'] else {}
 
 # %% ../../nbs/methods/mfcl.ipynb #8c0f1aa5
 def encode_pairs(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
-    "What leaves a client in phase 2: views that were normalised together (`across` and `twins`)."
+    "Representations of two views that are normalised together (`across` and `twins`)."
     return net.enc(x)
 
 def encode_views(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
-    "The same with each view alone, as in the test (`alone`)."
+    "Representations of two views, each normalised alone as in a test (`alone`)."
     return torch.stack([net.enc(v) for v in x])
 
 ENCODINGS = dict(across=encode_pairs, twins=encode_pairs, alone=encode_views) # reading -> what is sent
 
 # %% ../../nbs/methods/mfcl.ipynb #ee2024e7
 def ask_owners(tables:list, owner:Tensor, image:Tensor, pair:int)->Tensor: # (n, 2, ...)
-    "One pair of each of n images; each image's owner makes it. In the order asked for."
+    "One pair of each of n images, made by the image's owner, in the order of the images asked for."
     made, places = [], []
     for a in owner.unique().tolist():
         mine = (owner == a).nonzero()[:, 0]
@@ -111,13 +111,13 @@ def ask_owners(tables:list, owner:Tensor, image:Tensor, pair:int)->Tensor: # (n,
 
 # %% ../../nbs/methods/mfcl.ipynb #1febdfd8
 def pairs_of_epoch(epoch:int, pairs:int, positives:str)->tuple: # the pair of the first view, of the second
-    "Where an epoch takes the two views of a positive pair from."
+    "The two pairs from which an epoch takes the two views of its positives."
     first = epoch % pairs
     return first, (first + 1) % pairs if positives == 'across' else first
 
 # %% ../../nbs/methods/mfcl.ipynb #28993262
 def ask_views(tables:list, owner:Tensor, image:Tensor, pairs:tuple)->Tensor: # (n, 2, ...)
-    "The first view of one pair and the second view of a pair, which may be the same."
+    "The first view of one pair, and the second view of the same or another pair."
     first, second = pairs
     z = ask_owners(tables, owner, image, first)
     if second == first: return z
@@ -125,7 +125,7 @@ def ask_views(tables:list, owner:Tensor, image:Tensor, pairs:tuple)->Tensor: # (
 
 # %% ../../nbs/methods/mfcl.ipynb #63d19190
 def server_batches(tables:list, pairs:tuple, batch_size:int, rng, room=2**27):
-    """Yield batches of positives, mixed over clients: z (2, b, ...), and `y`, which only says how many.
+    """Yield batches of positives, mixed over clients: z (2, b, ...), and `y`, whose length alone counts.
     Clients are asked for as many batches at a time as fit into `room` bytes."""
     owner = torch.cat([torch.full((t.shape[0],), a) for a, t in enumerate(tables)])
     image = torch.cat([torch.arange(t.shape[0]) for t in tables])
@@ -148,7 +148,7 @@ def rserver_loss(temp:float):
 
 # %% ../../nbs/methods/mfcl.ipynb #e7e7d994
 def holding(server, inbox)->dict:
-    "The rServer, which notes whose tables have come; nobody's after the round in which they are sent."
+    "The rServer, with a note of whose tables have arrived; none arrives after the round of sending."
     new = [i for i, m in zip(inbox.who, inbox.messages) if 'z' in m and not m['z'].stored]
     if not new: return server
     held = server['held']
@@ -157,7 +157,7 @@ def holding(server, inbox)->dict:
 
 # %% ../../nbs/methods/mfcl.ipynb #a305b8ba
 def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, first:int):
-    "A serve: one epoch over the tables it holds; `first`: the round in which phase 2 begins."
+    "A `serve`: one epoch over the tables that it holds; `first`: the round in which phase 2 begins."
     sweep = Sweep(rserver_loss(temp), RSERVER, opt=LARS(lr))
     def serve(server, inbox):                                     # lines 20 and 21
         server = holding(server, inbox)
@@ -172,7 +172,7 @@ def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, firs
 
 # %% ../../nbs/methods/mfcl.ipynb #b897fa86
 def start_rserver(fed)->dict:
-    "The rServer before phase 2: the initial weights of its part, and nobody's table."
+    "The rServer before phase 2: the initial weights of its part, and no tables."
     held = torch.zeros(fed.n_clients, dtype=torch.bool, device=fed.device)
     return sub(fed.init[fed.arch[0]], *RSERVER) | dict(held=held)
 
@@ -208,7 +208,7 @@ def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Me
     )
 
 # %% ../../nbs/methods/mfcl.ipynb #be45d9eb
-POOLED = dict(pixels=8, enc=4) # side of what the classifier sees
+POOLED = dict(pixels=8, enc=4) # side of the pooled maps, in pixels
 
 # %% ../../nbs/methods/mfcl.ipynb #820dfd16
 def represent_at(probe:str):
@@ -228,7 +228,7 @@ READING_TITLES = dict(across='', twins=', twins', alone=', views alone')
 
 # %% ../../nbs/methods/mfcl.ipynb #37a291c6
 def floor_title(run)->str:
-    "What is tested where phase 2 has no part in it; empty for a run that is no floor."
+    "The name of a floor, which is tested without phase 2; empty for a run that is no floor."
     probe = dict(run.method.settings)['probe']
     if probe == 'pixels': return 'floor: 8x8 thumbnails'
     if probe != 'enc': return ''
@@ -242,7 +242,7 @@ def norm_title(run)->str: # 'TN'; 'TN as in Table 18'
 
 # %% ../../nbs/methods/mfcl.ipynb #d7cc6fed
 def mfcl_title(run)->str:
-    "MFCL with the norm of the run's model, and with what was added or left out."
+    "The title of a run of MFCL: its norm, and what was added or left out."
     s = dict(run.method.settings)
     if floor_title(run): return floor_title(run)
     title = f'MFCL({norm_title(run)})'
@@ -261,7 +261,7 @@ POSITIVES, PROBED_ON = tuple(ENCODINGS), ('own', 'received')
 
 # %% ../../nbs/methods/mfcl.ipynb #ac27b553
 def check_mfcl(dropout:float, positives:str, pairs:int, probe_on:str):
-    "Refuse settings that mean nothing."
+    "Refuse settings that make no sense."
     if not 0 <= dropout < 1:
         raise ValueError(f'the share of clients that drop out must lie in [0, 1), got {dropout}')
     for what, value, known in (('positives', positives, POSITIVES), ('probe_on', probe_on, PROBED_ON)):
@@ -277,7 +277,7 @@ FORMERLY = dict(twins={ # what was sent, before positives could be taken across 
 
 # %% ../../nbs/methods/mfcl.ipynb #24fbe6e6
 def embedded(net, views:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, k)
-    "What the whole network makes of pairs of views."
+    "The whole network's output for pairs of views."
     return net.proj(net.chi(net.enc(views).flatten(0, 1))).unflatten(0, views.shape[:2])
 
 # %% ../../nbs/methods/mfcl.ipynb #446ad234
@@ -319,7 +319,7 @@ def mfcl(
 
 # %% ../../nbs/methods/mfcl.ipynb #f08ea5af
 def whole_network(execute, held:dict, state, i=0):
-    "The network of client i: what it holds, and behind it the rServer's part."
+    "The network of client i: its own part, followed by the rServer's."
     later = {k: v for k, v in state.servers['rserver'].items() if not k.startswith('opt.')}
     return Worker(execute.fed).net(i, held | later, False)
 
@@ -330,7 +330,7 @@ def averaged_network(execute, state, i=0):
 
 # %% ../../nbs/methods/mfcl.ipynb #b6b45d31
 def seen_by_rserver(execute, state, most=1000)->tuple: # numpy: (n, k) and classes (n,)
-    "What the rServer's network makes of clients' own images, as each client encodes them, and their classes."
+    "The rServer's outputs for clients' own images, each encoded by its client, and the images' classes."
     fed, found, classes = execute.fed, [], []
     for i in range(fed.n_clients):
         rows = fed.rows['train'][i][:max(1, most // fed.n_clients)]

@@ -20,7 +20,7 @@ from ..federation.method import METHODS, NET, Method, Sweep, ce, logits, take
 
 # %% ../../nbs/methods/prototypes.ipynb #41b87fc6
 def nearest_centroid(net, client, x):
-    "Scores by distance to the global centroids; the network's own scores before there are any."
+    "Scores by distance to the global centroids; the head's scores if there are no centroids."
     z = net.body(x)
     near = nearness(z, client['mean'], client['have'])
     return torch.where(client['have'].any(), near, net.head(z))
@@ -34,12 +34,12 @@ PROTO_TESTS = dict(nearest=nearest_centroid, head=logits, own=nearest_own)
 
 # %% ../../nbs/methods/prototypes.ipynb #16309594
 def classes_seen(net, z, y)->dict:
-    "Sums of representations and counts of each class of a training batch, as notes."
+    "Notes: sums of representations and counts of each class in a training batch."
     sums, n = class_sums(z.detach(), y, net.n_classes)
     return dict(z=sums, n=n)
 
 def none_seen(client)->dict:
-    "The client; one that trained on no batch has seen no class."
+    "The client, with sums and counts of 0 if it trained on no batch."
     blank = torch.zeros_like(client['mean'])
     return {'sum.z': blank, 'sum.n': blank[:, 0]} | client
 
@@ -54,9 +54,9 @@ def fedproto(
     lam=1.,
     weighted=False,
     test:OneOf(*PROTO_TESTS)='nearest',
-    prototypes:OneOf('after', 'running')='after', # measured after training, or gathered on the way
+    prototypes:OneOf('after', 'running')='after', # measured after training, or gathered during it
 ):
-    "Share class means, stay near everybody's, test by the nearest (Tan et al.)."
+    "Share class means, stay near the global ones, and classify by the nearest (Tan et al.)."
     if test not in PROTO_TESTS:
         raise ValueError(f"test must be one of {', '.join(PROTO_TESTS)}, got {test!r}")
     def loss(net, client, batch):                                         # Eq. 8

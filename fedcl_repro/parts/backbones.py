@@ -29,7 +29,7 @@ def with_heads(body:nn.Module, n_classes:int, k:int, hidden:int, standardise:int
 
 # %% ../../nbs/parts/backbones.ipynb #8da839ed
 def without_side_effects(net:nn.Module, width:int)->nn.Module:
-    "The network, changed: dropout of features of this width takes given masks, no ReLU writes in place."
+    "The network, changed: dropout of `width` features takes given masks, no ReLU writes in place."
     for m in net.modules():
         if isinstance(m, nn.ReLU): m.inplace = False
         for name, child in m.named_children():

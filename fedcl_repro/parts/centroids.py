@@ -11,7 +11,7 @@ from torch import Tensor
 
 # %% ../../nbs/parts/centroids.ipynb #6e2db9c8
 def one_hot(y:Tensor, n_classes:int)->Tensor: # (..., n_classes) bool
-    "Class membership without looking at values, so that it may be mapped over clients (torch's own may not)."
+    "Class membership, independent of values, so that `vmap` can map it over clients (torch's own cannot)."
     return y[..., None] == torch.arange(n_classes, device=y.device)
 
 def class_sums(
@@ -35,7 +35,7 @@ def pool_centroids(
     means:Tensor,       # (m, C, k) class means of m clients
     counts:Tensor,      # (m, C) samples behind each mean; 0 where a client does not own the class
     weighted:bool=True, # by class counts (FedCoSR Eq. 6), or equally (FedProto Eq. 6)
-)->tuple[Tensor,Tensor]: # (C, k) global centroids, 0 where nobody owns the class; (C,) bool, owned classes
+)->tuple[Tensor,Tensor]: # (C, k) global centroids, 0 where no client owns the class; (C,) bool, owned classes
     "Average class means over the clients that own the class."
     w = counts if weighted else (counts > 0).to(counts)
     w = w / w.sum(0).clamp(min=1)
@@ -47,8 +47,8 @@ def to_centroids(
     y:Tensor,    # (b,) their classes
     mean:Tensor, # (C, k) centroids
     have:Tensor, # (C,) bool, classes that have one
-)->Tensor:       # (), of the unit of z, squared
-    "Squared distance to the own class's centroid, mean over samples and elements (FedProto Eq. 8)."
+)->Tensor:       # (), in the unit of z squared
+    "Squared distance to the centroid of the own class, mean over samples and elements (FedProto Eq. 8)."
     return torch.where(have[y][:, None], (z - mean[y])**2, 0.).mean()
 
 # %% ../../nbs/parts/centroids.ipynb #7be0ad69
@@ -57,5 +57,5 @@ def nearness(
     mean:Tensor, # (C, k) centroids
     have:Tensor, # (C,) bool, classes that have one
 )->Tensor:       # (b, C) scores
-    "Minus the squared distance to each centroid, mean over elements; -1e9 where there is none."
+    "Negative squared distance to each centroid, mean over elements; -1e9 where there is no centroid."
     return torch.where(have, -((z[:, None] - mean)**2).mean(2), -1e9)

@@ -12,9 +12,9 @@ from .fields import square_distance
 
 # %% ../../nbs/parts/proximal.ipynb #47af7cdc
 def proximal_term(
-    fields:dict,    # name -> tensor: the model in training; other fields may lie beside it
+    fields:dict,    # name -> tensor: the model in training; other fields are ignored
     reference:dict, # name -> tensor: the model that it should stay near
-)->Tensor:          # (), a squared distance; methods weigh it by mu/2
+)->Tensor:          # (), a squared distance; methods multiply it by mu/2
     "Squared distance between the reference and the fields of the same names (FedProx Eq. 2)."
     missing = [k for k in reference if k not in fields]
     if missing:

@@ -21,7 +21,7 @@ from .twin_norm import TwinNorm, Twins, replace_norms
 
 # %% ../../nbs/parts/resnet.ipynb #9d27f361
 def conv_norm(into:int, out:int, size=3, stride=1)->list:
-    "A convolution without bias, and batch norm."
+    "A convolution without bias, followed by batch norm."
     return [nn.Conv2d(into, out, size, stride, size // 2, bias=False), nn.BatchNorm2d(out)]
 
 class Block(nn.Module):
@@ -41,7 +41,7 @@ def basic(into:int, width:int, stride=1)->Block:
     return Block(path, into, width, stride)
 
 def bottleneck(into:int, width:int, stride=1)->Block:
-    "1x1 down, 3x3, 1x1 up to four times the width (ResNet-50)."
+    "A 1x1 convolution to `width`, a 3x3 one, and a 1x1 one to four times the width (ResNet-50)."
     down = [*conv_norm(into, width, 1), nn.ReLU()]
     across = [*conv_norm(width, width, 3, stride), nn.ReLU()]
     up = conv_norm(width, 4 * width, 1)
@@ -49,7 +49,7 @@ def bottleneck(into:int, width:int, stride=1)->Block:
 
 # %% ../../nbs/parts/resnet.ipynb #e69698d6
 def residual_stages(
-    into:int,             # channels of what comes in
+    into:int,             # channels of the input
     width:int,            # channels of the first stage's blocks; each stage doubles them
     depths:tuple,         # blocks of each stage
     block:Callable=basic,
@@ -65,14 +65,14 @@ def residual_stages(
     return out
 
 def pooled_features()->list:
-    "Global average pooling: maps become features."
+    "Global average pooling, from maps to features."
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 # %% ../../nbs/parts/resnet.ipynb #789bfab2
 VGG16 = (64, 64, 'pool', 128, 128, 'pool', 256, 256, 256, 'pool', 512, 512, 512, 'pool', 512, 512, 512)
 
 def vgg_layers(plan, into:int, width=64)->list:
-    "Convolutions with batch norm and ReLU, and poolings, by a list of channels."
+    "Convolutions with batch norm and ReLU, and poolings, from a list of channels."
     out = []
     for c in plan:
         if c == 'pool':
@@ -99,7 +99,7 @@ def resnet_body(channels:int, kind='resnet18', width=64)->Twins:
 
 # %% ../../nbs/parts/resnet.ipynb #755b8ea1
 def group_norm(channels:int, per_group:int)->nn.GroupNorm:
-    "Group norm with groups of at most so many channels."
+    "Group norm with groups of at most `per_group` channels."
     size = min(per_group, channels)
     if channels % size: raise ValueError(f'{size} channels a group do not divide {channels} channels')
     return nn.GroupNorm(channels // size, channels)
@@ -112,7 +112,7 @@ NORM_LAYERS = dict(bn=batch_norm, gn=group_norm, tn=TwinNorm, tn_code=partial(Tw
 NORM_NAMES = OneOf(*NORM_LAYERS)
 
 def norm_layer(norm:str, per_group=16)->Callable: # channels -> layer
-    "The layer for a norm's name: bn, gn, tn, or tn_code, TN as Table 18 lists it."
+    "The layer for a norm's name: bn, gn, tn, or tn_code (Twin Normalization as Table 18 lists it)."
     if norm not in NORM_LAYERS:
         raise ValueError(f"the norm must be one of {', '.join(NORM_LAYERS)}, got {norm!r}")
     return partial(NORM_LAYERS[norm], per_group=per_group)
@@ -137,15 +137,15 @@ def resnet18_cifar(
     *,
     kind:OneOf('resnet18', 'resnet50', 'vgg16')='resnet18',
     width:COUNT=64,     # channels of the stem
-    norm:NORM_NAMES='bn',    # of the first norms
-    first=2,            # how many norms that concerns
-    per_group:COUNT=16, # channels a group of these norms
-    proj=(),         # widths of the projector, if any
-    pred=(),         # widths of the predictor, if any
-    rot=False,       # whether there is a head for four directions
-    bias=True,       # of projector and predictor
+    norm:NORM_NAMES='bn',    # kind of the first norms
+    first=2,            # number of norms of this kind; all others are batch norms
+    per_group:COUNT=16, # channels in each group of these norms
+    proj=(),         # widths of the projector; () for none
+    pred=(),         # widths of the predictor; () for none
+    rot=False,       # whether to add a head for four directions
+    bias=True,       # whether projector and predictor have biases
 ):
-    "ResNet-18 or -50 for small images, with the heads that are asked for."
+    "ResNet-18, ResNet-50 or VGG-16 for small images, with the requested heads."
     body = resnet_body(shape[0], kind, width)
     if norm != 'bn': replace_norms(body, norm_layer(norm, per_group), first)
     k = 8 * width * RESNETS[kind]['grow']

@@ -44,7 +44,7 @@ def plain_twin_norm(
     variant='pooled', # or 'code', see `pair_statistics`
     eps=1e-5,         # Table 18; absent in Eq. 3
 )->Tensor:            # shape of x
-    "Twin Normalization step by step: the definition that the fast `twin_norm` must equal."
+    "Twin Normalization step by step: the definition, which the fast `twin_norm` must match."
     def per_channel(t): return t.repeat_interleave(per_group, 1)[:, :, None, None]
     mu, var = pair_statistics(*view_statistics(x, per_group), variant)           # Eq. 2
     normalised = (x - per_channel(mu)) / (per_channel(var) + eps).sqrt()         # Eq. 3
@@ -63,7 +63,7 @@ def as_tall_images(x:Tensor, weight:Tensor, bias:Tensor, per_group:int, eps:floa
 
 # %% ../../nbs/parts/twin_norm.ipynb #7f541370
 def as_wide_groups(x:Tensor, weight:Tensor, bias:Tensor, per_group:int, eps:float)->Tensor:
-    "Twin Normalization as group norm, for any memory: the second view's channels next to the first's."
+    "Twin Normalization as group norm, for any memory order: the second view's channels next to the first's."
     rows, c, *pixels = x.shape
     pairs, groups = rows // 2, c // per_group
     def twice(t): return t.reshape(groups, 1, per_group).expand(groups, 2, per_group).reshape(-1)
@@ -98,14 +98,14 @@ def channel_sums(
 
 # %% ../../nbs/parts/twin_norm.ipynb #dac1c6b0
 def channel_scale(r:Tensor, weight:Tensor, rows:int, per_group:int)->Tensor: # (rows * C, 1)
-    "The factor of each row and channel: 1 / standard deviation of its group, times the channel's weight."
+    "The factor of each row and channel: weight of the channel / standard deviation of its group."
     return (r.view(rows, -1, 1) * weight.view(-1, per_group)).view(rows * len(weight), 1)
 
 # %% ../../nbs/parts/twin_norm.ipynb #e12e5a45
-LARGE = 1 << 20 # elements from which saving memory traffic pays more than saving calls
+LARGE = 1 << 20 # elements; from this size on, saving memory traffic gains more than saving calls
 
 class TwinNormFunction(torch.autograd.Function):
-    "Twin Normalization with its first derivative written out; there is no second one."
+    "Twin Normalization with a hand-written first derivative; there is no second derivative."
     generate_vmap_rule = True
 
     @staticmethod
@@ -153,7 +153,7 @@ class TwinNormFunction(torch.autograd.Function):
 
 # %% ../../nbs/parts/twin_norm.ipynb #2c5bfffc
 def check_twins(x:Tensor, per_group:int, variant:str, paired:bool):
-    "Refuse what cannot be normalised."
+    "Raise an error for inputs that cannot be normalised."
     if variant not in ('pooled', 'code'):
         raise ValueError(f"the variant must be 'pooled' or 'code', got {variant!r}")
     if x.ndim < 3:
@@ -178,7 +178,7 @@ def twin_norm(
     bias:Tensor,         # (C,)
     per_group:int=16,    # contiguous channels normalised together, a divisor of C
     variant='pooled',    # 'code': without the variance between the views (Table 18)
-    paired=True,         # False: x are single views; each is its own twin, which is group norm
+    paired=True,         # False: x has single views; each is its own twin, which gives group norm
     eps=1e-5,            # Table 18; absent in Eq. 3
 )->Tensor:               # shape and memory order of x
     "Normalise the two views of each image together (MFCL Eq. 2, 3)."
@@ -193,12 +193,12 @@ def twin_norm(
 
 # %% ../../nbs/parts/twin_norm.ipynb #55aa0818
 class TwinNorm(nn.Module):
-    """A layer that normalises pairs of views if `paired`, which `Twins` sets; else it is group norm.
-    It has no running statistics: training and evaluation do the same."""
+    """A layer that normalises pairs of views if `paired`, which `Twins` sets; otherwise it is group norm.
+    It has no running statistics, so it does the same in training and evaluation."""
     def __init__(
         self,
         channels:int,
-        per_group=16,     # channels of a group, at most; with fewer channels there is one group
+        per_group=16,     # channels in a group; with fewer channels there is one group
         variant='pooled', # or 'code', see `twin_norm`
         eps=1e-5,
         paired=False,     # whether rows are first views, then second views
@@ -216,7 +216,7 @@ class TwinNorm(nn.Module):
 
 # %% ../../nbs/parts/twin_norm.ipynb #231a084d
 class Twins(nn.Sequential):
-    "Layers that take two views (2, b, ...), normalised as twins, or images (b, ...); so is what comes out."
+    "Layers for two views (2, b, ...), normalised as twins, or for images (b, ...); the output has that form."
     def forward(self, x):
         views = x.ndim == 5
         for m in self.modules():
@@ -226,7 +226,7 @@ class Twins(nn.Sequential):
 
 # %% ../../nbs/parts/twin_norm.ipynb #b88b5dde
 def each_view(part, views:Tensor)->Tensor: # (v, b, ...)
-    "What a part makes of views (v, b, C, H, W): as twins if it has such layers."
+    "Output of a part for views (v, b, C, H, W), normalised as twins if the part is a `Twins`."
     if isinstance(getattr(part, 'module', part), Twins): return part(views)
     return part(views.flatten(0, 1)).unflatten(0, views.shape[:2])
 
@@ -236,7 +236,7 @@ NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
 def replace_norms(
     net:nn.Module,          # changed in place
     make:Callable=TwinNorm, # channels -> layer
-    first:int=None,         # how many, in the order of `net.modules()`; None: all
+    first:int=None,         # number of norms to replace, in the order of `net.modules()`; None: all
 )->nn.Module:
     "The network with its batch and group norms replaced."
     children = [(m, name, child) for m in net.modules() for name, child in m.named_children()]
@@ -257,8 +257,8 @@ def cost_ratio(
     channels_last=True,      # memory order
     repeats=10,
     device='cpu',
-)->dict: # seconds of both, and their ratio: the least of the repeats
-    "Time forward and backward of Twin Normalization and of group norm in turn."
+)->dict: # least seconds of the repeats for both, and their ratio
+    "Time of forward and backward pass of Twin Normalization and of group norm, measured in turn."
     order = torch.channels_last if channels_last else torch.contiguous_format
     x, up = (torch.randn(shape, device=device).contiguous(memory_format=order) for _ in range(2))
     w, b = (torch.rand(shape[1], device=device, requires_grad=True) for _ in range(2))

@@ -36,7 +36,7 @@ SUPERNODE = ('flower-supernode --root-certificates ca.crt --superlink 127.0.0.1:
 RESIDENT = 'fedcl node {app} {data} --client {i}'
 RUN = "flwr run {app} lab --stream --run-config 'wait={wait}.0 timeout={timeout}.0'"
 
-# of the command `flwr`, in the file config.toml of the folder FLWR_HOME
+# for the command `flwr`: the file config.toml in the folder FLWR_HOME
 CONFIG = """[superlink]
 default = "lab"
 [superlink.lab]
@@ -46,12 +46,12 @@ root-certificates = "{ca}"
 
 # %% ../../nbs/scale/loopback.ipynb #cc9c68b6
 class Processes:
-    "Commands in a folder, those that end and those that stay."
+    "Commands run in a folder: some to their end, others as processes that stay."
     def __init__(self, folder):
         self.folder = Path(folder).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder/'flwr').mkdir(exist_ok=True)
-        own = Path(fedcl_repro.__file__).resolve().parents[1] # this package, also where it is not installed
+        own = Path(fedcl_repro.__file__).resolve().parents[1] # this package, even if it is not installed
         paths = [str(own), *os.environ.get('PYTHONPATH', '').split(os.pathsep)]
         plain = {k: v for k, v in os.environ.items() if k not in ('FORCE_COLOR', 'CLICOLOR_FORCE')}
         self.env = plain | dict(
@@ -62,7 +62,7 @@ class Processes:
         self.running = {} # name -> process
         atexit.register(self.close)
 
-    def call(self, command:str)->str: # what it said
+    def call(self, command:str)->str: # its output
         "Run a command to its end."
         self.commands.append(command)
         about = dict(cwd=self.folder, env=self.env, capture_output=True, text=True)
@@ -90,13 +90,13 @@ class Processes:
 
 # %% ../../nbs/scale/loopback.ipynb #0af1fb6d
 def descendants(pid:int)->list: # of ids
-    "All processes that a process has started, and they in turn."
+    "All processes that a process has started, directly or indirectly."
     try: own = Path(f'/proc/{pid}/task/{pid}/children').read_text().split()
     except OSError: return []
     return [p for child in map(int, own) for p in (child, *descendants(child))]
 
 def cpu_seconds(pid:int)->float:
-    "CPU seconds of a process and of all that it has started, of those that have ended too."
+    "CPU seconds of a process and of all that it has started, including those that have ended."
     total = 0
     for p in (pid, *descendants(pid)):
         with contextlib.suppress(OSError):
@@ -104,7 +104,7 @@ def cpu_seconds(pid:int)->float:
     return total / os.sysconf('SC_CLK_TCK')
 
 def free_ports(n:int)->list:
-    "Ports of this machine that nobody listens at."
+    "Free ports of this machine."
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
         for s in sockets: s.bind(('127.0.0.1', 0))
@@ -120,7 +120,7 @@ def wait_until(ready, seconds=300., what='it'):
 
 # %% ../../nbs/scale/loopback.ipynb #c6d187ad
 class Laboratory(Processes):
-    "A SuperLink, SuperNodes and their data on this machine. `app`, `clients`: what `fedcl flower` wrote."
+    "A SuperLink, SuperNodes and their data on this machine. `app`, `clients`: folders of `fedcl flower`."
     def __init__(self, folder, app, clients, n_clients=3):
         super().__init__(folder)
         self.app, self.clients, self.n_clients = Path(app).resolve(), Path(clients).resolve(), n_clients
@@ -130,11 +130,11 @@ class Laboratory(Processes):
         (self.folder/'flwr'/'config.toml').write_text(config)
 
     def about(self, i:int)->dict:
-        "What the commands of node i name."
+        "The values in the commands of node i."
         return dict(i=i, port=self.port, own=self.ports[i], app=self.app, data=self.clients/str(i))
 
     def open(self):
-        "Certificates, keys and the SuperLink."
+        "Make certificates and keys, and start the SuperLink."
         for command in CERTIFICATES.strip().splitlines(): self.call(command)
         for i in range(self.n_clients): self.call(KEY.format(i=i))
         self.start('link', SUPERLINK.format(port=self.port))
@@ -148,12 +148,12 @@ class Laboratory(Processes):
     def start_resident(self, i:int): self.start(f'resident{i}', RESIDENT.format(**self.about(i)))
 
     def run(self, wait=500, timeout=600):
-        "Submit the app; what the server says goes to the log `run`."
+        "Submit the app; the server's output goes to the log `run`."
         (self.folder/'run.log').unlink(missing_ok=True)
         self.start('run', RUN.format(app=self.app, wait=wait, timeout=timeout))
 
     def said(self, *words:str)->list: # lines
-        "What the server has printed so far, of the lines that begin with one of these words."
+        "The server's lines so far that begin with one of these words."
         path = self.folder/'run.log'
         lines = path.read_text(errors='replace').splitlines() if path.exists() else []
         lines = [line.strip() for line in lines]

@@ -59,19 +59,19 @@ def experiments()->Register:
     return EXPERIMENTS
 
 def runs_of(name:str, profile:str)->list: # of Run
-    "The runs of an experiment in a profile, each once."
+    "The runs of an experiment in a profile, without repetitions."
     if profile not in PROFILES:
         raise ValueError(f"unknown profile {profile!r}: choose from {', '.join(PROFILES)}")
     return list(made_once(experiments()[name].make, profile))
 
 def shown_runs(name:str, profile:str)->list: # of Run
-    "The runs of an experiment whose committed rows are shown: also those of the sizes before."
+    "The runs of an experiment whose committed rows are shown, including those of earlier sizes."
     earlier = experiments()[name].about['earlier']
     return [*runs_of(name, profile), *(made_once(earlier, profile) if earlier else ())]
 
 @cache
 def made_once(make, profile:str)->tuple: # of Run
-    "What an experiment's function returns; asked once in a process, since judges ask often."
+    "The runs that an experiment's function returns; called once in a process, since judges need them often."
     return tuple(dict.fromkeys(make(profile)))
 
 # %% ../../nbs/study/experiments.ipynb #507702ba
@@ -100,11 +100,11 @@ class Page:
         self.rows = read_rows(self.available(), self.store, self.data_root)
 
     def available(self)->list: # of Run
-        "Runs whose data are here; the others stay 'not run'."
+        "Runs whose data are available; the others stay 'not run'."
         return [r for r in self.runs if has_data(str(r.data), self.data_root)]
 
     def judge(self, *more)->list: # of Verdict
-        "Verdicts of what was trained, and `more` that the page itself found, written for the report."
+        "Verdicts on the trained runs, and `more` from the page itself, written for the report."
         if runs_of(self.name, 'paper'): found = self.entry.about['judge'](self.rows, self.profile)
         else: found = verdicts_alone(self.name, self.profile)
         verdicts = [*found, *more]
@@ -116,13 +116,13 @@ class Page:
 SAID_MISSING = set()
 
 def has_data(spec:str, data_root=None)->bool:
-    "Whether a data set is here or needs no download; what is missing is said once."
+    "Whether a data set is available or needs no download; a missing one is reported once."
     why = why_missing(spec, data_root)
     if why and (spec, data_root) not in SAID_MISSING: print(why)
     if why: SAID_MISSING.add((spec, data_root))
     return not why
 
-def why_missing(spec:str, data_root=None)->str: # empty: it is here
+def why_missing(spec:str, data_root=None)->str: # empty: it can
     "Why a data set cannot be used."
     try: dataset(parse_spec(spec), str(find_root(data_root)))
     except MissingData as e: return str(e)
@@ -152,7 +152,7 @@ def default_store()->Path:
 
 # %% ../../nbs/study/experiments.ipynb #0ce6525a
 def committed_path(name:str, profile:str)->Path:
-    "Where the committed rows of an experiment lie."
+    "The file of an experiment's committed rows."
     paper, artifact = name.split('/')
     return papers_folder() / paper / 'results' / f'{artifact}-{profile}.csv'
 
@@ -186,7 +186,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
 
 # %% ../../nbs/study/experiments.ipynb #3b30175d
 def kept_records(path:Path, records:list)->list: # of dicts
-    "What is committed about runs that are not among these records; a store need not have all of them."
+    "Committed records of runs that are not among these; a store need not have all runs."
     if not path.with_suffix('.json').exists(): return []
     new = {config_key(about['config']) for about in records}
     committed = json.loads(path.with_suffix('.json').read_text())
@@ -231,7 +231,7 @@ def curve_means(rows:pd.DataFrame)->pd.DataFrame:
 
 # %% ../../nbs/study/experiments.ipynb #58115ca1
 def run_records(rows:pd.DataFrame, store:Store, notes:dict)->list: # of dicts
-    "What is committed about each run: what its rows share, its provenance, and a note."
+    "The committed record of each run: the columns that its rows share, its provenance, and a note."
     records = []
     about = rows[RUN_COLUMNS].drop(columns='settings').drop_duplicates('run')
     for shared in about.to_dict('records'):
@@ -243,7 +243,7 @@ def run_records(rows:pd.DataFrame, store:Store, notes:dict)->list: # of dicts
 
 # %% ../../nbs/study/experiments.ipynb #b4a6d41f
 def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenance)
-    "Those of an experiment's runs that are committed, with whatever artifact of its paper."
+    "The runs of an experiment that are committed, with any experiment of its paper."
     own = committed_path(name, profile)
     with_tables = {committed_path(n, profile).stem for n, e in EXPERIMENTS.items() if e.about['tables']}
     def rank(path): return path.stem != own.stem, path.stem not in with_tables, path
@@ -281,13 +281,13 @@ def committed_maps(name:str, profile:str)->pd.DataFrame: # run, client, label, x
     return pd.concat(own, ignore_index=True) if own else pd.DataFrame(columns=MAP)
 
 def committed_note(name:str, profile:str)->str:
-    "What was noted when the rows were committed, such as where the data came from."
+    "The note that was committed with the rows, such as the source of the data."
     notes = [about.get('note') for _, _, about in committed_runs(name, profile).values()]
     return '\n'.join(dict.fromkeys(note for note in notes if note))
 
 # %% ../../nbs/study/experiments.ipynb #c1cebf6b
 def committed_verdicts(name:str)->tuple: # (profile, verdicts)
-    """Verdicts on the committed rows of the largest profile that answer anything; (None, []) if none do.
+    """Verdicts on the committed rows of the largest profile that decide anything; (None, []) if none do.
     An experiment without runs needs no rows."""
     if not runs_of(name, 'paper'):
         where = 'trained on its page' if experiments()[name].about['on_page'] else 'needs no training'
@@ -295,7 +295,7 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts)
     for profile in reversed(PROFILES):
         if not committed_runs(name, profile): continue
         judge = partial(judged, name, profile)
-        of_package = experiments()[name].make.__module__.startswith('fedcl_repro.') # its code has a state
+        of_package = experiments()[name].make.__module__.startswith('fedcl_repro.') # its code has a hash
         verdicts = kept_verdicts(name, f'{profile}-committed', judge) if of_package else judge()
         if any(v.word != 'not run' for v in verdicts): return profile, list(verdicts)
     return None, []
@@ -310,7 +310,7 @@ def judged(name:str, profile:str)->list: # of Verdict
 # %% ../../nbs/study/experiments.ipynb #a1494ccc
 @cache
 def state_of_code()->str: # 16 hex digits
-    "A hash of all modules, of the numbers that come with them, of what is committed, and of torch."
+    "A hash of all modules, of the numbers that come with them, of the committed files, and of torch."
     package = Path(fedcl_repro.__file__).parent
     files = [p for p in package.rglob('*') if p.suffix in ('.py', '.csv', '.toml')]
     files += papers_folder().glob('*/results/*')
@@ -319,7 +319,7 @@ def state_of_code()->str: # 16 hex digits
     return found.hexdigest()[:16]
 
 def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
-    "What `judge()` says of an experiment; asked once for a state of the code."
+    "The verdicts of `judge()` on an experiment; computed once for each state of the code."
     path, state = default_store() / 'computed' / f"{name.replace('/', '-')}-{profile}.json", state_of_code()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError): # absent or damaged: asked again
         kept = json.loads(path.read_text(encoding='utf-8'))
@@ -331,7 +331,7 @@ def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
 
 @cache
 def verdicts_alone(name:str, profile='paper')->tuple: # of Verdict
-    "What the judge of an experiment without runs says."
+    "The verdicts on an experiment without runs."
     def judge(): return experiments()[name].about['judge'](read_rows([], None), profile)
     return kept_verdicts(name, profile, judge)
 
@@ -341,7 +341,7 @@ def verdict_from(about:dict)->Verdict:
 
 # %% ../../nbs/study/experiments.ipynb #a1cdd772
 def belonging(rows:pd.DataFrame, name:str, profile:str)->pd.DataFrame:
-    "Of the rows of several experiments, those of one."
+    "The rows of one experiment among those of several."
     if not len(rows): return rows
     own = set(shown_runs(name, profile))
     first = rows.drop_duplicates('run') # a run is looked up once, not a row

@@ -51,17 +51,17 @@ class Run:
     local_epochs: COUNT = 1
     participation: Range('(0, 1]') = 1. # share of the clients in a round
     client_drop: Range('[0, 1)') = 0.   # share of the messages that are lost
-    beginning: OneOf('common', 'own') = 'common' # initial weights: common to all clients, or each its own
-    buffers: OneOf('average', 'local', 'reset') = 'average' # of batch norm
+    beginning: OneOf('common', 'own') = 'common' # initial weights: the same for all clients, or different
+    buffers: OneOf('average', 'local', 'reset') = 'average' # what happens to the buffers of batch norm
     seed: SEED = 0                      # of weights, batches, masks, participation
     partition_seed: SEED = 0            # repetitions share their partition
     eval_every: COUNT = 1               # rounds between evaluations; the last round is always evaluated
-    dtype: OneOf('float32', 'float64', 'bfloat16') = 'float32' # bfloat16: of products in forward passes only
+    dtype: OneOf('float32', 'float64', 'bfloat16') = 'float32' # bfloat16: only for products in forward passes
     tf32: bool = False
     eval_clients: Range('[0, inf)') = 0 # clients that are tested, drawn once for each seed; 0: all
     shift: Spec = Spec('none')          # of the images, client by client
     validation: Range('[0, 1)') = 0.    # share of a client's training images
-    metrics: tuple = ()                 # measured beside accuracy and loss
+    metrics: tuple = ()                 # measured besides accuracy and loss
 
     @classmethod
     def of(cls, method, **settings):
@@ -90,11 +90,11 @@ def load_registers():
     load_extensions()
 
 def packed_entries()->bytes:
-    "What this session has registered, for another process."
+    "The entries that this session registered, for another process."
     return packed([*REGISTERS.values(), METRICS])
 
 def enter_packed(content:bytes):
-    "Register it here, after all that this package has."
+    "Register such entries here, after those of this package."
     load_registers()
     unpack(content, [*REGISTERS.values(), METRICS])
 
@@ -105,8 +105,8 @@ def methods():
 
 # %% ../../nbs/study/runs.ipynb #6bfe6c99
 def resolved(method, settings:dict)->dict: # setting -> value
-    """The values of all settings of a run, defaults filled in. What is unknown, of another type or out of
-    range is refused."""
+    """The values of all settings of a run, defaults filled in. A value that is unknown, of another type or
+    out of range is refused."""
     load_registers()
     known = {f.name: f for f in fields(Run)}
     for k in settings:
@@ -119,7 +119,7 @@ def resolved(method, settings:dict)->dict: # setting -> value
     return values
 
 def range_of(field): # a `Range` or `OneOf`, or None
-    "The values that a setting of a run may have, where that is more than a type."
+    "The values that a setting of a run may have, if that is more than a type."
     return field.type if isinstance(field.type, (Range, OneOf)) else None
 
 # %% ../../nbs/study/runs.ipynb #cf7ea405
@@ -161,7 +161,7 @@ def check_later(run:Run):
     for spec in run.metrics: METRICS.resolve(spec)
 
 def own_sources(run:Run)->dict: # 'kind name' -> digest
-    "What a run takes from outside this package."
+    "Digests of what a run uses from outside this package."
     specs = [(REGISTERS[k], getattr(run, k)) for k in REGISTERS if k not in ('data', 'model')]
     specs += [(MODELS, s) for s in member_specs(run.model)]
     specs += [(METRICS, METRICS.resolve(m)) for m in run.metrics]
@@ -170,7 +170,7 @@ def own_sources(run:Run)->dict: # 'kind name' -> digest
 
 # %% ../../nbs/study/runs.ipynb #40f26b1f
 def config(run:Run)->dict: # plain JSON
-    "The record as nested plain values. Of the later settings only those that were changed."
+    "The record as nested plain values, with later settings only if they were changed."
     values = {f.name: getattr(run, f.name) for f in fields(run)}
     defaults = {k: REGISTERS[k].resolve('none') if k in REGISTERS else getattr(Run, k) for k in LATER}
     values = {k: v for k, v in values.items() if k not in LATER or v != defaults[k]}
@@ -178,7 +178,7 @@ def config(run:Run)->dict: # plain JSON
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
 def recorded_method(method:Spec)->Spec:
-    "A method as its first committed runs would say it: under former names, without later settings' defaults."
+    "A method as its first committed runs record it: with former names, without defaults of later settings."
     entry = methods()[method.name]
     first = as_recorded(dict(method.settings), entry.about['formerly'])
     later = {k: entry.settings[k] for k in entry.about['later']}
@@ -198,7 +198,7 @@ def run_recorded(said:dict)->Run:
 # %% ../../nbs/study/runs.ipynb #e632b361
 @functools.lru_cache(4)
 def dataset(spec:Spec, data_root:str):
-    "A data set, kept in memory for the runs of this process; own data are read again when they have changed."
+    "A data set, kept in memory for the runs of this process; own data are read again after a change."
     load_registers()
     path = Path(dict(spec.settings).get('path') or '.')
     changed = path.stat().st_mtime_ns if path.exists() else 0
@@ -219,13 +219,13 @@ def run_id(run:Run, data_root=None)->str: # 10 hex digits
 
 # %% ../../nbs/study/runs.ipynb #1280cfeb
 def setting(run:Run, place:str, default=None):
-    "The value at a place such as 'optimiser.lr' of a run; the default where there is no such setting."
+    "The value at a place such as 'optimiser.lr' of a run; `default` if there is no such setting."
     name, _, inner = place.partition('.')
     value = getattr(run, name)
     return dict(value.settings).get(inner, default) if inner else value
 
 def label(run:Run)->str:
-    "What a reader calls the run's method."
+    "The name of the run's method in tables and figures."
     entry = methods()[run.method.name]
     if entry.about['variant']: return entry.about['variant'](run)
     changed = ', '.join(f'{k}={v}' for k, v in run.method.settings if v != entry.settings[k])
@@ -270,7 +270,7 @@ def federation_with(
     n_classes:int,
     device='cpu',
 )->Fed:
-    "The same with other data."
+    "A federation of the run with other data."
     archs = architectures(run.model, shape, n_classes)
     names = list(archs)
     return Fed(

@@ -37,17 +37,17 @@ from .watch import Extras
 def simulate(
     method,          # a name ('fedcosr(gamma=0.5)'), a `Method`, or a function that returns one
     data='digits',   # a name, a file or folder, a `Dataset`, images, or feature vectors
-    labels=None,     # of images or feature vectors that are given as arrays
+    labels=None,     # for images or feature vectors that are given as arrays
     *,
-    test=None,       # (images, labels) of an official test set; else each client sets rows aside
-    clients=None,    # whose each row is: a column of ids, or for each client its rows or a mask
+    test=None,       # (images, labels) of an official test set; otherwise each client sets rows aside
+    clients=None,    # the client of each row: a column of ids, or for each client its rows or a mask
     model=None,      # a name, a module with .body and .head, or a function (shape, n_classes) -> (body, head)
-    store='',        # folder that keeps the run; else it goes with the result
+    store='',        # folder that keeps the run; otherwise it is deleted with the result
     device='cpu',
     data_root=None,
     **settings,      # of the run: n_clients=10, n_rounds=10, partition, optimiser, validation=0.1, seed, ...
 )->'Simulation':
-    "Train a method and give its rows, models and curves."
+    "Train a method and return its rows, models and curves."
     load_registers()
     check_device(device)
     if clients is not None and not str(settings.get('partition', 'by_column')).startswith('by_column'):
@@ -68,9 +68,9 @@ class Simulation:
     "A trained run: its rows, its curve, its models."
     run: Run
     store: Store
-    rows: pd.DataFrame # a row for each measurement
+    rows: pd.DataFrame # one row per measurement
     data_root: object = None
-    folder: object = field(default=None, repr=False) # holds the store until the result is forgotten
+    folder: object = field(default=None, repr=False) # keeps the store as long as the result exists
 
     def __str__(self):
         last = summary(self.rows)
@@ -137,8 +137,8 @@ def named_data(data)->Spec: # a name, a path, or a `Spec`
 
 # %% ../../nbs/study/simulation.ipynb #91e3c79e
 def fitting(data:Spec, settings:dict, model=None, data_root=None)->dict:
-    """Settings of a run completed by what the data are: a model that reads them; with a column `client`, a
-    client for each of its ids."""
+    """Settings of a run, completed for the data: a model that can take them and, if there is a column
+    `client`, one client for each of its ids."""
     name = DATASETS[data.name].name
     if not DATASETS[name].about['own'] and not isinstance(model, nn.Module) and not callable(model):
         return settings if model is None else settings | dict(model=model)
@@ -155,7 +155,7 @@ def model_spec(model, ds:Dataset): # a name, or a Spec
     "A model as a setting of a run."
     if isinstance(model, (str, Spec)): return model
     if isinstance(model, nn.Module):
-        as_parts(model) # refuses at once what is no network
+        as_parts(model) # refuses at once what is not a network
         content = [k.encode() + v.detach().cpu().numpy().tobytes() for k, v in model.state_dict().items()]
         name = f'{type(model).__name__}_{digest_of_object(repr(model).encode(), *content)}'
         def build(shape, n_classes): return model
@@ -178,7 +178,7 @@ def digest_of_object(*parts:bytes)->str: # 12 hex digits
 
 # %% ../../nbs/study/simulation.ipynb #fd92b288
 def method_spec(method): # a name, or a Spec
-    "A method as a setting of a run; one that has no name is registered under its contents."
+    "A method as a setting of a run; a method without a name is registered under its contents."
     if isinstance(method, (str, Spec)): return method
     known = [name for name, e in METHODS.items() if e.make is method]
     if known: return known[0]
@@ -198,7 +198,7 @@ def method_spec(method): # a name, or a Spec
     return Spec(name)
 
 def one_model_for_all(method:Method)->bool:
-    "Whether the server's whole network is what every client gets."
+    "Whether every client gets the whole network of the server."
     usual = Method()
     parts = 'merge', 'reply', 'tune', 'deploy', 'predict'
     return all(getattr(method, k) is getattr(usual, k) for k in parts)

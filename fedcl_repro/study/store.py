@@ -71,7 +71,7 @@ class Store:
         return pd.read_csv(self.folder(id)/'rows.csv'), about
 
     def arrays(self, id:str, name:str)->dict: # name -> array
-        "Arrays that are kept beside the rows of a run; an empty dict if it has none of that name."
+        "Arrays that are kept with the rows of a run; an empty dict if there are none of that name."
         path = self.folder(id) / f'{name}.npz'
         if not path.exists(): return {}
         with refuse_damaged(self.folder(id)), np.load(path, allow_pickle=False) as z: return dict(z)
@@ -88,13 +88,13 @@ class Store:
 
 # %% ../../nbs/study/store.ipynb #6900334f
 class DamagedRun(ValueError):
-    "A finished run whose files do not fit together."
+    "A finished run with files that do not fit together."
 
 SHORTAGES = errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE
 SHORT_TEXTS = "can't allocate memory", "can't start new thread", 'Cannot allocate memory'
 
 def is_shortage(e:Exception)->bool:
-    "Whether an error says that memory, threads or open files are short, and nothing of what was read."
+    "Whether an error is about a lack of memory, threads or open files, and not about the file that was read."
     if isinstance(e, OSError): return e.errno in SHORTAGES
     if isinstance(e, RuntimeError): return any(text in str(e) for text in SHORT_TEXTS)
     return isinstance(e, MemoryError)
@@ -103,7 +103,7 @@ UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZip
 
 @contextlib.contextmanager
 def refuse_damaged(folder:Path):
-    "Whatever goes wrong in reading a run's folder becomes a `DamagedRun` that says what to do."
+    "Turn any error in reading a run's folder into a `DamagedRun` that says what to do."
     try: yield
     except UNREADABLE as e:
         if is_shortage(e): raise
@@ -137,7 +137,7 @@ def load_checkpoint(store:Store, id:str, set_aside=False): # dict, or None
 
 # %% ../../nbs/study/store.ipynb #dfe89025
 def read_checkpoint(path:Path, id:str, **options)->dict:
-    "What a checkpoint holds; an error if it does not fit."
+    "The content of a checkpoint; an error if it does not fit."
     # on the CPU, for its own device may be missing here
     found = torch.load(path, weights_only=True, map_location='cpu', **options)
     if not isinstance(found, dict): raise ValueError(f'it holds a {type(found).__name__}')
@@ -147,7 +147,7 @@ def read_checkpoint(path:Path, id:str, **options)->dict:
     return found
 
 def checkpoint_progress(store:Store, id:str)->tuple: # (rounds, seconds)
-    "How far a checkpoint is, (0, 0.) without a usable one; its tensors are not read."
+    "The progress of a checkpoint, (0, 0.) without a usable one; its tensors are not read."
     path = store.checkpoint(id)
     if not path.is_file(): return 0, 0.
     try: found = read_checkpoint(path, id, mmap=True)
@@ -157,8 +157,8 @@ def checkpoint_progress(store:Store, id:str)->tuple: # (rounds, seconds)
 # %% ../../nbs/study/store.ipynb #9aaf2b38
 @contextlib.contextmanager
 def locked(store:Store, id:str):
-    """Whether this process now holds the run. If so, what a killed process half wrote is deleted, and a
-    folder that it was about to replace is put back."""
+    """Whether this process now holds the run. If so, half-written files of a killed process are deleted,
+    and a folder that it was about to replace is put back."""
     store.root.mkdir(parents=True, exist_ok=True)
     with open(store.root / f'{id}.lock', 'w') as f:
         try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -48,11 +48,11 @@ from .store import (
 from .watch import Extras, check_extras, has_all, watcher
 
 # %% ../../nbs/study/training.ipynb #f280b0c5
-class OutOfTime(Exception): "The time budget is spent; the run waits at its checkpoint."
-class Stopped(Exception): "A signal came; the run waits at its checkpoint."
+class OutOfTime(Exception): "The time budget is spent; the run stopped at its checkpoint."
+class Stopped(Exception): "A signal came; the run stopped at its checkpoint."
 class Busy(Exception): "Another process is training this run."
 
-def ignore(done:int): "Tell nobody how many rounds are done."
+def ignore(done:int): "Do nothing with the number of rounds done."
 
 # %% ../../nbs/study/training.ipynb #2c1c3df3
 def train(
@@ -65,13 +65,13 @@ def train(
     executor='auto',
     deadline=math.inf, # seconds of `time.monotonic()`
     every=60.,         # seconds between checkpoints
-    again=False,       # train it also if the store has it, trained by other code
+    again=False,       # train it even if the store has it, trained by other code
     progress=ignore,   # called with the number of rounds done
     saved=ignore,      # the same, after each checkpoint
     barrier=None,      # of runs that train together
     place=0,           # of this run among them
-    state_memory=math.inf, # bytes of the clients' fields in memory; the rest lies on disk
-    extras=Extras(),   # what to leave beside the rows
+    state_memory=math.inf, # bytes of the clients' fields in memory; the rest is on disk
+    extras=Extras(),   # what to keep beside the rows
 )->str: # the run's id
     "Train a run that the store lacks."
     id = run_id(run, data_root)
@@ -91,7 +91,7 @@ def train(
 
 # %% ../../nbs/study/training.ipynb #76e3e160
 def train_rounds(session, store:Store, id:str, deadline:float, every:float, progress, saved=ignore):
-    "Train the rounds that are left. The deadline and a signal stop the run at a checkpoint."
+    "Train the remaining rounds. The deadline or a signal stops the run at a checkpoint."
     last = time.monotonic()
     progress(session.state.round)
     while not session.finished:
@@ -107,7 +107,7 @@ def train_rounds(session, store:Store, id:str, deadline:float, every:float, prog
         raise stop(f'run {id} stopped after round {session.state.round} of {session.run.n_rounds}')
 
 def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
-    "The checkpoint that a run continues from. Whatever cannot be continued is set aside."
+    "The checkpoint from which a run continues. A checkpoint that cannot be used is set aside."
     found = load_checkpoint(store, id, set_aside=True)
     if found is None: return None
     now = digest_of(sources(run, found['executor']))
@@ -147,11 +147,11 @@ class Session:
     def finished(self): return self.state.round >= self.run.n_rounds
 
     def seconds(self)->float:
-        "Seconds of training, those before the checkpoint included."
+        "Seconds of training, including those before the checkpoint."
         return self.spent + self.clock() - self.start
 
     def advance(self):
-        "Train one more round, and test where the run asks for it and after the last round."
+        "Train one more round; test in the rounds that the run names and after the last one."
         try: self.state = one_round(self.execute, self.stages, self.state)
         except NonFinite as e: raise FloatingPointError(f'{label(self.run)}: {e}: {cause_of(self)}') from e
         if self.state.round % self.run.eval_every == 0 or self.finished:
@@ -167,7 +167,7 @@ class Session:
 
 # %% ../../nbs/study/training.ipynb #5e5510ca
 def note_other_sources(session:Session, before): # before: a digest, or None
-    "A run that was begun by other code says so, and its digest is that of neither."
+    "Print that a run was begun by other code; its digest is then that of neither."
     session.sources = before and f'{before}, then {session.sources}'
     if not before: return
     name = f'{label(session.run)}, seed {session.run.seed}'
@@ -175,7 +175,7 @@ def note_other_sources(session:Session, before): # before: a digest, or None
           'It goes on; --retrain begins it anew.', file=sys.stderr)
 
 def cause_of(session:Session)->str:
-    "What made a number infinite, found out by the same round with a learning rate of 0."
+    "Why a number became infinite, found by repeating the round with a learning rate of 0."
     run, fed = session.run, session.fed
     rate = f'lower the learning rate, {run.optimiser}'
     if not hasattr(fed.opt, 'lr'): return rate
@@ -189,7 +189,7 @@ def cause_of(session:Session)->str:
 
 # %% ../../nbs/study/training.ipynb #85d0dc84
 def write_result(session:Session, store:Store, id:str, extras=Extras()):
-    "Add a finished run to the store: its rows, what its models answered, representations, provenance."
+    "Add a finished run to the store: its rows, predictions of its models, representations, provenance."
     s = session
     arrays = dict(predictions=predictions(s.fed, s.tests))
     rows = s.rows
@@ -215,7 +215,7 @@ def to_checkpoint(state:State, rows:list, seconds:float, executor:str)->dict:
     return dict(vars(state), clients=changed, rows=rows, seconds=seconds, executor=executor)
 
 def from_checkpoint(found:dict, device, first:State)->tuple: # (State, rows, seconds)
-    "What a checkpoint holds, on a device. Ids, seeds, rounds and training sums always stay on the CPU."
+    "The content of a checkpoint, on a device. Ids, seeds, rounds and training sums stay on the CPU."
     on_cpu = 'id', 'seed', 'round', 'stage'
     def moved(k, v): return v if k in on_cpu or k.startswith('train.') else v.to(device)
     def placed(fields): return {k: moved(k, v) for k, v in fields.items()}
@@ -239,7 +239,7 @@ def one_core():
     finally: torch.set_num_threads(before)
 
 def deterministic(device:str):
-    "Ask an accelerator for the same bits every time; an operation that has no such form warns."
+    "Make an accelerator give the same bits every time; an operation that cannot do so warns."
     if not device.startswith('cuda'): return
     os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')  # read at the first matrix product
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -256,7 +256,7 @@ def train_all(
     runs,
     store:Store,
     *,
-    jobs=0,         # runs at a time; 0: one a core, or `RUNS_TOGETHER` on an accelerator
+    jobs=0,         # runs at a time; 0: one per core, or `RUNS_TOGETHER` on an accelerator
     minutes=0.,     # time budget; 0: none
     device='cpu',
     data_root=None,
@@ -265,11 +265,11 @@ def train_all(
     wait=True,      # for runs that another process trains
     state_memory=math.inf, # bytes of the clients' fields in memory, for each run
     checkpoint=60., # seconds between checkpoints of a run
-    retrain=False,  # also the finished runs that other code trained
-    extras=Extras(), # what each run leaves beside its rows
+    retrain=False,  # also train finished runs that other code trained
+    extras=Extras(), # what each run keeps beside its rows
     trainer=None,   # (runs, store, jobs, options, progress) -> outcomes; None: `train_lacking`
 )->list: # of Outcome, one for each run that the store lacked
-    """Train the runs that the store lacks. An impossible run is told before the first one trains. After
+    """Train the runs that the store lacks. Impossible runs are reported before the first one trains. After
     SIGINT or SIGTERM all stop at a checkpoint, and `Interrupted` is raised."""
     check_extras(extras)
     runs, store = checked_runs(runs), store if isinstance(store, Store) else Store(store)
@@ -310,11 +310,11 @@ class Outcome:
     run: Run
     word: str
     why: str = ''
-    short: bool = False # it failed because memory, threads or open files were short
+    short: bool = False # it failed for lack of memory, threads or open files
 
 def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list: # of Run, each once
     """The runs that the store lacks; with `retrain`, also those that other code trained. A damaged run is set
-    aside. Says so if finished runs are used that other code trained."""
+    aside. Prints a note if it uses finished runs that other code trained."""
     missing, changes = [], []
     for r in dict.fromkeys(runs):
         id = run_id(r, data_root)
@@ -335,7 +335,7 @@ def intact(store:Store, id:str): # provenance, or None
         store.set_aside(store.folder(id), f'is damaged ({e.__cause__}) and will be trained again')
 
 def wait_for_others(runs:list, store:Store, data_root, deadline:float):
-    "Wait until another process leaves one of these runs, the time is over or a signal comes."
+    "Wait until another process releases one of these runs, the time is over or a signal comes."
     while runs and not noted() and time.monotonic() < deadline:
         for r in runs:
             with locked(store, run_id(r, data_root)) as mine:
@@ -345,7 +345,7 @@ def wait_for_others(runs:list, store:Store, data_root, deadline:float):
 SAID_ONCE = set() # sentences
 
 def say_once(text:str):
-    "Say a sentence, if it is one, once in a process."
+    "Print a sentence, if it is not empty, once in a process."
     if text and text not in SAID_ONCE: print(text, file=sys.stderr)
     SAID_ONCE.add(text)
 
@@ -359,7 +359,7 @@ def cores()->int:
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 def train_lacking(runs:list, store:Store, jobs:int, options:dict, progress)->list: # of Outcome
-    "Train runs: on an accelerator one group after the other, on a CPU in processes."
+    "Train runs: in groups, one after the other, on an accelerator; in processes on a CPU."
     if options['device'] != 'cpu' or options['executor'] == 'side_by_side':
         return train_groups(runs, store, jobs or RUNS_TOGETHER, options | dict(workers=cores()), progress)
     processes = 1 if takes_all_cores(options['executor']) else min(jobs or cores(), len(runs))
@@ -382,7 +382,7 @@ def attempt(run:Run, store:Store, options:dict, progress=None, barrier=None, pla
     except Stopped as e: return Outcome(run, 'interrupted', str(e))
     except Busy as e: return Outcome(run, 'busy', str(e))
     except Exception as e:
-        if options.get('device', 'cpu') != 'cpu': traceback.print_exc() # an accelerator's time is dear
+        if options.get('device', 'cpu') != 'cpu': traceback.print_exc() # an accelerator's time is expensive
         short = is_shortage(e)
         why = f'{type(e).__name__}: {e}' + (f'. {LESS}' if short else '')
         return Outcome(run, 'failed', why, short)
@@ -392,7 +392,7 @@ LESS = 'Take fewer --jobs, a smaller model, fewer clients or smaller batches'
 
 # %% ../../nbs/study/training.ipynb #fe6fc555
 class Progress:
-    "One bar for all rounds of all runs. Rounds done earlier do not count for the time that is left."
+    "One bar for all rounds of all runs. Earlier rounds do not count in the estimate of the remaining time."
     def __init__(self, runs, store:Store, data_root=None, quiet=False):
         self.done = {r: checkpoint_progress(store, run_id(r, data_root))[0] for r in runs}
         bar = dict(unit='round', disable=quiet, smoothing=.1, dynamic_ncols=True)
@@ -409,8 +409,8 @@ class Progress:
 
 # %% ../../nbs/study/training.ipynb #99f61920
 def train_in_processes(runs:list, store:Store, processes:int, options:dict, progress)->list: # of Outcome
-    """Train each run in a worker process. One whose process died or was interrupted by itself is tried again;
-    so is, alone, one that found too little memory."""
+    """Train each run in a worker process. A run whose process died or was interrupted by itself is tried
+    again; a run that found too little memory is tried again alone."""
     def told(k, item): progress.put((runs[k], item))
     def died(k, code): print(death_text(runs[k], code), file=sys.stderr)
     own = packed_entries()
@@ -437,7 +437,7 @@ def attempt_and_tell(run:Run, store:Store, options:dict, own:bytes, tell)->Outco
 def in_words(run:Run)->str: return f'{label(run)} on {run.data}, {run.partition}, seed {run.seed}'
 
 def death_text(run:Run, code:int)->str:
-    "What to say of a run whose process died for the first time."
+    "The message about a run whose process died for the first time."
     how = f'by {signal_name(-code)}' if code and code < 0 else f'with exit code {code}'
     ended = f'the process of {in_words(run)} was ended {how}'
     return f'{ended}: tried again from its checkpoint, alone, after the others'
@@ -450,14 +450,14 @@ def outcome_of(found, run:Run)->Outcome: # found: an Outcome, `Died` or None
 
 # %% ../../nbs/study/training.ipynb #3f336dae
 def impossible(runs:list, data_root)->list: # of Outcome, failed
-    "The runs that their data do not allow, told before any other trains; an error if no run is possible."
+    "The runs that their data do not allow, reported before training; an error if no run is possible."
     found = [Outcome(r, 'failed', why) for r, why in refusals(runs, data_root).items() if why]
     if found and len(found) == len(runs): raise ValueError(found[0].why)
     for text in dict.fromkeys(o.why for o in found): print(f'not possible: {text}', file=sys.stderr)
     return found
 
 def refusals(runs:list, data_root)->dict: # Run -> why it is not possible, or ''
-    "Asked once for all runs that differ in method and seed alone."
+    "Checked once for all runs that differ only in method and seed."
     found, why = {}, {}
     for r in runs:
         key = replace(r, method=Spec('fedavg'), seed=0)
@@ -478,7 +478,7 @@ RUN_COLUMNS = [
 ]
 
 def described(run:Run)->dict: # RUN_COLUMNS without `run`, the id
-    "What all rows of a run say about it."
+    "The columns that all rows of a run share."
     return dict(
         method=run.method.name,
         label=label(run),
@@ -491,7 +491,7 @@ def described(run:Run)->dict: # RUN_COLUMNS without `run`, the id
         n_clients=run.n_clients,
         seed=run.seed,
         batch_size=run.batch_size,
-        settings=run, # a table that wants to know more asks `setting(run, 'optimiser.lr')`
+        settings=run, # for more in a table: `setting(run, 'optimiser.lr')`
     )
 
 def in_short(spec, register)->str:
@@ -531,7 +531,7 @@ def train_groups(runs:list, store:Store, most:int, options:dict, progress)->list
 
 # %% ../../nbs/study/training.ipynb #21d10a36
 def train_group(runs:list, store:Store, options:dict, progress)->list: # of Outcome
-    "Train runs that differ only in their seeds: together, where that is asked for or fastest."
+    "Train runs that differ only in their seeds: together, if that is requested or fastest."
     executor = options['executor']
     if executor == 'side_by_side' and len(runs) > 1: return train_together(runs, store, options, progress)
     if executor != 'auto': return train_in_turn(runs, store, options, progress)
@@ -553,7 +553,7 @@ def checkpoint_executor(run:Run, store:Store, data_root)->str:
     return found.get('executor', '')
 
 def fastest_for_group(runs:list, options:dict)->str:
-    "The fastest executor for a group. `auto` if it cannot be found out: then each run will say why."
+    "The fastest executor for a group; `auto` if it cannot be measured, and then each run says why."
     device, data_root = options['device'], options['data_root']
     if time.monotonic() >= options['deadline']: return 'auto'
     arithmetic(runs[0], device)

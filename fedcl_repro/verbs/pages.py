@@ -21,7 +21,7 @@ def copy_pages(out)->Path: # of the copied folder
     if out.resolve().is_relative_to(nbs):
         raise ValueError(f'{out} lies among the notebooks themselves: name a new folder elsewhere')
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f'{out} is there already and is not empty: name a new folder, and nothing is '
+        raise ValueError(f'{out} exists already and is not empty: name a new folder, so that nothing is '
                          'overwritten')
     with atomic_write(out) as new:
         shutil.copytree(nbs, new, ignore=shutil.ignore_patterns('.*', '__pycache__'))

@@ -21,7 +21,7 @@ def shares_kept(rows:pd.DataFrame)->pd.DataFrame: # column, label, round, mean, 
 
 # %% ../../../nbs/papers/fedcosr/kept.ipynb #f3bf23cf
 def kept_view(rows:pd.DataFrame, profile:str):
-    "A panel a column: the mean share, a line a method, its range over clients as a band."
+    "A panel per column of the paper: a line per method for the mean share, a band for its range."
     import matplotlib.pyplot as plt
     table = shares_kept(rows)
     if not len(table): return print('not recorded: these rows are older than the share')

@@ -79,7 +79,7 @@ def table3_claims()->list: # of Claim
 NOT_APPLICABLE = 'FedPAC is not applicable at β = 0.01'
 
 def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
-    "Whether runs of FedPAC alone leave no rows at β = 0.01, as runs that fail do (V-B2)."
+    "Whether FedPAC is the only method without rows at β = 0.01, as if its runs had failed (V-B2)."
     table = FEDCOSR.runs(rows)
     failed = []
     for _, part in table[table.column == 'β = 0.01'].groupby('seed'):
@@ -92,7 +92,7 @@ def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #cbca3149
 def more_of_table3(rows:pd.DataFrame, profile:str)->list: # of Verdict
-    "What is asked of Table III beside the claims about each column, and its cells."
+    "Verdicts on Table III besides the claims about each column, and on its cells."
     said = judge_fedpac(rows, profile) + judge_fairest(rows, profile)
     return said + every_cell('table3', rows, profile, 'Table III')
 
@@ -178,7 +178,7 @@ def fig7(profile):
     return sorted(found, key=lambda r: r.seed)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #8ce73eb2
-def compared_communication()->pd.DataFrame: # a row a method and client
+def compared_communication()->pd.DataFrame: # one row per method and client
     "Counted scalars of the methods that the paper compares, beside formulas and charges."
     names = [name for name in compared() if methods()[name].about['title'] in compared_labels()]
     return communication_table(tuple(names))

@@ -16,7 +16,7 @@ from ...study.sweep import Tuning
 def outcome_path(): return papers_folder() / 'fedcosr' / 'results' / 'tuning.csv'
 
 def tuning_outcome()->pd.DataFrame: # method, setting, data set, held-out accuracy in percent, rounds, seconds
-    "What the committed sweep found; a trial that was not reached is missing."
+    "The outcome of the committed sweep; trials that were not reached are missing."
     return pd.read_csv(outcome_path())
 
 TUNING = Tuning(**paper_file('fedcosr')['tuning'], path=outcome_path)

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['table2_view', 'table3_view', 'SENT', 'both_prints', 'first_version', 'with_first_version', 'how_trained',
            'columns_missing', 'tables_of_paper', 'majorities', 'all_readings', 'footnotes', 'about_runs', 'of_another',
-           'held_counts', 'held_by_column', 'draw_held', 'held_on', 'training_losses', 'smoothing', 'fig5_view',
-           'each_client', 'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation',
-           'square_view', 'ablation_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy_view',
-           'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view', 'fault_table',
-           'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound', 'theorem2_view']
+           'held_counts', 'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view', 'each_client',
+           'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation', 'square_view',
+           'ablation_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy_view', 'hyperparameter_view',
+           'communication_view', 'draw_communication', 'owners_view', 'fault_table', 'faults_view', 'draw_channel',
+           'theorem1_view', 'draw_training', 'draw_bound', 'theorem2_view']
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d0669be5
 import math
@@ -27,6 +27,7 @@ from .settings import (
     AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, QUARTERED, TABLE2, TABLE3, TITLES, TRAINED, WITH_FAULT,
     draw_square, in_fedcrl_alone, in_legend_order, nearest, place, printed, say, settings_of, two_ways)
 from .sentences import printed_claims
+from ...study.curve_measures import pooled_loss
 from ...study.experiments import committed_runs, has_data
 from ...study.majority import MAJORITY, majority_line, majority_of, with_majority
 from ...study.published import published
@@ -39,7 +40,7 @@ from ...study.verdicts import per_round
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a1db585
 def both_prints(artifact:str)->pd.DataFrame:
-    "FedCoSR's accuracies of a table, their spread over clients as `std`; also beside runs of a quarter."
+    "FedCoSR's accuracies in a table and their spread over clients, `std`; again for runs with fewer images."
     spread = printed(artifact, metric='client_std').rename(columns=dict(value='std'))
     cells = printed(artifact).merge(spread[['label', 'column', 'std']], on=['label', 'column'], how='left')
     return pd.concat([cells, cells.assign(column=cells.column + QUARTERED)], ignore_index=True)
@@ -50,7 +51,7 @@ def first_version(artifact:str)->pd.Series: # (label, column) -> accuracy
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #9c1e4ebd
 def with_first_version(block:pd.DataFrame, column:str, first:pd.Series)->pd.DataFrame:
-    "The table of a setting with FedCRL's numbers before FedCoSR's, if one of them differs."
+    "A table of one setting; FedCRL's numbers come before FedCoSR's if any of them differs."
     full = column.removesuffix(QUARTERED)
     here = {name: value for (name, where), value in first.items() if where == full}
     if not here: return block
@@ -60,7 +61,7 @@ def with_first_version(block:pd.DataFrame, column:str, first:pd.Series)->pd.Data
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #db5dca5a
 def how_trained(part:pd.DataFrame)->str:
-    "Seeds, rounds and the share of training images of a column's runs, in words."
+    "The seeds, rounds and share of training images of the runs in a column, in words."
     seeds = part.groupby('label').seed.nunique()
     several = ', '.join(seeds.index[seeds > 1])
     if not several: times = 'one seed'
@@ -72,7 +73,7 @@ def how_trained(part:pd.DataFrame)->str:
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #4f0da871
 def columns_missing(columns, rows:pd.DataFrame)->str:
-    "The columns of a table that no row belongs to, in words."
+    "The columns of a table without rows, in words."
     there = set(place(rows.drop_duplicates('run')).column)
     missing = [column for column in columns if column not in there]
     return f"Not trained: {', '.join(missing)}." if missing else ''
@@ -114,7 +115,7 @@ def all_readings(rows, profile):
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #2ddadada
 def footnotes(name:str):
-    "A view: how many test images the clients of each data set hold together, and where the data came from."
+    "A view: the number of test images of all clients together for each data set, and the source of the data."
     def view(rows, profile):
         tested = rows[(rows.metric == 'accuracy') & (rows.moment == 'merged') & (rows.client >= 0)]
         images = tested.groupby(['run', 'round']).n.sum().groupby('run').max()
@@ -126,7 +127,7 @@ def footnotes(name:str):
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #a0ed672f
 def about_runs(name:str, profile:str)->pd.DataFrame: # run, data, source, note
-    "Each committed run's data set, where the data came from, and what was noted."
+    "The data set of each committed run, its source, and the note about it."
     found = []
     for id, (_, run, about) in committed_runs(name, profile).items():
         found.append(dict(run=id, data=run.data.name, source=about['data'], note=about.get('note') or ''))
@@ -144,7 +145,7 @@ def held_counts(run:Run, data_root=None)->np.ndarray: # (clients, classes)
     return class_counts(both, data.y, data.n_classes)
 
 def held_by_column(profile:str, data_root=None)->dict: # title -> (clients, classes)
-    "The counts for each column of Table II; of digits if the paper's data are not here, or in `quick`."
+    "The counts for each column of Table II; for digits in `quick`, or if the paper's data are not available."
     drawn = {column: Run.of('fedavg', **settings_of(column, 'paper')) for column in TABLE2}
     drawn = {c: r for c, r in drawn.items() if profile != 'quick' and has_data(str(r.data), data_root)}
     if not drawn:
@@ -166,7 +167,7 @@ def draw_held(counts:dict):
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #e56f7e16
 def held_on(page):
-    "A view of what the clients hold, for the data that a page has: bubbles, and the sizes of the clients."
+    "A view of the samples that clients hold: bubbles, and the sizes of the clients."
     def view(rows, profile):
         counts = held_by_column(profile, page.data_root)
         draw_held(counts)
@@ -176,25 +177,18 @@ def held_on(page):
     return view
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d2ef6455
-def training_losses(rows:pd.DataFrame)->pd.DataFrame:
-    "Mean training loss of each run and round, weighted by samples."
-    part = rows[(rows.metric == 'loss') & (rows.split == 'train')]
-    keys = ['run', 'label', 'family', 'settings', 'seed', 'round']
-    parts = part.assign(total=part.value * part.n).groupby(keys, sort=False, as_index=False)
-    totals = parts[['total', 'n']].sum()
-    return totals.assign(loss=totals.total / totals.n)
-
 def smoothing(rounds:pd.Series, longest:int)->int: # recorded rounds
-    "The paper's window of so many rounds, and at most a tenth of the run."
+    "The paper's window of `longest` rounds, but at most a tenth of the run."
     every = rounds.sort_values().drop_duplicates().diff().median()
     return max(1, round(min(longest, rounds.max() / 10) / every))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b0aeb797
 def fig5_view(rows, profile, longest=50):
-    "Accuracy above and the training objective below, a column of panels for each column of the paper."
+    "Accuracy above and the training objective below, for each column of the paper."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import curves, shared_legend
-    accuracy, loss = in_legend_order(per_round(rows)), in_legend_order(training_losses(rows))
+    objective = pooled_loss(rows, 'train', 'trained')
+    accuracy, loss = in_legend_order(per_round(rows)), in_legend_order(objective)
     window, columns = smoothing(accuracy['round'], longest), list(accuracy.column.unique())
     fig, axes = plt.subplots(2, len(columns), figsize=(4.4*len(columns), 5.6), squeeze=False)
     for (upper, lower), column in zip(axes.T, columns):
@@ -202,7 +196,7 @@ def fig5_view(rows, profile, longest=50):
         curves(above, 'micro', window, upper, 'test accuracy, merged, %').set_title(say(column, profile))
         majority_line(upper, majority_of(FEDCOSR, rows).get(column))
         upper.legend(fontsize=7)
-        curves(below, 'loss', window, lower, 'training objective, nats')
+        curves(below, 'micro', window, lower, 'training objective, nats').set_yscale('log')
     fig.tight_layout()
     shared_legend(fig)
     plt.show()
@@ -239,7 +233,7 @@ def draw_each_client(rows:pd.DataFrame):
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #603d7f74
 def fig6_table(rows:pd.DataFrame)->pd.DataFrame:
-    "The two published numbers, which are FedCoSR's, and all readings of ours."
+    "The two published numbers, both FedCoSR's, and all readings of ours."
     cells = published('fedcosr', 'fig6').set_index(['method', 'metric']).value.unstack()
     told = cells.rename(columns=dict(accuracy='acc.', client_std='Std.'))
     own = readings(FEDCOSR, with_majority(rows)).xs(PRACTICAL)
@@ -276,7 +270,7 @@ def draw_shares(rows:pd.DataFrame):
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a28b142
 def fig7_view(rows, profile):
-    "The curves, and the numbers, of which the figure prints none."
+    "The curves, and the numbers, which the figure does not print."
     draw_shares(rows)
     table = readings(SHARES, with_majority(rows))
     table = table.sort_index(level=['split', 'kept'], sort_remaining=False)
@@ -339,19 +333,19 @@ def embeddings_of(page):
         table = pd.DataFrame({'pooled (as drawn)': pooled.mean(), 'sd seeds': pooled.std()})
         alone = {name: within(s) for name, s in samples.items()}
         table = table.assign(**{'within clients': pd.Series(alone, dtype=float)})
-        display_all(shown_table(table, 'Silhouette by class: -1 to 1, 0 where classes do not part.'))
+        display_all(shown_table(table, 'Silhouette by class: -1 to 1, 0 if classes are not separated.'))
     return view
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #7cc58a33
 def printed_view(rows, profile):
-    "Which sentences the printed tables bear out."
+    "Which sentences the printed tables support."
     said = asked_table(printed_claims())
-    display_all(shown_table(said, 'Sentences against Tables II and III as printed.'))
+    display_all(shown_table(said, 'Sentences, checked on Tables II and III as printed.'))
 
 def taxonomy_view(rows, profile):
-    "What kind of method each compared one is, as registered and as printed."
+    "The kind of each compared method, as registered and as printed."
     told = printed_taxonomy()[['RQ1', 'RQ2']].add_suffix(', printed')
-    caption = "From what each method is registered with; the last two columns are the paper's."
+    caption = "The attributes of the registered methods; the last two columns are the paper's."
     display_all(shown_table(taxonomy().join(told, on='method'), caption))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #0a358a15
@@ -359,25 +353,25 @@ def hyperparameter_view(rows, profile):
     "The hyperparameters of FedCRL, printed and ours."
     table = hyperparameter_table()
     for column in 'printed', 'ours', 'trained': table[column] = table[column].astype(str)
-    caption = 'Printed; the default here; the values in all runs of `paper`; the setting that changes it.'
+    caption = 'Printed value; our default; the values in all runs of `paper`; the setting that changes it.'
     display_all(shown_table(table, caption))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1c5acfff
 SENT = ['label', 'up', 'exact up', 'down', 'exact down']
 
 def communication_view(rows, profile):
-    "Scalars of a client with all classes, counted, by formula and as charged; as a table and as bars."
+    "Scalars of a client with all classes: counted, by formula and as charged, in a table and as bars."
     table = compared_communication()
     every = table[table.classes == 10].reset_index(drop=True)
     every['% of the charge'] = 100*every.ratio
-    caption = ('Scalars that a client with all ten classes sends and is sent in a round: CIFAR-10, k = 128. '
-               '`exact`: the formula of the method. `charged`: what the paper writes, up and down together.')
+    caption = ('Scalars that a client with all ten classes sends and receives in a round: CIFAR-10, k = 128. '
+               '`exact`: the formula of the method. `charged`: what the paper says, up and down together.')
     display_all(shown_table(every[[*SENT, 'total', 'charged', '% of the charge']], caption))
     draw_communication(every)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #991eedaa
 def draw_communication(every:pd.DataFrame):
-    "Scalars sent as bars on a logarithmic axis, what the paper charges as a mark."
+    "The scalars sent as bars on a logarithmic axis, the paper's charge as a mark."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import style_of
     part = every[every.total > 0].sort_values('total')
@@ -399,14 +393,14 @@ def owners_view(rows, profile):
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #fb1ebd8d
 def fault_table(rows:pd.DataFrame)->pd.DataFrame:
-    "Print, both ways and the nearer of them, a row a method; means over seeds."
+    "One row per method: the printed value, both versions and the nearest; means over seeds."
     ways = two_ways(rows).groupby(['label', 'fault'], sort=False)
     table = ways[['printed', AS_DEFINED, WITH_FAULT, CONTROL]].mean().dropna().reset_index()
-    table['nearest to the print'] = nearest(table)
+    table['nearest to the printed value'] = nearest(table)
     return table.set_index('label').rename_axis(None)
 
 def faults_view(rows, profile):
-    "Both ways and the print, as a table and as a line a method."
+    "Both versions and the printed value, as a table and as one line per method."
     import matplotlib.pyplot as plt
     table = fault_table(rows)
     display_all(shown_table(table, f'{say(PRACTICAL, profile)}, pooled accuracy in percent.'))
@@ -422,7 +416,7 @@ def faults_view(rows, profile):
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #ad22fd65
 def draw_channel(ax, own:int):
-    "InfoNCE, the bound of Theorem 1 and the entropy by the error of a channel; `own` of ten classes."
+    "InfoNCE, the bound of Theorem 1 and the entropy, by the error of a channel with `own` of ten classes."
     errors = np.linspace(0, .6, 25)
     joint = [channel(10, e, own) for e in errors]
     ax.plot(errors, [loss_of(j) for j in joint], c='C0', label='InfoNCE, temperature 0.1')
@@ -456,7 +450,7 @@ def draw_training(ax, terms:pd.DataFrame):
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #888bcec2
 def draw_bound(ax, b):
-    "The mean terms of Theorem 2's bound, and what the loss does."
+    "The mean terms of Theorem 2's bound, and the change of the loss."
     parts = {
         'descent, $-(\\eta-L_1\\eta^2/2)S$': b.descent, 'noise, $RL_1\\eta^2\\sigma^2/2$': b.noise,
         'drift, $L_1(\\varepsilon^2+\\varepsilon)/2$': b.drift, 'contrast, $2\\alpha/\\tau$': b.contrast}
@@ -478,4 +472,4 @@ def theorem2_view(rows, profile):
     plt.show()
     table = pd.DataFrame(dict(allowed=b.allowed, happened=b.change, loss=settled.loss))
     extremes = table.describe().loc[['min', 'mean', 'max']].reset_index(names='')
-    display_all(shown_table(extremes, 'Theorem 2, client rounds after the twelfth, nats.'))
+    display_all(shown_table(extremes, 'Theorem 2, in each client and round after the twelfth, nats.'))

@@ -16,8 +16,8 @@ from ...study.tables import accuracy_intervals
 from ...study.verdicts import summary
 
 # %% ../../../nbs/papers/fedssc/views.ipynb #f1d96f0e
-def main_table(rows:pd.DataFrame, profile:str)->pd.DataFrame: # a row a method
-    "Final accuracy with its interval, rounds to the target, and the verdict about these."
+def main_table(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per method
+    "Final accuracy with its interval, rounds to the target, and the verdict on these rounds."
     last = lines(summary(rows)).query('beta == @DEFAULT and label in @MAIN')
     accuracy = last.groupby('label').micro.agg(['mean', 'std', 'size'])
     accuracy.columns = 'accuracy, %', 'sd over seeds', 'seeds'
@@ -42,13 +42,13 @@ def table_with_target(rows, profile):
     plt.show()
 
 # %% ../../../nbs/papers/fedssc/views.ipynb #a4ffd38c
-def final_accuracy(rows:pd.DataFrame)->pd.DataFrame: # a row a method, a column a β
+def final_accuracy(rows:pd.DataFrame)->pd.DataFrame: # one row per method, one column per β
     "Accuracy after the last round."
     table = lines(summary(rows)).pivot_table('micro', 'label', 'beta').reindex(LINES)
     return table.rename(columns='β = {:g}'.format).rename_axis(None).rename_axis(None, axis=1)
 
 def betas_view(rows, profile):
-    "Curves, a panel for each β; then the accuracies at their ends."
+    "Learning curves, a panel for each β; then the final accuracies."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import curves
     table = curves_of(rows, LINES)

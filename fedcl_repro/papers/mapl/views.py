@@ -35,7 +35,7 @@ from ...study.verdicts import per_round
 
 # %% ../../../nbs/papers/mapl/views.ipynb #15d386fa
 def filled_up(rows:pd.DataFrame, name:str, profile:str)->pd.DataFrame:
-    "The rows, and those committed of another experiment in settings that they lack."
+    "The rows, and for settings that they lack the committed rows of another experiment."
     known = set(MAPL.place(rows)[list(MAPL.keys)].itertuples(index=False, name=None))
     more = without_settings(MAPL, committed(name, profile), known)
     return pd.concat([rows, more], ignore_index=True) if len(more) else rows
@@ -60,7 +60,7 @@ same_network = scenarios_view('table9', HOMOGENEOUS, HOMOGENEOUS)
 
 # %% ../../../nbs/papers/mapl/views.ipynb #b4d9e7a1
 def budget_table(rows, profile):
-    "Table 4 within its budget, and how many communications there were."
+    "Table 4 within its budget, and the number of communications."
     what = 'Table 4, 65,000 communications'
     within = show_table(MAPL, printed4(budget=BUDGET), spent(rows), profile, what, **MAPL_SHOWN)
     line = ['label', 'scenario', 'data']
@@ -69,39 +69,39 @@ def budget_table(rows, profile):
     then = within_budget(rows).groupby(line)[['round', 'value']].mean()
     then = then.rename(columns=dict(round='round at the budget', value='accuracy then'))
     table = pd.concat([used, saved, then], axis=1).round(2)
-    display_all(within, shown_table(table, 'Communications in all, and when the budget was used up.'))
+    display_all(within, shown_table(table, 'All communications, and the round at which the budget ends.'))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #c8164d85
 def carried_table(rows, profile):
-    "Million numbers carried in a round."
+    "Millions of numbers sent in a round."
     t = numbers_carried(rows)
     last = t[t['round'] == t['round'].max()].groupby('label').numbers.mean()
     table = pd.DataFrame({'largest round': t.groupby('label').numbers.max(), 'last round': last}) / 1e6
-    display_all(shown_table(table.round(4), 'Million numbers carried in a round.'))
+    display_all(shown_table(table.round(4), 'Millions of numbers sent in a round.'))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #b667c4c0
 def likeness_view(rows, profile):
-    "How alike the classifiers of all pairs of clients are at the end, with and without prototypes."
+    "The final similarity of classifiers for all pairs of clients, with and without prototypes."
     last = last_of_names(MAPL, rows, 'likeness')
     titled = {f'{name}: {likeness_gap(S):+.3f}': without_own(S) for name, S in last.items()}
     draw_matrices(titled, 'likeness', **LIKENESS)
 
-AT_END = ('At the end: percent of the weight for others that crosses, spread of the weights within clusters '
-          'over their mean, likeness within less across.')
+AT_END = ('At the end: percent of the weight for others that goes to the other cluster, spread of the '
+          'weights within clusters over their mean, similarity within clusters minus across.')
 
-NEAREST = ('Percent of images whose nearest image of another client comes from the own cluster, '
-           'and from the own architecture.')
+NEAREST = ('Percent of images whose nearest image of another client comes from the same cluster, '
+           'and from the same architecture.')
 
 # %% ../../../nbs/papers/mapl/views.ipynb #d06e69fb
 def graph_view(rows, profile):
-    "The learned weights by round, then how much of them crosses between the clusters."
+    "The learned weights by round, then the share of them that goes to the other cluster."
     import matplotlib.pyplot as plt
     draw_graph(rows, profile)
     plt.show()
     display_all(shown_table(progress(rows, profile), AT_END))
 
 def embeddings_view(maps, rows, profile):
-    "Maps of the embeddings of all clients, then whose images are neighbours."
+    "Maps of the embeddings of all clients, then the shares of nearest images."
     display_all(shown_table(maps_drawn(maps, rows, profile), NEAREST))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #5f7f0476
@@ -117,11 +117,11 @@ def last_graphs(rows, profile):
     draw_last(rows)
 
 def window_view(rows, profile):
-    "How alike strangers are by round, and what one step of learning would leave across."
+    "The similarity of strangers by round, and the weight that one learning step would leave across."
     display_all(shown_table(draw_window(rows, 6 if profile == 'quick' else 10)))
 
 def opening_view(rows, profile):
-    "The same of the eight watched rounds of Figure 3, while the page has no committed rows of its own."
+    "The same for the eight recorded rounds of Figure 3, while the page has no committed rows of its own."
     own = committed('mapl/window', 'lite')
     if not len(own): window_view(committed('mapl/fig3', 'lite'), 'lite')
 
@@ -143,8 +143,8 @@ def curves_view(rows, profile):
     plt.show()
 
 # %% ../../../nbs/papers/mapl/views.ipynb #af03bd44
-def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, a row a variant
-    "Accuracy of each variant, its distance to the code's, and the share of the weight that crosses."
+def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, one row per variant
+    "Accuracy of each variant, its difference from the code's, and the share of the weight across clusters."
     accuracy = by_seed(MAPL.measured(with_majority(rows), 'accuracy'), MAPL.keys)
     crosses, strangers = (by_seed(MAPL.measured(rows, of), MAPL.keys) for of in ('across', 'strangers'))
     found, nothing = {}, pd.DataFrame(dtype=float)
@@ -162,16 +162,16 @@ def own_weight(name:str, W)->str: return f'{name}\nown weight {W.diagonal().mean
 
 # %% ../../../nbs/papers/mapl/views.ipynb #4f010fc0
 def presets_view(rows, profile):
-    "What each difference between text and code moves, then the last weights under each."
-    caption = ('What each difference moves: accuracy and weight across the clusters in percent (55.6 for ten '
-               'clients in a graph that knows none), and how many strangers the worst client keeps.')
+    "The effect of each difference between text and code, then the last weights under each."
+    caption = ('The effect of each difference: accuracy and weight across the clusters in percent (55.6 for '
+               'ten clients with equal weights), and the largest number of strangers that a client keeps.')
     display_all(shown_table(pd.concat(differences(rows, profile), axis=1), caption))
     draw_last(rows, own_weight)
 
 # %% ../../../nbs/papers/mapl/views.ipynb #0414b395
 UNTOLD = {'Local', 'MAPL+'} # Table 7 has no formula for them
 
-def numbers_beside(rows:pd.DataFrame, profile:str)->pd.DataFrame: # a row a network and method
+def numbers_beside(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per network and method
     "Numbers of the first and the last recorded round beside the formula of Table 7."
     size, table, lines = part_sizes(profile), numbers_carried(rows), []
     for (name, net, n), part in table[table.seed == 0].groupby(['label', 'network', 'n_clients']):
@@ -189,12 +189,12 @@ def numbers_view(rows, profile):
     million = ['formula', 'first', 'last']
     table = numbers_beside(rows, profile)
     table[million] = (table[million] / 1e6).map('{:.4f}'.format).replace('nan', '')
-    caption = 'Million numbers sent by all clients in a round: by formula, in the first round, in the last.'
+    caption = 'Millions of numbers that clients send in a round: by formula, in the first round, in the last.'
     display_all(shown_table(table.assign(ratio=table.ratio.map('{:.3f}'.format).replace('nan', '')), caption))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #91fc0664
 def four_images(data_root=None)->torch.Tensor: # (4, C, H, W), in [-1, 1]
-    "Four training images: of CIFAR-10, or digits where that is not here."
+    "Four training images of CIFAR-10, or of the digits if CIFAR-10 is not available."
     name = 'cifar10' if has_data('cifar10', data_root) else 'digits'
     images = torch.as_tensor(dataset(parse_spec(name), str(find_root(data_root))).x[:4])
     if images.shape[1] == images.shape[2]: images = images.permute(0, 3, 1, 2)  # channels last
@@ -207,7 +207,7 @@ def seen_as(x:torch.Tensor, spec:str, seed:int)->torch.Tensor: # like x
 
 # %% ../../../nbs/papers/mapl/views.ipynb #3fd44598
 def views_drawn(page):
-    "A view of four images as clients see them, and with the printed blur."
+    "A view of four images with the views on which clients train, and with the printed blur."
     def view(rows, profile):
         import matplotlib.pyplot as plt
         x = four_images(page.data_root)
@@ -225,7 +225,7 @@ def views_drawn(page):
 # %% ../../../nbs/papers/mapl/views.ipynb #88736672
 def transformations_view(rows, profile):
     "The printed transformations beside those of the authors' code."
-    caption = "Printed transformations, and those of the views of the authors' code."
+    caption = "Printed transformations, and those of the authors' code."
     display_all(shown_table(table8(), caption))
 
 def in_print_view(rows, profile):
