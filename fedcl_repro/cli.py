@@ -44,9 +44,10 @@ from .study.experiments import PROFILES, default_store, experiments, has_data, p
 from .study.experiments import runs_of, save_results, why_missing
 from .study.pages import checked_parameters, execute_pages, notebook_of, read_verdicts
 from .study.plan import (
-    Here, amount, hours_text, known_timings, measure_rounds, most_first, part_of, plan_record,
+    Here, hours_text, known_timings, measure_rounds, most_first, part_of, plan_record,
     plan_text, plans_of, records, run_from, standings, to_measure)
 from .study.processes import Interrupted, raise_if_noted, signals_noted
+from .study.report import amount_of
 from .study.runs import REGISTERS, Run, check_federation, methods, range_of, run_id
 from .study.sources import changed_since, stale_text
 from .study.store import Store, write_text
@@ -550,11 +551,11 @@ def total_line(plans:list, device:str)->str:
     known = [s for s in estimates.values() if not math.isnan(s)]
     unit = 'of one core: several jobs share them' if device == 'cpu' else 'of this device'
     unknown = len(estimates) - len(known)
-    more = f'; {amount(unknown, "run")} unknown' if unknown else ''
+    more = f'; {amount_of(unknown, "run")} unknown' if unknown else ''
     decided = sum(len(p.decisions.decided) for p in plans)
     time = f', {hours_text(sum(known) / 3600)} ({unit})' if known else ''
-    words = f'{amount(len(estimates), "run")} to train{time}{more}'
-    return f"all together: {words}; {amount(decided, 'claim')} decided"
+    words = f'{amount_of(len(estimates), "run")} to train{time}{more}'
+    return f"all together: {words}; {amount_of(decided, 'claim')} decided"
 
 # %% ../nbs/cli.ipynb #9e43c1e3
 def reproduce_options(p):

@@ -19,8 +19,9 @@ from pathlib import Path
 from ..core import expanded, parse_spec, read_plain_file
 from .experiments import papers_folder, runs_of
 from fedcl_repro.study.plan import (
-    NOT_HERE, TO_TRAIN, Here, Part, amount, claims_in, estimates_of, hours_text, known_timings, rows_there,
+    NOT_HERE, TO_TRAIN, Here, Part, claims_in, estimates_of, hours_text, known_timings, rows_there,
     standings)
+from .report import amount_of
 from .runs import REGISTERS, Run, load_registers
 from .training import Outcome, train_all
 
@@ -195,7 +196,7 @@ def account_text(n:int, a:Account)->str:
     "The account of entry number n in words."
     seconds = [e.seconds for e in a.estimates.values()]
     known = [s for s in seconds if not math.isnan(s)]
-    words = [f'{a.finished} of {amount(len(a.part.runs), "run")} finished now, {a.before} before']
+    words = [f'{a.finished} of {amount_of(len(a.part.runs), "run")} finished now, {a.before} before']
     if known: words.append(f'{len(known)} waiting: {hours_text(sum(known) / 3600)} of one core')
     if len(known) < len(seconds): words.append(f'{len(seconds) - len(known)} waiting, hours unknown')
     words += [f'{count} {word}' for word, count in a.words.items()]
