@@ -83,7 +83,8 @@ class Simulation:
         "Accuracy by round: columns round, micro, macro, sd_clients, in percent."
         for name, value in dict(moment=moment, split=split).items():
             there = sorted(set(self.rows[name]))
-            if value not in there: raise ValueError(f"{name} must be one of {', '.join(there)}, got {value!r}")
+            if value in there: continue
+            raise ValueError(f"{name} must be one of {', '.join(there)}, got {value!r}")
         columns = ['round', 'micro', 'macro', 'sd_clients']
         return per_round(self.rows, moment, split)[columns].reset_index(drop=True)
 
