@@ -7,8 +7,8 @@ name, and files that are complete or absent"""
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
            'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'Register', 'check_given',
-           'OwnCodeError', 'place_in', 'write_error', 'expanded', 'atomic_write', 'write_text', 'check_folder',
-           'check_file']
+           'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write', 'write_text',
+           'check_folder', 'read_plain_file', 'check_file', 'check_device']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -21,6 +21,7 @@ import inspect
 import math
 import os
 import pkgutil
+import re
 import shutil
 import tempfile
 import traceback
@@ -283,6 +284,8 @@ class Register(dict):
 
     def add(self, name:str, /, **about)->Callable:
         "A decorator that enters a function under this name; no other module may use the name."
+        if not isinstance(name, str) or not re.fullmatch(r'[^\s()=,\'"]+', name):
+            raise ValueError(f'a {self.kind} is called by a word without spaces and brackets, not {name!r}')
         about = checked_about(self.kind, name, self.attributes, about)
         def enter(make):
             modules = {make.__module__}
@@ -323,9 +326,7 @@ class Register(dict):
         make = self[name].make
         if make.__module__.startswith('fedcl_repro'): return make(*args, **settings)
         what = f'the {self.kind} {name!r}'
-        try: made = make(*args, **settings)
-        except (ValueError, OSError): raise
-        except Exception as e: raise OwnCodeError(f'{what} fails {place_in(make, e)}') from e
+        made = call_own(what, make, *args, **settings)
         if self.makes is None or isinstance(made, self.makes): return made
         raise OwnCodeError(f'{what} must return a {self.makes.__name__}, got {type(made).__name__}')
 
@@ -341,6 +342,12 @@ def check_given(what:str, entry:Entry, given:dict):
 # %% ../nbs/core.ipynb #852ebd00
 class OwnCodeError(ValueError):
     "A function that a user has registered failed, or returned a value of the wrong type."
+
+def call_own(what:str, make:Callable, /, *args, **settings):
+    "Call a user's function; if it fails, the error says which and where."
+    try: return make(*args, **settings)
+    except (ValueError, OSError): raise
+    except Exception as e: raise OwnCodeError(f'{what} fails {place_in(make, e)}') from e
 
 def place_in(make:Callable, e:Exception)->str:
     "The error that a function raised, with its file and line."
@@ -364,6 +371,8 @@ def write_error(
 # %% ../nbs/core.ipynb #bc0e9932
 def expanded(path)->Path:
     "The path with `~` replaced by the home folder."
+    if not isinstance(path, (str, os.PathLike)): raise ValueError(f'a path is a text, got {path!r}')
+    if '\0' in str(path): raise ValueError(f'{path!r} is no path: it holds a character of number 0')
     try: return Path(path).expanduser()
     except RuntimeError as e:
         raise ValueError(f'{path}: no home folder is known here for ~: write the whole path') from e
@@ -397,7 +406,24 @@ def check_folder(path, option:str):
         what = f'cannot write to the folder {path} ({os.strerror(e.errno)})'
         raise ValueError(f'{what}: name another one with {option}') from e
 
+def read_plain_file(path)->str:
+    "The text of a file; of a pipe or a device, reading might never end."
+    path = expanded(path)
+    if path.exists() and not (path.is_file() or path.is_dir()): raise ValueError('it is no plain file')
+    return path.read_text(encoding='utf-8')
+
 def check_file(path, option:str):
     "Refuse a file that cannot be written."
     if expanded(path).is_dir(): raise ValueError(f'{path} is a folder: name a file with {option}')
     check_folder(expanded(path).parent, option)
+
+# %% ../nbs/core.ipynb #1c4a117f
+def check_device(device:str):
+    "Refuse a device that is not available."
+    known = isinstance(device, str) and (device == 'cpu' or device.split(':')[0] == 'cuda')
+    if not known: raise ValueError(f"the device must be 'cpu' or 'cuda', got {device!r}")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as e:
+        reason = str(e).splitlines()[0]
+        raise ValueError(f'{device!r} is not available ({reason}): use --device cpu') from e

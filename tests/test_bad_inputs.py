@@ -12,20 +12,24 @@ import pytest
 import torch
 import torch.nn as nn
 
-from fedcl_repro import cli
+from fedcl_repro import cli, simulate
 from fedcl_repro.core import OneOf, Range, parse_spec
 from fedcl_repro.data.datasets import DamagedData, load, read_npz
 from fedcl_repro.data.partition import partition
 from fedcl_repro.federation.federation import Fed, toy_images
-from fedcl_repro.study import training
-from fedcl_repro.study.kept_models import accuracy_of, adapt
+from fedcl_repro.federation.method import METHODS
+from fedcl_repro.study import simulation, training
+from fedcl_repro.study.experiments import kept_verdicts, papers_folder
+from fedcl_repro.study.kept_models import accuracy_of, adapt, load_model
 from fedcl_repro.study.runs import REGISTERS, Run, load_registers, run_id
 from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
+from fedcl_repro.study.sweep import sweep
 
 load_registers()
 cli.main(['plan', 'fedcosr/fig4']) # what the command imports at first use is not counted
 for tool in ('papermill', 'torchvision'): pytest.importorskip(tool)
 DIGITS = load('digits')
+NOTEBOOKS = papers_folder().resolve().parent
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +45,7 @@ def no_work(monkeypatch):
     "Nothing may be trained, and no page executed."
     def work(*args, **kwargs): raise AssertionError('work began')
     for name in ('train', 'train_in_processes'): monkeypatch.setattr(training, name, work)
+    monkeypatch.setattr(simulation, 'train', work)
     monkeypatch.setattr(cli, 'execute_pages', work)
 
 
@@ -147,6 +152,11 @@ REFUSED_RUNS = named([
     ('fedavg', dict(scarcity='some'), "unknown scarcity 'some'"),
     ('fedavg', dict(scarcity='all_clients(share=0.)'), 'share must lie in (0, 1]'),
     ('fedavg', dict(scarcity='last_clients(clients=0)'), 'clients must be at least 1'),
+    ('fedavg', dict(metrics='auc'), 'metrics must be like ()'),
+    ('fedavg', dict(metrics=('auc', 'auc')), 'metrics name auc twice'),
+    ('fedavg', dict(metrics=(3,)), 'a metric is named by a text'),
+    ('fedavg', dict(shift='rotation(step=1e999)'), 'step must be'),
+    ('fedcosr(gamma=__import__("os"))', {}, 'gamma must be like 0.8 (float)'),
 ])
 
 
@@ -220,6 +230,9 @@ REFUSED_PARTITIONS = named([
     ('mapl_clusters(stride=400)', 10, 'use fewer or smaller windows'),
     ('mapl_clusters(n_clusters=30)', 10, 'do not make 30 clusters'),
     ('mapl_clusters(scenario=3, least_shots=400)', 4, '0 < least_shots < shots'),
+    ('dirichlet', 2.5, 'n_clients must be like 1 (int)'),
+    ('dirichlet', '3', 'n_clients must be like 1 (int)'),
+    ('dirichlet', True, 'n_clients must be like 1 (int)'),
 ])
 
 
@@ -611,11 +624,121 @@ def test_a_few_samples_are_enough_for_a_kept_model():
     for y, says in (([7, 8, 10], 'labels of 10 classes are 0 to 9'), ([7, 8], '3 images but 2 labels')):
         with pytest.raises(ValueError, match=says): adapt(model, x, y)
     with pytest.raises(ValueError, match='does not read inputs of shape'): adapt(model, x[:, 1:], [7, 8, 9])
+    for name, wrong in (('steps', -1), ('steps', 1.5), ('lr', 0.), ('lr', 'fast'), ('batch_size', 0)):
+        with pytest.raises(ValueError, match=f'{name} must be'): adapt(model, x, [7, 8, 9], **{name: wrong})
+
+
+def test_what_a_simulation_does_not_have(tmp_path):
+    import pandas as pd
+    rows = pd.DataFrame(dict(moment=['merged'], split=['test']))
+    found = simulation.Simulation(Run.of('fedavg'), Store(tmp_path), rows)
+    for wrong in (dict(moment='before'), dict(split='valid')):
+        with pytest.raises(ValueError, match='must be one of'): found.curve(**wrong)
+    for run in ('fedavg', None):
+        with pytest.raises(ValueError, match='made with Run.of'): load_model(run, store=tmp_path)
+
+
+# --- the facade, a sweep and `train_all`
+
+PICTURES, CLASSES = np.arange(40 * 64).reshape(40, 8, 8) % 256 / 255, np.arange(40) % 4
+VECTORS = PICTURES.reshape(40, 64)
+DEALT = dict(n_clients=2, partition='dirichlet(minimum=1)')
+
+
+def fails(*given): return 1 / 0
+
+
+SIMULATIONS = {
+    'labels of a named data set': (dict(data='digits'), 'labels belong to images or vectors given as arrays'),
+    'labels of a file': (dict(data='pictures.npz'), 'leave them out'),
+    'an empty name': (dict(data='', labels=None), 'data is empty'),
+    'nothing': (dict(data=None, labels=None), 'NoneType need labels'),
+    'a dictionary': (dict(data=dict(x=PICTURES)), 'got dict of object'),
+    'a generator': (dict(data=iter(PICTURES)), 'of object: convert it before'),
+    'ragged lists': (dict(data=[[1, 2], [3]], labels=[0, 1]), 'must be one array of numbers'),
+    'masked entries': (dict(data=np.ma.masked_less(PICTURES, .1)), 'images hold masked entries'),
+    'a sparse tensor': (dict(data=torch.eye(40).to_sparse()), 'must be a dense tensor with values'),
+    'a tensor without values': (dict(data=torch.zeros(40, 6, device='meta')), 'must be a dense tensor'),
+    'a column of labels': (dict(labels=CLASSES[:, None]), 'take .reshape(-1)'),
+    'labels that lack': (dict(labels=[None] * 40), 'labels must be an array of numbers'),
+    'a number as clients': (dict(clients=5), 'has an id for each of 40 rows'),
+    'more clients than ids': (dict(clients=CLASSES, n_clients=7), '7 clients for 4 ids'),
+    'clients, and a partition': (dict(clients=CLASSES, partition='dirichlet'), 'leave one out'),
+    'a share as test': (dict(test=.2), 'test must be a pair'),
+    'three test arrays': (dict(test=(PICTURES, CLASSES, CLASSES)), 'test must be a pair'),
+    'a setting of others': (dict(rounds=3), "no setting 'rounds'"),
+    'several seeds': (dict(seed=[0, 1]), 'seed must be like 0 (int)'),
+    'a whole share': (dict(validation=1.), 'validation must lie in [0, 1)'),
+    'an unknown device': (dict(device='gpu'), "must be 'cpu' or 'cuda'"),
+    'no device': (dict(device=None), "must be 'cpu' or 'cuda', got None"),
+    'a store that is none': (dict(DEALT, store='/dev/null'), 'cannot write to the folder'),
+    'a number as store': (dict(DEALT, store=3), 'a path is a text, got 3'),
+    'a number as data folder': (dict(data_root=3), 'a path is a text, got 3'),
+    'a number as model': (dict(model=3), 'a model is a name, a module'),
+    'a layer as model': (dict(model=nn.Linear(64, 4)), 'got Linear without body, head'),
+    'a model that fails': (dict(model=fails), "fails in test_bad_inputs.py, line"),
+    'a model of three': (dict(model=lambda a, b, c: None), 'missing 1 required positional argument'),
+    'a model of pictures': (dict(DEALT, data=VECTORS, model='cnn'), 'these data are feature vectors'),
+    'views of vectors': (dict(DEALT, data=VECTORS, augmentation='simclr'), 'is about square images'),
+    'turned vectors': (dict(DEALT, data=VECTORS, shift='rotation'), "use shift='none'"),
+    'a number as method': (dict(method=3), 'a method is a name such as'),
+    'a method that fails': (dict(method=fails), "the method 'fails' fails in test_bad_inputs.py, line"),
+    'a method of nothing': (dict(method=lambda: None), 'returns a Method, got NoneType'),
+}
+
+
+@pytest.mark.parametrize('case', SIMULATIONS)
+def test_a_simulation_is_refused(case):
+    given, says = SIMULATIONS[case]
+    given = dict(method='fedavg', data=PICTURES, labels=CLASSES) | given
+    with pytest.raises(ValueError) as refused: simulate(**given)
+    assert says in str(refused.value)
+
+
+SWEEPS = {
+    'no method': (dict(names=[]), 'at least one method'),
+    'a value alone': (dict(grid={'optimiser.lr': .1}), 'write [0.1]'),
+    'a word alone': (dict(grid={'beginning': 'own'}), "write ['own']"),
+    'no seeds': (dict(seeds=0), 'seeds must be at least 1'),
+    'a negative budget': (dict(budget=-1), 'budget must be at least 0'),
+    'a share above 1': (dict(validation=2), 'validation must lie in [0, 1)'),
+}
+
+
+@pytest.mark.parametrize('case', SWEEPS)
+def test_a_sweep_is_refused(case, tmp_path):
+    given, says = SWEEPS[case]
+    given = dict(names=['fedavg'], grid={'optimiser.lr': [.1, .2]}, store=Store(tmp_path)) | given
+    with pytest.raises(ValueError) as refused: sweep(**given)
+    assert says in str(refused.value)
+
+
+TRAININGS = named([
+    (['fedavg'], {}, "made with Run.of('fedavg', ...), got 'fedavg'"),
+    ('fedavg', {}, 'made with Run.of'),
+    ([None], {}, 'got None'),
+    *[([], {name: -1}, f'{name} must be at least 0') for name in ('jobs', 'minutes', 'checkpoint')],
+    ([], dict(minutes=math.nan), 'minutes must be at least 0'),
+    ([], dict(device='gpu'), "must be 'cpu' or 'cuda'"),
+])
+
+
+@pytest.mark.parametrize('runs, options, says', TRAININGS)
+def test_a_training_is_refused(runs, options, says, tmp_path):
+    with pytest.raises(ValueError) as refused: training.train_all(runs, tmp_path, **options)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize('name', ['two words', '', 'a(b)', 3, None, 'a,b', 'a=b'])
+def test_a_name_that_could_not_be_asked_for(name):
+    with pytest.raises(ValueError, match='is called by a word'):
+        METHODS.add(name, title='x', family='averaging', owner='shared')
 
 
 # --- the command
 
 ONE = ('run', '--method', 'fedavg')
+SWEEP = ('sweep', '--method', 'fedavg', '--grid')
 COMMANDS = named([
     (('run', '--method', 'fedavgg'), "did you mean 'fedavg'?"),
     (('run', '--method', ''), 'method is empty'),
@@ -642,7 +765,6 @@ COMMANDS = named([
     ((*ONE, '--set', 'n_clients=100000'), 'ask for at most 1352'),
     ((*ONE, '--data', 'digits(side=8)'), 'too small for two 5x5 stages'),
     ((*ONE, '--device', 'gpu'), "must be 'cpu' or 'cuda'"),
-    ((*ONE, '--device', ''), "must be 'cpu' or 'cuda'"),
     ((*ONE, '--ray', 'local'), 'Ray is not installed'),
     ((*ONE, '--executor', 'ray'), 'Ray is not installed'),
     ((*ONE, '--ray', 'local', '--live', 'curves'), 'leave them out with --ray'),
@@ -688,6 +810,35 @@ COMMANDS = named([
     (('bench', '--figure', '/proc/nowhere/a.svg'), 'name another one with --figure'),
     (('bench', '--device', 'tpu'), "must be 'cpu' or 'cuda'"),
     (('bench', '--workload', 'digit'), "unknown workload 'digit' (did you mean 'digits'?)"),
+    ((*ONE, '--store', 'a\0b'), 'holds a character of number 0'),
+    ((*ONE, '--live', 'a\0b'), 'holds a character of number 0'),
+    (('study', 'a\0b'), 'holds a character of number 0'),
+    (('study', '/dev/zero'), 'it is no plain file'),
+    (('plan', '--backlog', '/dev/zero'), 'it is no plain file'),
+    (('run', '--backlog', '/dev/zero'), 'it is no plain file'),
+    (('data', '--data-root', '/dev/null'), 'is no folder: name one with --data-root'),
+    ((*ONE, '--set', 'metrics=auk'), "unknown metric 'auk' (did you mean 'auc'?)"),
+    ((*ONE, '--metrics', 'auc', 'auc'), 'metrics name auc twice'),
+    ((*ONE, '--partition', 'by_column'), "has no column 'client'"),
+    ((*ONE, '--set', 'data=3'), 'cannot read'),
+    ((*ONE, '--use', '.'), 'no such file'),
+    ((*ONE, '--use', '/dev/zero'), 'no such file'),
+    (('show', 'fedcosr'), "'fedcosr' is a paper: name one of its artifacts, fedcosr/table2"),
+    (('show', '../x'), 'unknown experiment'),
+    (('pages', str(NOTEBOOKS/'copy')), 'lies among the notebooks themselves'),
+    (('flower', 'app', '--method', 'fedavg', '--clients', 'app/data'), 'lies in the app, which all nodes'),
+    ((*SWEEP, 'optimiser.lr=0.1,0.1'), 'gives optimiser.lr the value 0.1 twice'),
+    ((*SWEEP, 'optimiser.lr=,'), "gives optimiser.lr the value '' twice"),
+    ((*SWEEP, 'optimiser.lr=nan'), 'lr must be like 0.003 (float)'),
+    ((*SWEEP, 'seed=1,2'), 'seed cannot be in the grid'),
+    ((*SWEEP, 'validation=0.1,0.2'), 'validation cannot be in the grid'),
+    ((*SWEEP, 'method=moon'), "has a setting 'method'"),
+    ((*SWEEP, 'optimiser.=1'), "has no setting ''"),
+    ((*SWEEP, 'n_rounds=2', '--set', 'seed=3'), 'say with `seeds` how many'),
+    ((*SWEEP, 'n_rounds=2', '--set', 'n_rounds=3'), 'n_rounds is in the grid and given for all trials'),
+    ((*SWEEP, 'n_rounds=2', '--method', 'fedavg'), 'a method is named twice'),
+    ((*SWEEP, 'n_rounds=2', '--validation', '0'), 'validation must be above 0'),
+    ((*SWEEP, 'n_rounds=2', '--budget', '9'), 'use budget=1'),
 ])
 
 
@@ -727,6 +878,22 @@ OPTIONS = named([
     (('list',), 'the following arguments are required'),
     (('train',), 'invalid choice'),
     ((), 'the following arguments are required'),
+    ((*ONE, '--method', 'moon'), '--method is given twice'),
+    ((*ONE, '--data', 'digits', '--data', 'mnist'), '--data is given twice'),
+    ((*ONE, '--store', 'a', '--store', 'b'), '--store is given twice'),
+    ((*ONE, '--validation', 'some'), 'invalid float value'),
+    ((*ONE, '--state-memory', 'nan'), 'must be a number'),
+    ((*ONE, '--device', ''), '--device is empty'),
+    *[((*ONE, f'--{name}', ''), f'--{name} is empty') for name in ('store', 'live', 'data-root', 'ray')],
+    (('reproduce', '--out', ''), '--out is empty'),
+    (('docs', '--out', ''), '--out is empty'),
+    (('bench', '--json', ''), '--json is empty'),
+    (('show', '--out', ''), '--out is empty'),
+    (('pages', ''), 'OUT is empty'),
+    (('study', ''), 'FILE.toml is empty'),
+    (('flower', '', '--method', 'fedavg'), 'folder is empty'),
+    (('sweep', '--method', 'fedavg', '--grid', 'n_rounds=1', '--seeds', '0'), 'at least 1'),
+    (('node', 'app', 'data', '--client', '-1'), 'at least 0'),
 ])
 
 
@@ -734,6 +901,23 @@ OPTIONS = named([
 def test_an_option_is_refused(argv, says, capsys):
     with pytest.raises(SystemExit, match='2'): cli.main(list(argv))
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('verb', [('study',), ('plan', '--backlog'), ('run', '--backlog')])
+def test_a_pipe_that_nobody_fills_is_not_read(verb, tmp_path, capsys):
+    os.mkfifo(tmp_path/'pipe')
+    assert cli.main([*verb, str(tmp_path/'pipe')]) == 2
+    assert 'it is no plain file' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('text', ['', 'null', '{}', '{"state": 3}'])
+def test_damaged_verdicts_are_computed_anew(text, tmp_path, monkeypatch):
+    monkeypatch.setenv('FEDCL_STORE', str(tmp_path))
+    (tmp_path/'computed').mkdir()
+    (tmp_path/'computed'/'a-b-lite.json').write_text(text)
+    assert kept_verdicts('a/b', 'lite', list) == ()
+    monkeypatch.setenv('FEDCL_STORE', '/proc/nowhere') # nothing can be kept there
+    assert kept_verdicts('a/b', 'lite', list) == ()
 
 
 def test_a_user_without_a_home(monkeypatch, capsys):
@@ -747,5 +931,5 @@ def test_a_user_without_a_home(monkeypatch, capsys):
 
 def test_there_are_cases_enough():
     cases = REFUSED_RUNS, ACCEPTED_RUNS, REFUSED_PARTITIONS, REFUSED_FEDS, FILES, COMMANDS, OPTIONS
-    cases += OWN_DATA, OWN_FAULTS, STUDIES
-    assert sum(map(len, cases)) >= 300
+    cases += OWN_DATA, OWN_FAULTS, STUDIES, SIMULATIONS, SWEEPS, TRAININGS
+    assert sum(map(len, cases)) >= 400

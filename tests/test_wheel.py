@@ -87,7 +87,8 @@ if __name__ == '__main__':
     command('run', *own, '--keep-models', '--validation', '.1', '--jobs', '1')
     command('show', 'mine')
     command('list', 'methods')
-    assert main(['run', 'fedcosr/fig8', '--save', '--minutes', '.0001']) == 2 # the package is not written to
+    saving = 'run fedcosr/fig8 --save --minutes .0001 --jobs 1'.split()
+    assert main(saving) == 2 # the package is not written to
 '''
 
 

@@ -322,13 +322,15 @@ def build_site(out)->tuple: # (path of its first page, warnings as text)
     except ImportError as e:
         raise ValueError("the site needs the extra `docs`: pip install -e '.[docs]'") from e
     out, warnings = Path(out), StringIO()
-    with tempfile.TemporaryDirectory() as sources:
-        write_sources(Path(sources))
+    with tempfile.TemporaryDirectory() as work: # pictures of outputs are kept beside the built pages
+        sources, built = Path(work) / 'sources', Path(work) / 'site'
+        sources.mkdir()
+        write_sources(sources)
         app = Sphinx(
             srcdir=sources,
             confdir=None,
-            outdir=out,
-            doctreedir=Path(sources) / '.doctrees',
+            outdir=built,
+            doctreedir=Path(work) / 'doctrees',
             buildername='html',
             confoverrides=SETTINGS,
             status=None,
@@ -337,6 +339,7 @@ def build_site(out)->tuple: # (path of its first page, warnings as text)
             parallel=cores(),
         )
         app.build(force_all=True)
+        shutil.copytree(built, out, dirs_exist_ok=True)
     return out / 'index.html', warnings.getvalue()
 
 # %% ../../nbs/book/site.ipynb #35bc0d86

@@ -16,7 +16,8 @@ from typing import Callable
 
 import numpy as np
 
-from ..core import COUNT, POSITIVE, Attribute, OneOf, Range, Register, stream
+from ..core import (
+    COUNT, NOT_NEGATIVE, POSITIVE, Attribute, OneOf, Range, Register, check_value, plain, stream)
 from .datasets import Dataset
 
 # %% ../../nbs/data/partition.ipynb #e90e9f02
@@ -272,6 +273,8 @@ def partition(
     "The rows of each client; raises an error for impossible requests before any long work."
     spec = PARTITIONS.resolve(spec)
     scarcity = SCARCITIES.resolve(scarcity)
+    check_value('n_clients', plain(n_clients), 1)
+    check_value('seed', plain(seed), 0, NOT_NEGATIVE)
     if n_clients < 1: raise ValueError(f'a federation needs at least one client, got {n_clients}')
     if n_clients > dataset.n_train:
         raise ValueError(f'{n_clients} clients for {dataset.n_train} training images of {dataset.name}: '

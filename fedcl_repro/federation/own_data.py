@@ -24,8 +24,12 @@ from ..data.datasets import (
 def as_numbers(values, what:str)->np.ndarray:
     "An array, a tensor or nested lists as a numpy array of numbers."
     if isinstance(values, torch.Tensor):
+        if values.layout is not torch.strided or values.is_meta:
+            raise ValueError(f'{what} must be a dense tensor with values, got {values.layout} on '
+                             f'{values.device}: take .to_dense()')
         values = values.detach().cpu()
         if values.dtype in (torch.bfloat16, torch.float16): values = values.float()
+    if np.ma.is_masked(values): raise ValueError(f'{what} hold masked entries: fill them or leave them out')
     try: array = np.asarray(values)
     except ValueError as e: raise ValueError(f'{what} must be one array of numbers: {e}') from e
     if array.dtype.kind in 'biuf': return array
@@ -113,8 +117,8 @@ def own_labels(
     "Labels in the form in which a data set stores them."
     y = as_numbers(y, 'labels')
     if y.ndim != 1:
-        raise ValueError(f'labels are one whole number for each image, got shape {y.shape}: '
-                         'of one-hot rows take .argmax(1)')
+        way_out = 'of one-hot rows take .argmax(1)' if y.shape[1:] != (1,) else 'take .reshape(-1)'
+        raise ValueError(f'labels are one whole number for each image, got shape {y.shape}: {way_out}')
     if len(y) != n: raise ValueError(f'{n} images but {len(y)} labels: give one for each')
     if y.dtype.kind == 'f': raise ValueError(f'labels must be whole numbers, got {y.dtype}: convert them')
     low, high = int(y.min()), int(y.max())

@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core import expanded, parse_spec
+from ..core import expanded, parse_spec, read_plain_file
 from .experiments import papers_folder, runs_of
 from fedcl_repro.study.plan import (
     NOT_HERE, TO_TRAIN, Here, Part, claims_in, estimates_of, hours_text, known_timings, rows_there,
@@ -84,7 +84,7 @@ def backlog_path()->Path:
 def read_backlog(path='')->list: # of Part
     "The checked entries of a list; without a path, of the project's own."
     path = expanded(path or backlog_path())
-    try: content = tomllib.loads(path.read_text(encoding='utf-8'))
+    try: content = tomllib.loads(read_plain_file(path))
     except OSError as e:
         raise ValueError(f'cannot read the backlog {path} ({os.strerror(e.errno)}): name another list') from e
     except ValueError as e: # no TOML, or no text

@@ -11,6 +11,7 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'expe
            'verdicts_alone', 'verdict_from', 'belonging', 'nothing_more', 'claims_page', 'claims_of']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
+import contextlib
 import hashlib
 import io
 import json
@@ -320,11 +321,12 @@ def state_of_code()->str: # 16 hex digits
 def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
     "The verdicts of `judge()` on an experiment; computed once for each state of the code."
     path, state = default_store() / 'computed' / f"{name.replace('/', '-')}-{profile}.json", state_of_code()
-    if path.exists():
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError): # absent or damaged: asked again
         kept = json.loads(path.read_text(encoding='utf-8'))
         if kept['state'] == state: return tuple(map(verdict_from, kept['verdicts']))
     found = tuple(judge())
-    write_text(path, json.dumps(dict(state=state, verdicts=[vars(v) for v in found]), indent=1))
+    content = json.dumps(dict(state=state, verdicts=[vars(v) for v in found]), indent=1)
+    with contextlib.suppress(OSError): write_text(path, content) # a folder that only can be read
     return found
 
 @cache

@@ -16,7 +16,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import stream
+from ..core import COUNT, NOT_NEGATIVE, POSITIVE, check_value, plain, stream
 from ..federation.evaluation import clients_at
 from ..federation.federation import pixels
 from ..federation.method import logits
@@ -59,13 +59,14 @@ def load_model(
     data_root=None,
 )->nn.Module:        # inputs as the network reads them -> (n, classes) scores
     "A client's trained model; if there is one model for all, that model for any client."
+    if not isinstance(run, Run): raise ValueError(f"a run is made with Run.of('fedavg', ...), got {run!r}")
     id = run_id(run, data_root)
-    kept = read_models(store, id)
+    kept = read_models(store if isinstance(store, Store) else Store(store), id)
     if moment not in kept['models']:
         raise ValueError(f"run {id} keeps models {' and '.join(kept['models'])}, not {moment!r}")
     clients = kept['models'][moment]
     if client not in clients:
-        raise ValueError(f'run {id} has clients 0 to {max(clients)}, got {client}')
+        raise ValueError(f'run {id} has clients 0 to {max(clients)}, got {client!r}')
     return module_of(run, kept, clients[client], client)
 
 # %% ../../nbs/study/kept_models.ipynb #55a1453a
@@ -142,9 +143,9 @@ def adapt(
     seed=0,
 )->nn.Module:      # a copy
     "Fine-tune a copy of a model by SGD."
-    if steps < 0 or lr <= 0 or batch_size < 1:
-        raise ValueError(f'adapt needs steps >= 0, lr > 0 and batch_size >= 1, got {steps}, {lr}, '
-                         f'{batch_size}')
+    check_value('steps', plain(steps), 20, NOT_NEGATIVE)
+    check_value('lr', plain(lr), .05, POSITIVE)
+    check_value('batch_size', plain(batch_size), 16, COUNT)
     model, x = copy.deepcopy(model).eval(), network_input(x, model)
     y = labels_for(model, x, y)
     moving = [p for name, p in model.named_parameters() if part in name and p.is_floating_point()]

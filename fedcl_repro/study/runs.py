@@ -128,6 +128,8 @@ def check(run:Run):
     "Refuse a method that the rest of the run does not fit, and settings that do not fit each other."
     check_needs(run)
     check_later(run)
+    twice = [m for m in run.metrics if run.metrics.count(m) > 1]
+    if twice: raise ValueError(f'metrics name {twice[0]} twice: leave one out')
     stages(run)
     AUGMENTATIONS.build(run.augmentation)
 
@@ -295,6 +297,9 @@ def federation_with(
 def check_fits(run:Run, data):
     "Refuse a model or an augmentation that these data do not fit."
     check_reads(run.model, data.shape)
+    if run.shift.name != 'none' and len(data.shape) != 3:
+        raise ValueError(f'the shift {run.shift.name!r} is of images, and {data.name} holds arrays of shape '
+                         f"{data.shape}: use shift='none'")
     square = len(data.shape) == 3 and data.shape[1] == data.shape[2]
     if run.augmentation.name != 'none' and not square:
         raise ValueError(f'the augmentation {run.augmentation.name!r} is about square images, and '
@@ -313,6 +318,10 @@ def check_federation(run:Run, data_root=None):
     data = dataset(run.data, str(find_root(data_root)))
     split = shards(run, data_root)
     if not sum(map(len, split.test)): raise ValueError(f'{run.partition}: no client has test images')
+    if not sum(map(len, split.train)): raise ValueError(f'{run.partition}: no client has training images')
+    if run.validation and not sum(map(len, split.valid)):
+        raise ValueError(f'validation={run.validation:g} leaves no client an image to choose by: '
+                         'give a larger share')
     check_fits(run, data)
     check_shards(split, run.n_clients, len(data.y))
     for spec in member_specs(run.model):

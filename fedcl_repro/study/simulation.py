@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 import torch.nn as nn
 
-from ..core import Spec, parse_spec
+from ..core import Spec, call_own, check_device, check_folder, parse_spec
 from ..data.datasets import DATASETS, Dataset
 from ..data.partition import PARTITIONS
 from ..extensions import source_digest
@@ -27,7 +27,7 @@ from ..federation.method import METHODS, Method
 from ..federation.own_data import own_dataset
 from ..parts.models import MODELS, as_parts, check_network, default_model
 from .kept_models import load_model
-from .runs import Run, dataset, find_root, label, load_registers
+from .runs import Run, check_federation, dataset, find_root, label, load_registers
 from .store import Store
 from .training import cores, in_short, read_rows, train
 from .verdicts import per_round, summary
@@ -49,11 +49,16 @@ def simulate(
 )->'Simulation':
     "Train a method and return its rows, models and curves."
     load_registers()
+    check_device(device)
+    if clients is not None and not str(settings.get('partition', 'by_column')).startswith('by_column'):
+        raise ValueError('clients says whose each row is, and partition deals the rows anew: leave one out')
     data = data_spec(data, labels, test, clients)
     settings = dict(n_clients=10, n_rounds=10) | fitting(data, settings, model, data_root)
     run = Run.of(method_spec(method), data=data, **settings)
+    check_federation(run, data_root)
     folder = None if store else tempfile.TemporaryDirectory(prefix='fedcl-')
     kept = Store(store or folder.name)
+    check_folder(kept.root, 'store')
     train(run, kept, workers=cores(), device=device, data_root=data_root, extras=Extras(models=True))
     return Simulation(run, kept, read_rows([run], kept, data_root), data_root, folder)
 
@@ -76,6 +81,10 @@ class Simulation:
 
     def curve(self, moment='merged', split='test')->pd.DataFrame:
         "Accuracy by round: columns round, micro, macro, sd_clients, in percent."
+        for name, value in dict(moment=moment, split=split).items():
+            there = sorted(set(self.rows[name]))
+            if value in there: continue
+            raise ValueError(f"{name} must be one of {', '.join(there)}, got {value!r}")
         columns = ['round', 'micro', 'macro', 'sd_clients']
         return per_round(self.rows, moment, split)[columns].reset_index(drop=True)
 
@@ -99,6 +108,9 @@ class Simulation:
 # %% ../../nbs/study/simulation.ipynb #d605eb4d
 def data_spec(data, labels=None, test=None, clients=None)->Spec:
     "Data as a setting of a run; arrays are registered under the fingerprint of their contents."
+    if labels is not None and isinstance(data, (str, Path, Spec, Dataset)):
+        raise ValueError(f'labels belong to images or vectors given as arrays, and {data!s:.60} has its own: '
+                         'leave them out')
     arrays = labels is not None or isinstance(data, Dataset)
     if not arrays:
         if test is not None or clients is not None:
@@ -118,6 +130,7 @@ def named_data(data)->Spec: # a name, a path, or a `Spec`
     "Data by name or path."
     if isinstance(data, Spec): return data
     text = str(data)
+    if not text: raise ValueError("data is empty: name a data set such as 'digits', an npz file or a folder")
     looks_like_path = isinstance(data, Path) or '/' in text.partition('(')[0] or text.endswith('.npz')
     if not looks_like_path and (text.partition('(')[0] in DATASETS or not Path(text).exists()):
         return parse_spec(text)
@@ -149,7 +162,8 @@ def model_spec(model, ds:Dataset): # a name, or a Spec
         def build(shape, n_classes): return model
     elif callable(model):
         name = f'{getattr(model, "__name__", "network")}_{source_digest(model)}'
-        def build(shape, n_classes): return model(*(shape, n_classes)[:n_parameters(model)])
+        what = f'the model {name!r}'
+        def build(shape, n_classes): return call_own(what, model, *(shape, n_classes)[:n_parameters(model)])
         check_network(as_parts(build(ds.shape, ds.n_classes)), ds.shape, ds.n_classes)
     else:
         raise ValueError('a model is a name, a module with .body and .head, or a function (shape, '
@@ -173,11 +187,11 @@ def method_spec(method): # a name, or a Spec
         raise ValueError('a method is a name such as "fedcosr(gamma=0.5)", a Method, or a function that '
                          'returns '
                          f'one, got {type(method).__name__}')
+    plain_name = getattr(method, '__name__', 'own_method')
     make = (lambda: method) if isinstance(method, Method) else method
-    made = make()
+    made = call_own(f'the method {plain_name!r}', make)
     if not isinstance(made, Method) and not callable(made):
         raise ValueError(f'the function of a method returns a Method, got {type(made).__name__}')
-    plain_name = getattr(method, '__name__', 'own_method')
     name = f'{plain_name}_{digest_of_object(cloudpickle.dumps(method))}'
     owner = 'shared' if isinstance(made, Method) and one_model_for_all(made) else 'personal'
     def build(): return make()

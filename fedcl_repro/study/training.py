@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
            'usable_checkpoint', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'to_checkpoint',
-           'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'Outcome', 'lacking', 'intact',
-           'wait_for_others', 'say_once', 'is_stale', 'cores', 'train_lacking', 'takes_all_cores', 'attempt',
-           'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'death_text', 'outcome_of', 'impossible',
-           'refusals', 'refusal', 'described', 'in_short', 'read_rows', 'seed_groups', 'train_groups', 'train_group',
-           'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
+           'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'checked_runs', 'Outcome',
+           'lacking', 'intact', 'wait_for_others', 'say_once', 'is_stale', 'cores', 'train_lacking', 'takes_all_cores',
+           'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'death_text', 'outcome_of',
+           'impossible', 'refusals', 'refusal', 'described', 'in_short', 'read_rows', 'seed_groups', 'train_groups',
+           'train_group', 'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm # a bar of text is seen everywhere
 
-from ..core import Spec
+from ..core import Spec, check_device
 from ..data.augment import AUGMENTATIONS
 from ..federation.clients import fields_of
 from ..federation.executors import EXECUTORS
@@ -272,6 +272,11 @@ def train_all(
     """Train the runs that the store lacks. Impossible runs are reported before the first one trains. After
     SIGINT or SIGTERM all stop at a checkpoint, and `Interrupted` is raised."""
     check_extras(extras)
+    runs, store = checked_runs(runs), store if isinstance(store, Store) else Store(store)
+    numbers = dict(jobs=jobs, minutes=minutes, checkpoint=checkpoint, state_memory=state_memory)
+    for name, value in numbers.items():
+        if not value >= 0: raise ValueError(f'{name} must be at least 0, got {value!r}')
+    if trainer is None: check_device(device)
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     todo = lacking(runs, store, data_root, retrain, extras)
     refused = impossible(todo, data_root)
@@ -290,6 +295,13 @@ def train_all(
             quiet = True
         raise_if_noted(found.values())
     return [found[r] for r in todo]
+
+def checked_runs(runs)->list: # of Run
+    "The runs as a list; one alone is a list of one."
+    runs = [runs] if isinstance(runs, (Run, str)) else list(runs)
+    for r in runs:
+        if not isinstance(r, Run): raise ValueError(f"a run is made with Run.of('fedavg', ...), got {r!r}")
+    return runs
 
 # %% ../../nbs/study/training.ipynb #03d308ed
 @dataclass(frozen=True)

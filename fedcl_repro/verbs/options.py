@@ -65,7 +65,8 @@ def asked_settings(options)->dict: # setting -> value
     for name, value in settings.items():
         if value == '':
             raise ValueError(f'{name} is empty: name one; `fedcl list settings` tells where they are listed')
-    if 'metrics' in settings: settings['metrics'] = tuple(settings['metrics'])
+    metrics = settings.get('metrics', ())
+    if 'metrics' in settings: settings['metrics'] = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     data = named_data(settings.get('data', 'digits'))
     if 'data' in settings: settings['data'] = data
     return fitting(data, settings, data_root=getattr(options, 'data_root', '') or None)

@@ -9,18 +9,20 @@ __all__ = ['copy_pages', 'pages_options', 'pages_verb']
 import shutil
 from pathlib import Path
 
-from ..core import atomic_write
+from ..core import atomic_write, expanded
 from ..study.experiments import papers_folder
 from .verb import VERBS
 
 # %% ../../nbs/verbs/pages.ipynb #6087fd10
 def copy_pages(out)->Path: # of the copied folder
     "Copy all notebooks to a new folder, complete or not at all."
-    out = Path(out).expanduser()
+    out = expanded(out)
+    nbs = papers_folder().resolve().parent
+    if out.resolve().is_relative_to(nbs):
+        raise ValueError(f'{out} lies among the notebooks themselves: name a new folder elsewhere')
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f'{out} exists already and is not empty: name a new folder, so that nothing is '
                          'overwritten')
-    nbs = papers_folder().resolve().parent
     with atomic_write(out) as new:
         shutil.copytree(nbs, new, ignore=shutil.ignore_patterns('.*', '__pycache__'))
     return out
@@ -32,7 +34,12 @@ def pages_options(p):
 
 @VERBS.add('pages', options=pages_options)
 def pages_verb(options)->int:
-    "Copy the notebooks and the committed results to a folder."
+    """Copy the notebooks and the committed results to a folder.
+
+    examples:
+      fedcl pages notebooks
+      FEDCL_PAPERS=notebooks/papers fedcl reproduce fedcosr/fig8     with what was changed in the copy
+    """
     out = copy_pages(options.out)
     n = sum(1 for _ in out.rglob('*.ipynb'))
     print(f'{n} notebooks in {out.resolve()}')

@@ -183,15 +183,22 @@ def show_artifact(name:str)->dict: # curves
 def show_options(p):
     "Options of `fedcl show`."
     add = p.add_argument
-    add('what', nargs='?', default='', metavar='RUN|PAPER/ARTIFACT|METHOD', help='what; all runs of the '
-                                                                                 'store')
+    add('what', nargs='?', default='', metavar='RUN|PAPER/ARTIFACT|METHOD', help='what to show; nothing: all '
+                                                                                 'runs of the store')
     add('--store', default='', help='folder of the runs (else FEDCL_STORE, else runs/)')
     add('--out', default='', metavar='FILE', help='draw the curves to a file (.svg, .png, .pdf)')
     use_option(p)
 
 @VERBS.add('show', options=show_options)
 def show_verb(options)->int:
-    "Print the results of a run, a method or an artifact."
+    """Print the results of a run, a method or an artifact.
+
+    examples:
+      fedcl show                             all finished runs of the store
+      fedcl show 3fa92c                      a run, by the first letters of its name
+      fedcl show fedcosr --out curves.svg    the runs of a method, and their curves as a picture
+      fedcl show fedcosr/table2              committed rows and verdicts of an artifact
+    """
     use_as_asked(options)
     if options.out: check_picture(options.out)
     curves = shown_as_asked(options.what, Store(options.store or default_store()))
@@ -212,5 +219,8 @@ def shown_as_asked(what:str, store:Store)->dict: # curves
     if ids: return show_runs(store, ids)
     known = f'{len(found)} finished runs in {store.root.resolve()}'
     if not what: raise ValueError(f'nothing to show: {known}. `fedcl run --method fedavg` trains one')
+    of_paper = [n for n, e in experiments().items() if e.about['paper'] == what]
+    if of_paper:
+        raise ValueError(f"{what!r} is a paper: name one of its artifacts, {', '.join(of_paper)}; {known}")
     raise ValueError(f'{what!r} is no run, no method with a finished run and no PAPER/ARTIFACT: {known}; '
                      '`fedcl show` lists them')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FORM', 'read_study', 'runs_of_entry', 'run_of_settings', 'work_options', 'work_as_asked', 'store_as_asked',
-           'study_options', 'study_verb', 'grid_as_asked', 'sweep_options', 'sweep_verb']
+           'study_options', 'study_verb', 'grid_as_asked', 'listed_values', 'sweep_options', 'sweep_verb']
 
 # %% ../../nbs/verbs/study.ipynb #5fa0a7ec
 import os
@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 
 from ..cli import (
-    DATA_HELP, JOBS_HELP, between, check_device, executors, tell_problems)
-from ..core import check_folder, parse_value
+    CHECKPOINT_HELP, DATA_HELP, JOBS_HELP, between, executors, tell_problems)
+from ..core import check_device, check_folder, expanded, parse_value, read_plain_file
 from ..study.experiments import default_store
 from ..study.runs import Run, run_id
 from ..study.simulation import fitting, named_data
@@ -31,8 +31,8 @@ FORM = 'a study has [common], settings of all runs, and one or more [[runs]] wit
 
 def read_study(path, data_root=None)->list: # of Run
     "The runs of a study, each once."
-    path = Path(path)
-    try: content = tomllib.loads(path.read_text(encoding='utf-8'))
+    path = expanded(path)
+    try: content = tomllib.loads(read_plain_file(path))
     except OSError as e: raise ValueError(f'cannot read the study {path} ({os.strerror(e.errno)})') from e
     except ValueError as e: raise ValueError(f'the study {path} is no TOML ({e}): {FORM}') from e
     unknown = sorted(set(content) - {'common', 'runs'})
@@ -77,13 +77,16 @@ def work_options(p):
                                                         '(0: no limit)')
     add('--executor', default='auto', choices=('auto', *sorted(executors())), help='see `fedcl list '
                                                                                    'executors`')
+    add('--checkpoint', type=between(0.), default=60., metavar='SECONDS', help=CHECKPOINT_HELP)
+    add('--retrain', action='store_true', help='train finished runs again whose rows come from other code')
     use_option(p)
     extras_options(p)
 
 def work_as_asked(options)->dict: # options of `train_all`
     "The same options as keywords, checked."
     check_device(options.device)
-    how = {k: getattr(options, k) for k in ('device', 'jobs', 'minutes', 'executor')}
+    names = 'device', 'jobs', 'minutes', 'executor', 'checkpoint', 'retrain'
+    how = {k: getattr(options, k) for k in names}
     return how | dict(extras=extras_of(options))
 
 def store_as_asked(options)->Store:
@@ -100,7 +103,21 @@ def study_options(p):
 
 @VERBS.add('study', options=study_options)
 def study_verb(options)->int:
-    "Train the runs that a study file names, and show them."
+    """Train the runs that a study file names, and show them.
+
+    examples:
+      fedcl study study.toml --minutes 30     goes on where it stopped
+      fedcl study study.toml --use my_method.py --store study-runs
+
+    a study; a list stands for several runs:
+      [common]
+      data = "digits"
+      n_rounds = 5
+
+      [[runs]]
+      method = ["fedavg", "fedcosr(gamma=0.5)"]
+      seed = [0, 1]
+    """
     use_as_asked(options)
     data_root = options.data_root or None
     runs, how, store = read_study(options.file, data_root), work_as_asked(options), store_as_asked(options)
@@ -120,8 +137,17 @@ def grid_as_asked(texts:list)->dict: # name -> values
         if not (name and equals and values):
             raise ValueError(f'cannot read --grid {text!r}: write NAME=VALUE,VALUE')
         if name in grid: raise ValueError(f'--grid gives {name} twice: write all values in one')
-        grid[name] = [parse_value(v.strip()) for v in values.split(',')]
+        grid[name] = [parse_value(v.strip()) for v in listed_values(values)]
     return grid
+
+def listed_values(text:str)->list: # of texts
+    "The values between commas; a comma inside brackets separates nothing: `adam(lr=0.1, fresh=True),sgd`."
+    values, depth = [''], 0
+    for letter in text:
+        depth += (letter in '([{') - (letter in ')]}')
+        if letter == ',' and depth == 0: values.append('')
+        else: values[-1] += letter
+    return values
 
 def sweep_options(p):
     "Options of `fedcl sweep`."
@@ -136,7 +162,13 @@ def sweep_options(p):
 # %% ../../nbs/verbs/study.ipynb #7f45a634
 @VERBS.add('sweep', options=sweep_options)
 def sweep_verb(options)->int:
-    "Choose settings by validation, with the same number of trials for each method."
+    """Choose settings by validation, with the same number of trials for each method.
+
+    examples:
+      fedcl sweep --method fedavg --method fedper --grid optimiser.lr=0.001,0.01
+      fedcl sweep --method fedcosr --grid fedcosr.gamma=0.2,0.8 --grid n_rounds=5,10 --budget 3
+      fedcl sweep --method fedavg --grid "optimiser=adam,sgd(lr=0.1, momentum=0.9)" --set n_rounds=5
+    """
     use_as_asked(options)
     settings = asked_settings(options)
     settings = dict(validation=.1) | settings
