@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../nbs/version.ipynb #ffa7b229
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 
 def __getattr__(name):
     "Import `fedcl_repro.simulate` on first use, so that reading the version needs no torch."
