@@ -4275,6 +4275,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.Session.advance': ( 'study/training.html#session.advance',
                                                                                             'fedcl_repro/study/training.py'),
+                                            'fedcl_repro.study.training.Session.core_seconds': ( 'study/training.html#session.core_seconds',
+                                                                                                 'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.Session.finished': ( 'study/training.html#session.finished',
                                                                                              'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.Session.seconds': ( 'study/training.html#session.seconds',

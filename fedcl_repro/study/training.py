@@ -140,7 +140,8 @@ class Session:
         self.state, self.rows, self.spent = begin(self.fed, memory=state_memory), [], 0.
         if found: self.state, self.rows, self.spent = from_checkpoint(found, device, self.state)
         if found and found.get('sources') != self.sources: note_other_sources(self, found.get('sources'))
-        self.start = self.clock()
+        self.worked = found.get('core_seconds', self.spent) if found else 0.
+        self.start, self.work_start = self.clock(), time.process_time()
         self.watch = ignore # told of the rows of each evaluation
 
     @property
@@ -149,6 +150,10 @@ class Session:
     def seconds(self)->float:
         "Seconds of training, including those before the checkpoint."
         return self.spent + self.clock() - self.start
+
+    def core_seconds(self)->float:
+        "Seconds that cores worked for this process: `seconds` without waiting for a core, times threads."
+        return self.worked + time.process_time() - self.work_start
 
     def advance(self):
         "Train one more round; test in the rounds that the run names and after the last one."
@@ -163,7 +168,7 @@ class Session:
 
     def to_checkpoint(self)->dict:
         content = to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
-        return content | dict(sources=self.sources)
+        return content | dict(sources=self.sources, core_seconds=self.core_seconds())
 
 # %% ../../nbs/study/training.ipynb #5e5510ca
 def note_other_sources(session:Session, before): # before: a digest, or None
@@ -199,7 +204,7 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
         rows = rows + separations(s.fed, sample, s.state.round, s.owner)
     rows = rows + examined(s.execute, s.stages, s.state, s.owner)
     about = provenance(s.run, s.data_root, s.device, s.seconds())
-    about |= dict(sources=s.sources, modules=s.modules)
+    about |= dict(core_seconds=round(s.core_seconds(), 1), sources=s.sources, modules=s.modules)
     about['executor'] = s.executor
     about['together'] = getattr(s.execute, 'company', 1)
     about['bytes_up'] = sum(s.state.up)
