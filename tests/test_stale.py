@@ -165,7 +165,7 @@ def test_an_interrupted_reproduce_leaves_a_report(monkeypatch, tmp_path, capsys)
     assert main(['reproduce', 'fedcosr/fig8', '--seeds', '1', *folders]) == 143
     html = (tmp_path/'out'/'index.html').read_text()
     assert 'fedcosr/fig8' in html and 'not executed' in html and 'interrupted before it was executed' in html
-    assert 'the same command goes on' in capsys.readouterr().err
+    assert 'the same command continues' in capsys.readouterr().err
     assert not processes.noted() or processes.signal.getsignal(15) == processes.signal.SIG_DFL
 
 
