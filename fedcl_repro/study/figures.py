@@ -94,7 +94,7 @@ def set_style():
     sns.set_theme(context='notebook', style='whitegrid', font_scale=.8, rc={'figure.dpi': 110} | no_frame)
     try:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
-        set_matplotlib_formats('svg')
+        set_matplotlib_formats('svg', 'png') # JupyterLab draws an SVG only in a trusted notebook
     except Exception: pass # not in a notebook
 
 # %% ../../nbs/study/figures.ipynb #f058291f
