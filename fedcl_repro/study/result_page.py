@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROFILE_SIZES', 'STAND_IN', 'rows_in_words', 'verdicts_in_words', 'say_line', 'asked_table', 'show_verdicts',
-           'ResultPage', 'display_all', 'shown_table', 'table_view', 'beside_view', 'ClaimsPage']
+           'PageWithEvidence', 'ResultPage', 'display_all', 'shown_table', 'table_view', 'beside_view', 'ClaimsPage']
 
 # %% ../../nbs/study/result_page.ipynb #486d0cbe
 import html
@@ -71,8 +71,8 @@ def show_verdicts(verdicts:list):
     if claims: display(nice_table(asked_table(claims), 'The claims, checked on these rows.'))
 
 # %% ../../nbs/study/result_page.ipynb #63892677
-class ResultPage(Page):
-    "A table or figure with its evidence: the best rows first, those of the stand-in last."
+class PageWithEvidence(Page):
+    "A page and the rows that speak for it: the best first, those of the stand-in last."
     def __init__(self, name:str, profile='quick', **options):
         from fedcl_repro.study.figures import set_style
         set_style()
@@ -98,6 +98,11 @@ class ResultPage(Page):
         if profile == self.profile: return [own]
         return sorted([own, kept], key=lambda e: -PROFILES.index(e[0]))
 
+    def is_stand_in(self, profile:str)->bool: return profile == 'quick' and len(self.runs) > 0
+
+# %% ../../nbs/study/result_page.ipynb #63892678
+class ResultPage(PageWithEvidence):
+    "A table or figure, shown with its evidence."
     def show(self, view=None):
         "Show each set of rows: a summary, the table or figure, the claims. `view`: (rows, profile)."
         view = view or self.entry.about['view']
@@ -113,8 +118,6 @@ class ResultPage(Page):
             if not stand_in or len(self.evidence) == 1: show_verdicts(verdicts)
             note = committed_note(self.name, profile)
             if note and not stand_in: say_line(note, look='note')
-
-    def is_stand_in(self, profile:str)->bool: return profile == 'quick' and len(self.runs) > 0
 
     def more(self, view):
         "Another table or figure, only from the best rows."
