@@ -187,6 +187,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'fedcl_repro.core.check_file': ('core.html#check_file', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.check_folder': ('core.html#check_folder', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.check_given': ('core.html#check_given', 'fedcl_repro/core.py'),
+                                  'fedcl_repro.core.check_name': ('core.html#check_name', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.check_type': ('core.html#check_type', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.check_value': ('core.html#check_value', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.checked_about': ('core.html#checked_about', 'fedcl_repro/core.py'),

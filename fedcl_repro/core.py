@@ -6,9 +6,9 @@ name, and files that are complete or absent"""
 # %% auto #0
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
-           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'Register', 'check_given',
-           'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write', 'write_text',
-           'check_folder', 'read_plain_file', 'check_file', 'check_device']
+           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'Register',
+           'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
+           'write_text', 'check_folder', 'read_plain_file', 'check_file', 'check_device']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -267,6 +267,12 @@ def as_recorded(settings:dict, formerly:dict)->dict:
             return {k: v for k, v in settings.items() if k not in today} | {old: value}
     return settings
 
+# %% ../nbs/core.ipynb #dc4ffe7d
+def check_name(kind:str, name):
+    "Refuse a name that a text such as `name(setting=1)` could not ask for."
+    if isinstance(name, str) and re.fullmatch(r'[^\s()=,\'"]+', name): return
+    raise ValueError(f'a {kind} is called by a word without spaces and brackets, not {name!r}')
+
 # %% ../nbs/core.ipynb #dc4ffe7e
 class Register(dict):
     "The entries of one kind, by name; an unknown name is an error that lists the known ones."
@@ -284,8 +290,7 @@ class Register(dict):
 
     def add(self, name:str, /, **about)->Callable:
         "A decorator that enters a function under this name; no other module may use the name."
-        if not isinstance(name, str) or not re.fullmatch(r'[^\s()=,\'"]+', name):
-            raise ValueError(f'a {self.kind} is called by a word without spaces and brackets, not {name!r}')
+        check_name(self.kind, name)
         about = checked_about(self.kind, name, self.attributes, about)
         def enter(make):
             modules = {make.__module__}
