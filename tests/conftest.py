@@ -28,9 +28,13 @@ def beside(session, *command):
     return started
 
 
-def pytest_collection_modifyitems(items):
-    "Tests that wait for what is made beside them come last."
-    items.sort(key=lambda item: bool({'report', 'attempts'} & set(getattr(item, 'fixturenames', ()))))
+def turn(item):
+    "Tests that wait for what is made beside them come late; those that let it go first come after it."
+    if item.get_closest_marker('yields'): return 2
+    return int(bool({'report', 'attempts'} & set(getattr(item, 'fixturenames', ()))))
+
+
+def pytest_collection_modifyitems(items): items.sort(key=turn)
 
 
 def pytest_collection_finish(session):

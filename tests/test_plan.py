@@ -72,7 +72,7 @@ def stopped_at(run, store, rounds, seconds):
     save_checkpoint(store, run_id(run), found | dict(seconds=seconds, core_seconds=seconds))
 
 
-def until(holds, what, seconds=120):
+def until(holds, what, seconds=600):
     for _ in range(10 * seconds):
         if holds(): return
         time.sleep(.1)
@@ -86,6 +86,7 @@ def children(pid):
     with open(f'/proc/{pid}/task/{pid}/children') as f: return [int(child) for child in f.read().split()]
 
 
+@pytest.mark.yields
 @pytest.mark.skipif(not os.path.exists('/proc/self/task'), reason='needs /proc to see children')
 def test_a_killed_backlog_goes_on(short, tmp_path):
     "After kill -9 in the middle, what is finished stays as it is, and the same command finishes the rest."
@@ -137,6 +138,7 @@ def test_no_time_no_work(short, tmp_path, capsys, monkeypatch):
     assert said.out.count('0 of 2 runs finished now, 0 before; 2 waiting, hours unknown') == 2
 
 
+@pytest.mark.yields
 def test_two_processes_share_a_list(short, tmp_path):
     store = tmp_path/'runs'
     both = [subprocess.Popen(night(short, store, '--jobs', '1'), stdout=subprocess.PIPE,

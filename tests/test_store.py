@@ -116,7 +116,7 @@ def alive(pid):
     except OSError: return False
 
 
-def until(holds, what, seconds=120):
+def until(holds, what, seconds=600):
     for _ in range(10 * seconds):
         if holds(): return
         time.sleep(.1)

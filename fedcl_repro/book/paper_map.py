@@ -9,6 +9,7 @@ __all__ = ['ELSEWHERE', 'EQUATIONS', 'place_of_artifact', 'printed_name', 'pages
 
 # %% ../../nbs/book/paper_map.ipynb #f9cba7af
 import re
+from functools import cache
 from pathlib import Path
 
 import fedcl_repro
@@ -58,7 +59,8 @@ def printed_name(artifact:str)->str:
     words = dict(table='Table', fig='Figure', algorithm='Algorithm')
     return f'{words[word]} {digits}' if word in words else 'Figure, number lost'
 
-def pages_there()->set: return {'index'} | {page for pages in chapters().values() for page in pages}
+@cache
+def pages_there()->frozenset: return frozenset(['index', *(p for pages in chapters().values() for p in pages)])
 
 def line_of(place:str)->str: # 'parts/mixing.py:33'; '' for a place without a name
     "The line of the library that defines the name in a place."

@@ -386,6 +386,8 @@ div.cell details.hide > summary > p.admonition-title { background: none; margin:
     font-weight: normal; }
 div.cell details.hide > summary > p.admonition-title::before { display: none; }
 .field-list { font-size: .85rem; }
+@media screen and (max-width: 46em) { div.cell_output img { max-width: 50em; } }
 @media print { .sidebar-drawer, .toc-drawer, .mobile-header, .related-pages, details.hide { display: none; }
-               .content { width: auto; } }
+               .content { width: auto; }
+               div.cell_output img, div.cell_output table { break-inside: avoid; } }
 '''

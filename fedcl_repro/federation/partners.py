@@ -19,8 +19,8 @@ def partner_found(
     second:Tensor, # (n, k) the partner of row i of `first` is row i
 )->float:          # in [0, 1]
     "Share of the rows of `first` whose nearest row of `second`, by cosine, is their partner."
-    likeness = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T
-    return float((likeness.argmax(1) == torch.arange(len(first), device=first.device)).double().mean())
+    cosines = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T
+    return float((cosines.argmax(1) == torch.arange(len(first), device=first.device)).double().mean())
 
 # %% ../../nbs/federation/partners.ipynb #da81de66
 def three_pairings(views:Tensor)->dict: # (2, n, C, H, W) -> name -> pairs of views to be normalised together

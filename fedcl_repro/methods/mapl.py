@@ -19,7 +19,7 @@ from ..federation.method import METHODS, NET, Method, Stage, Sweep
 from ..federation.peers import everyone, mix_peers, peers, ring
 from ..parts.contrastive import prototype_contrast, supcon, uniformity
 from ..parts.fields import outputs, sub
-from ..parts.graph import RULES, learn_row, likeness
+from ..parts.graph import RULES, learn_row, similarity
 
 # %% ../../nbs/methods/mapl.ipynb #d13c5d2a
 def pml_loss(
@@ -83,11 +83,11 @@ def keep_graph(client, fed, edges)->dict:
 
 # %% ../../nbs/methods/mapl.ipynb #a797a08d
 def compare_classifiers(client, heads, by)->torch.Tensor: # (M,)
-    "Likeness of the own classifier to each one read: 1 to itself, 0 to those not read (Algorithm 2, line 3)."
+    "Similarity of the own classifier to each one read: 1 to itself, 0 to those not read (Algorithm 2, line 3)."
     w = client['w']
     me = torch.arange(len(heads.have), device=w.device) == client['id']
     value = torch.where(heads.have[:, None, None], heads.value, 0.)
-    alike = likeness(client['head.weight'], value, by)
+    alike = similarity(client['head.weight'], value, by)
     return torch.where(heads.have, alike, torch.where(me, 1., 0.).to(w))
 
 def learn_from_classifiers(client, message, rule)->dict:
@@ -120,7 +120,7 @@ def count_links(client)->dict:
     return client | dict(links=client['links'] + linked.sum())
 
 def report_graph(client)->dict:
-    "Further rows of a client: its links, its weights, and its classifier's likeness to the others."
+    "Further rows of a client: its links, its weights, and its classifier's similarity to the others."
     rows = dict(links=client['links'])
     for name, key in (('weight', 'w'), ('likeness', 'sim')):
         rows |= {f'{name} {j}': v for j, v in enumerate(client[key].tolist())}

@@ -24,7 +24,7 @@ from ..federation.peers import mix_peers, peers
 from .mapl import EDGES
 from ..parts.contrastive import attract, supcon
 from ..parts.fields import sub, under, without
-from ..parts.graph import likeness
+from ..parts.graph import similarity
 from ..parts.mixing import mix, shares
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #b606138a
@@ -111,7 +111,7 @@ def last_models(server, inbox)->dict: # fields, (n, ...) each
 def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
     "Similarities of the classifiers of all clients; those of this round's clients are compared anew."
     n, head = int(server['n']), inbox.stack('head.weight')['head.weight']
-    near = likeness(head, head.expand(len(head), *head.shape)).clamp(0, .9999)
+    near = similarity(head, head.expand(len(head), *head.shape)).clamp(0, .9999)
     old = server['sim'] if 'sim' in server else torch.zeros(n, n)
     who = torch.tensor(inbox.who).to(near.device)
     return old.to(near).index_put((who[:, None], who[None]), near).fill_diagonal_(.9999)

@@ -40,9 +40,9 @@ def map_correlation(a:Tensor, b:Tensor)->Tensor: # (..., H, W) twice -> (...)
 def seen_by_pca(z:Tensor, views:Tensor)->tuple: # maps (..., H, W) in [0, 1]; correlations (...)
     "The attacker's maps of views (in [0, 1]), with the right sign, and their correlation with the luminance."
     maps, light = principal_maps(z), mean_luminance(views)
-    likeness = map_correlation(maps, light)
-    if likeness.median() < 0: maps, likeness = 1 - maps, -likeness
-    return maps.clamp(0, 1), likeness
+    correlation = map_correlation(maps, light)
+    if correlation.median() < 0: maps, correlation = 1 - maps, -correlation
+    return maps.clamp(0, 1), correlation
 
 # %% ../../nbs/parts/attacks.ipynb #19c22b4e
 def decode(dec, z:Tensor)->Tensor: # (v, b, C, H, W) in [0, 1]

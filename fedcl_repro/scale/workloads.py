@@ -99,8 +99,8 @@ def plain_fedssc(nets, x, y):
     "MOON's contrast of two frozen networks, and the contrast with class means."
     z = nets.new['body'](x)
     with torch.no_grad(): received, previous = nets.received['body'](x), nets.previous['body'](x)
-    likeness = torch.stack([F.cosine_similarity(z, received), F.cosine_similarity(z, previous)], 1) / .5
-    moon = F.cross_entropy(likeness, torch.zeros_like(y))
+    cosines = torch.stack([F.cosine_similarity(z, received), F.cosine_similarity(z, previous)], 1) / .5
+    moon = F.cross_entropy(cosines, torch.zeros_like(y))
     return F.cross_entropy(nets.new['head'](z), y) + 5 * moon + plain_to_means(z, nets.means, y, .5)
 
 # %% ../../nbs/scale/workloads.ipynb #836d0de8

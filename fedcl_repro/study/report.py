@@ -213,7 +213,8 @@ def shown(output:dict)->str: # HTML
 # %% ../../nbs/study/report.ipynb #35651f16
 def block(text:str)->str: return f'<pre>{html.escape(text)}</pre>'
 
-def picture(kind:str, encoded:str)->str: return f'<img alt="figure" src="data:{kind};base64,{encoded}">'
+def picture(kind:str, encoded:str)->str:
+    return f'<div class="wide"><img alt="figure" src="data:{kind};base64,{encoded}"></div>'
 
 # %% ../../nbs/study/report.ipynb #fcd075b2
 LOOK = '''
@@ -261,6 +262,7 @@ pre.error, .failed { color: #c2253c; }
 .chip.good { background: var(--good); }
 .chip.bad { background: var(--bad); }
 .chip.odd { background: var(--odd); }
+@media screen and (max-width: 46em) { .wide > img { max-width: 57.6em; } }
 @media print { body { max-width: none; font-size: 11px; }
-               h2 { break-after: avoid; } img { break-inside: avoid; } }
+               h2 { break-after: avoid; } img, tr { break-inside: avoid; } }
 '''

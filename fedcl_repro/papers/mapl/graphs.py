@@ -16,7 +16,7 @@ import torch
 
 from ...parts.backbones import BACKBONES
 from ...parts.graph import first_step
-from ...parts.graph_measures import across_to_nearest, cross_share, likeness_gap
+from ...parts.graph_measures import across_to_nearest, cross_share, similarity_gap
 from ...parts.graph_measures import away_from_equal, strangers, unevenness
 from .settings import CIFAR, MAPL, MAPL_RUN, MAPL_SIZES, SIZE_OF, WATCHED
 from .settings import as_theirs, mapl_experiment, mapl_runs
@@ -31,7 +31,7 @@ def most_strangers(W)->float: return float(strangers(W).max())
 
 GRAPH_MEASURES = dict(across=percent_across, uneven=uneven_if_moved, strangers=most_strangers)
 MAPL.measures.update({name: of_matrices(MAPL, 'weight', number) for name, number in GRAPH_MEASURES.items()})
-MAPL.measures['apart'] = of_matrices(MAPL, 'likeness', likeness_gap)
+MAPL.measures['apart'] = of_matrices(MAPL, 'likeness', similarity_gap)
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #c1056b1e
 BEFORE = dict(quick=1, small=20, paper=50)  # rounds of the earlier picture of Figures 4 to 6
@@ -94,7 +94,7 @@ def draw_window(rows:pd.DataFrame, n=10):
     a.axhline(threshold(n), ls=':', c='gray', label='a weight grows above')
     b.plot(t['round'], t.across, 'o-', ms=3, c='C1')
     b.axhline(10, ls=':', c='gray', label='a tenth')
-    a.set(xlabel='round', ylabel="strangers' likeness\nover the nearest's")
+    a.set(xlabel='round', ylabel="strangers' similarity\nover the nearest's")
     b.set(xlabel='round', ylabel='weight across\nafter one step, %', ylim=(0, None))
     for ax in (a, b):
         ax.xaxis.get_major_locator().set_params(integer=True)
@@ -139,5 +139,5 @@ mapl_experiment(
     'fig4', 'The learned graph, Scenario 1', graph_of(1), highlight=True, picture=draw_graph, **MAPPED)
 mapl_experiment('fig6', 'The learned graph, Scenario 2', graph_of(2), **MAPPED)
 mapl_experiment(
-    'fig3', 'Likeness of classifiers with and without prototypes', fig3, kind='figure', tables=True)
+    'fig3', 'Similarity of classifiers with and without prototypes', fig3, kind='figure', tables=True)
 mapl_experiment('window', 'When learning may start', window, kind='extra', tables=True)

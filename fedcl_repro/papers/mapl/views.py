@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OURS_TOO', 'mixed_networks', 'same_network', 'AT_END', 'NEAREST', 'UNTOLD', 'filled_up', 'scenarios_view',
-           'budget_table', 'carried_table', 'likeness_view', 'graph_view', 'embeddings_view', 'overlap_of',
+           'budget_table', 'carried_table', 'similarity_view', 'graph_view', 'embeddings_view', 'overlap_of',
            'last_graphs', 'window_view', 'opening_view', 'curves_view', 'differences', 'own_weight', 'presets_view',
            'numbers_beside', 'numbers_view', 'four_images', 'seen_as', 'views_drawn', 'transformations_view',
            'in_print_view']
@@ -22,13 +22,13 @@ from .settings import (
     BUDGET, HETEROGENEOUS, HOMOGENEOUS, MAPL, MAPL_DATA, MAPL_PRESETS, MAPL_SHOWN, TWO_VIEWS, communications,
     formula_name, mapl_alone, mapl_printed, mapl_tested, mapl_where, numbers_carried, part_sizes, printed4,
     saved_of_possible, spent, table8, within_budget)
-from ...parts.graph_measures import likeness_gap, numbers_sent
+from ...parts.graph_measures import similarity_gap, numbers_sent
 from ...study.experiments import committed, has_data
 from ...study.majority import MAJORITY, majority_line, majority_of, with_majority
 from ...study.result_page import asked_table, display_all, shown_table
 from ...study.runs import dataset
 from ...study.show import (
-    LIKENESS, draw_matrices, draw_overlap, last_of_names, measured_cells, show_dots, show_shaped, show_table,
+    SIMILARITY, draw_matrices, draw_overlap, last_of_names, measured_cells, show_dots, show_shaped, show_table,
     without_own, without_settings)
 from ...study.tables import by_seed
 from ...study.verdicts import per_round
@@ -80,11 +80,11 @@ def carried_table(rows, profile):
     display_all(shown_table(table.round(4), 'Millions of numbers sent in a round.'))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #b667c4c0
-def likeness_view(rows, profile):
+def similarity_view(rows, profile):
     "The final similarity of classifiers for all pairs of clients, with and without prototypes."
     last = last_of_names(MAPL, rows, 'likeness')
-    titled = {f'{name}: {likeness_gap(S):+.3f}': without_own(S) for name, S in last.items()}
-    draw_matrices(titled, 'likeness', **LIKENESS)
+    titled = {f'{name}: {similarity_gap(S):+.3f}': without_own(S) for name, S in last.items()}
+    draw_matrices(titled, 'similarity', **SIMILARITY)
 
 AT_END = ('At the end: percent of the weight for others that goes to the other cluster, spread of the '
           'weights within clusters over their mean, similarity within clusters minus across.')

@@ -187,16 +187,16 @@ SHOWN_IMAGES = slice(0, 8)
 def images_made(victim:Victim, steps:int)->tuple:
     """What each attacker reconstructs: attack -> (2, 8, C, H, W); the maps of the principal component:
     D -> (views, 64, H, W), D for DataMix; and their correlation with the views: D -> (64,)."""
-    maps, likeness, made = {}, {}, {}
+    maps, correlation, made = {}, {}, {}
     for d in (0, 1):
-        maps[d], likeness[d] = seen_by_pca(victim.z[d], in_unit(victim.views))
+        maps[d], correlation[d] = seen_by_pca(victim.z[d], in_unit(victim.views))
         made[f'C0D{d}, principal component'] = maps[d][:2, SHOWN_IMAGES][:, :, None]
     for d in (0, 1):
         z, shape = victim.z[d][:2, SHOWN_IMAGES], victim.views[:2, SHOWN_IMAGES].shape
         made[f'C1D{d}, decoder'] = decode(victim.net.dec, z)
         noise = torch_stream(0, 'noise')
         made[f'C1D{d}, search'] = search(victim.net.enc, z, shape, steps=steps, generator=noise)
-    return made, maps, likeness
+    return made, maps, correlation
 
 # %% ../../../nbs/papers/mfcl/trained_here.ipynb #de04642d
 def compare_images(made:torch.Tensor, original:torch.Tensor)->tuple: # (PSNR, SSIM)
@@ -220,9 +220,9 @@ def attack_table(victim:Victim, made:dict)->pd.DataFrame: # one row per attack
     return pd.DataFrame(lines).T
 
 # %% ../../../nbs/papers/mfcl/trained_here.ipynb #d9abfb87
-def judge_attacks(table:pd.DataFrame, likeness:dict, fits:bool)->list: # of Verdict
+def judge_attacks(table:pd.DataFrame, correlation:dict, fits:bool)->list: # of Verdict
     "Verdicts on what Section 5.6.2 says about the four scenarios."
-    c, plain, blended = table['correlation, view'], float(likeness[0].median()), float(likeness[1].median())
+    c, plain, blended = table['correlation, view'], float(correlation[0].median()), float(correlation[1].median())
     pca, best = c['C0D0, principal component'], max(c['C1D0, decoder'], c['C1D0, search'])
     told = f'median correlation with luminance {plain:.2f}, blended {blended:.2f}; '
     told += f"SSIM {table.loc['C0D0, principal component', 'SSIM, view']:.2f}"
@@ -242,9 +242,9 @@ class AttackPage(ResultPage):
     def judge(self, *more)->list:
         self.victim = attacked_client(self.device, self.data_root)
         steps = 300 if self.profile == 'quick' else 2000
-        self.made, self.maps_seen, self.likeness = images_made(self.victim, steps)
+        self.made, self.maps_seen, self.correlation = images_made(self.victim, steps)
         self.table = attack_table(self.victim, self.made)
-        return super().judge(*more, *judge_attacks(self.table, self.likeness, self.victim.data == 'cifar10'))
+        return super().judge(*more, *judge_attacks(self.table, self.correlation, self.victim.data == 'cifar10'))
 
     def show_attacks(self, rows, profile):
         "The numbers, then the pictures."
@@ -255,7 +255,7 @@ class AttackPage(ResultPage):
 
     def show_datamix(self, rows, profile):
         "How far an attacker can undo DataMix."
-        display_all(*datamix_apart(self.victim, self.maps_seen, self.likeness))
+        display_all(*datamix_apart(self.victim, self.maps_seen, self.correlation))
 
 # %% ../../../nbs/papers/mfcl/trained_here.ipynb #8f891af9
 def draw_attacks(victim:Victim, made:dict):
@@ -275,7 +275,7 @@ def draw_attacks(victim:Victim, made:dict):
     plt.show()
 
 # %% ../../../nbs/papers/mfcl/trained_here.ipynb #e1e64052
-def datamix_apart(victim:Victim, maps:dict, likeness:dict)->tuple: # two styled tables
+def datamix_apart(victim:Victim, maps:dict, correlation:dict)->tuple: # two styled tables
     "Whether the partner of an image is found, and what more and more knowledge recovers of its view."
     views, pairs = mean_luminance(in_unit(victim.views)), [pair for pair in victim.z[1].split(2)]
     def found_in(k): return neighbours_found(blended_with(maps[1][:k]), victim.partner)
@@ -284,8 +284,8 @@ def datamix_apart(victim:Victim, maps:dict, likeness:dict)->tuple: # two styled 
     decoded = mean_luminance(torch.cat([decode(victim.net.dec, pair) for pair in pairs]))
     with_decoder = map_correlation(unmix(decoded, victim.partner, victim.own), views).median()
     left = {
-        'as sent, principal component': likeness[1].median(), 'partners and shares known': known,
-        'and the decoder': with_decoder, 'without DataMix, principal component': likeness[0].median()}
+        'as sent, principal component': correlation[1].median(), 'partners and shares known': known,
+        'and the decoder': with_decoder, 'without DataMix, principal component': correlation[0].median()}
     numbers = pd.DataFrame({'correlation with the own view': {k: float(v) for k, v in left.items()}})
     shares = pd.DataFrame({'share of neighbours found': found})
     on_circle = 'The neighbour of each of 64 images on the circle, found from so many views.'
