@@ -12,7 +12,6 @@ from functools import cache
 
 import torch
 import torch.nn as nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from .autoencoder import client_module, decoder, layers, mfcl_model, reconstruction
 from .resnet import projector, norm_layer, resnet_body
@@ -65,6 +64,7 @@ def memory(net:nn.Module, fn, moments=2)->int: # bytes
 
 def flops(fn)->int:
     "Operations of convolutions and matrix products in `fn()`; a multiplication with its addition counts two."
+    from torch.utils.flop_counter import FlopCounterMode # it imports a compiler, which only counting needs
     with FlopCounterMode(display=False) as c: fn()
     return c.get_total_flops()
 

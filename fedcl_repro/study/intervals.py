@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from ..core import stream
 
@@ -98,13 +97,14 @@ def interval(
     comparisons=1,    # how many differences the claim is about
 )->Interval:
     "The interval of the mean margin over clients and seeds."
+    from scipy.special import stdtrit
     margin, n = finite_margin(margin), len(margin)
     between = np.var(margin, ddof=1) if n > 1 else SEED_SD**2
     parts = np.array([np.var(drawn), between / n])
     freedom = np.array([n_clients - 1 if n_clients > 1 else MANY, n - 1 if n > 1 else MANY])
     se = math.sqrt(parts.sum())
     df = parts.sum()**2 / (parts**2 / freedom).sum() if se else MANY
-    t = stats.t.ppf(1 - ALPHA / 2 / comparisons, df)
+    t = stdtrit(df, 1 - ALPHA / 2 / comparisons) # the quantile of Student's t
     mean = float(margin.mean())
     more = what_would_decide(mean, parts[0], between, n, n_clients, t)
     return Interval(mean, mean - t*se, mean + t*se, n, more)
