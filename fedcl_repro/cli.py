@@ -42,6 +42,7 @@ from .study.backlog import (
     account_text, accounts, backlog_path, read_backlog, runs_there, work_down)
 from .study.experiments import PROFILES, default_store, experiments, has_data, papers_folder
 from .study.experiments import runs_of, save_results, why_missing
+from .study.majority import write_majority_of
 from .study.pages import checked_parameters, execute_pages, notebook_of, read_verdicts
 from .study.plan import (
     Here, hours_text, known_timings, measure_rounds, most_first, part_of, plan_record,
@@ -449,6 +450,7 @@ def save_rows(names:list, store:Store, options):
         if not own or not runs_of(name, options.profile): continue
         notes = notes_of(options.note)
         print(f'saved: {save_results(name, options.profile, store, options.data_root or None, notes)}')
+        write_majority_of(name, options.profile, options.data_root or None)
 
 # %% ../nbs/cli.ipynb #17ba612a
 def run_backlog(options)->int:

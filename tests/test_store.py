@@ -8,6 +8,8 @@ import time
 import pytest
 
 from fedcl_repro.cli import main
+from fedcl_repro.study.experiments import EXPERIMENTS
+from fedcl_repro.study.majority import committed_scores, what_decides
 from fedcl_repro.study.runs import Run, run_id
 from fedcl_repro.study.store import Store
 from fedcl_repro.study.training import train
@@ -121,3 +123,24 @@ def until(holds, what, seconds=600):
         if holds(): return
         time.sleep(.1)
     raise AssertionError(f'waited {seconds} s for {what}')
+
+
+def test_saved_rows_bring_their_majority_classes(tmp_path, monkeypatch):
+    "`--save` writes the majority classes' accuracy, once, for clients that are tested one by one."
+    papers, store = tmp_path/'papers', str(tmp_path/'runs')
+    (papers/'toys'/'results').mkdir(parents=True)
+    monkeypatch.setenv('FEDCL_PAPERS', str(papers))
+    run = Run.of('local', n_clients=3, n_rounds=1)
+    about = dict(paper='toys', artifact='own', kind='table', title='a toy', judge=lambda rows, profile: [])
+    EXPERIMENTS.add('toys/own', **about)(lambda profile: [run])
+    committed_scores.cache_clear()
+    try:
+        assert main(['run', 'toys/own', '--save', '--store', store, '--jobs', '1']) == 0
+        written = (papers/'majority.csv').stat().st_mtime_ns
+        assert list(committed_scores()) == [what_decides(run)]
+        assert len(committed_scores()[what_decides(run)]) == 3
+        assert main(['run', 'toys/own', '--save', '--store', store, '--jobs', '1']) == 0
+        assert (papers/'majority.csv').stat().st_mtime_ns == written, 'nothing new, nothing written'
+    finally:
+        del EXPERIMENTS['toys/own']
+        committed_scores.cache_clear()

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DECIDE', 'MAJORITY', 'majority_scores', 'what_decides', 'committed_scores_path', 'committed_scores',
-           'computed_scores', 'scores_of', 'write_majority', 'majority_rows', 'of_round', 'with_majority',
-           'majority_of', 'majority_line', 'mark_majority', 'with_majority_lines', 'draw_panels']
+           'computed_scores', 'scores_of', 'write_majority', 'write_majority_of', 'majority_rows', 'of_round',
+           'with_majority', 'majority_of', 'majority_line', 'mark_majority', 'with_majority_lines', 'draw_panels']
 
 # %% ../../nbs/study/majority.ipynb #maj00002
 from dataclasses import replace
@@ -16,7 +16,7 @@ import pandas as pd
 
 from ..core import Spec, write_text
 from ..data.datasets import find_root
-from .experiments import has_data, papers_folder
+from .experiments import committed, committed_runs, has_data, papers_folder
 from .measures import MEASURE_COLUMNS
 from .runs import Run, dataset, shards
 from .tables import Paper, by_seed
@@ -73,6 +73,15 @@ def write_majority(runs, data_root=None):
     table = pd.concat(tables.values())[[*DECIDE, 'client', 'value', 'balanced', 'n']].round(5)
     write_text(committed_scores_path(), table.sort_values([*DECIDE, 'client']).to_csv(index=False))
     committed_scores.cache_clear()
+
+def write_majority_of(name:str, profile:str, data_root=None):
+    "Write the scores that the committed rows of an experiment need and that are not there yet."
+    rows = committed(name, profile)
+    personal = set(rows[(rows.metric == 'accuracy') & (rows.client >= 0)].run) # tested client by client
+    runs = [run for id, (_, run, _) in committed_runs(name, profile).items() if id in personal]
+    new = {what_decides(run): run for run in runs if has_data(str(run.data), data_root)}
+    lacking = [run for key, run in new.items() if key not in committed_scores()]
+    if lacking: write_majority(lacking, data_root)
 
 # %% ../../nbs/study/majority.ipynb #maj00010
 MAJORITY = 'Majority class'
