@@ -60,7 +60,8 @@ def printed_name(artifact:str)->str:
     return f'{words[word]} {digits}' if word in words else 'Figure, number lost'
 
 @cache
-def pages_there()->frozenset: return frozenset(['index', *(p for pages in chapters().values() for p in pages)])
+def pages_there()->frozenset:
+    return frozenset(['index', *(page for pages in chapters().values() for page in pages)])
 
 def line_of(place:str)->str: # 'parts/mixing.py:33'; '' for a place without a name
     "The line of the library that defines the name in a place."

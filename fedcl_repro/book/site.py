@@ -387,7 +387,11 @@ div.cell details.hide > summary > p.admonition-title { background: none; margin:
 div.cell details.hide > summary > p.admonition-title::before { display: none; }
 .field-list { font-size: .85rem; }
 @media screen and (max-width: 46em) { div.cell_output img { max-width: 50em; } }
-@media print { .sidebar-drawer, .toc-drawer, .mobile-header, .related-pages, details.hide { display: none; }
+@media print { .sidebar-drawer, .toc-drawer, .mobile-header, .related-pages, .skip-to-content, .back-to-top,
+               details.hide { display: none; }
                .content { width: auto; }
-               div.cell_output img, div.cell_output table { break-inside: avoid; } }
+               .highlight pre { white-space: pre-wrap; font-size: .62rem; }
+               article table.dataframe, .cell_output table { font-size: .66rem; }
+               div.cell_output, div.math-wrapper, .highlight pre { overflow: visible !important; }
+               div.cell_output img, tr { break-inside: avoid; } }
 '''

@@ -83,7 +83,7 @@ def keep_graph(client, fed, edges)->dict:
 
 # %% ../../nbs/methods/mapl.ipynb #a797a08d
 def compare_classifiers(client, heads, by)->torch.Tensor: # (M,)
-    "Similarity of the own classifier to each one read: 1 to itself, 0 to those not read (Algorithm 2, line 3)."
+    "Similarity of the own classifier to each one read: 1 to itself, 0 to those not (Algorithm 2, line 3)."
     w = client['w']
     me = torch.arange(len(heads.have), device=w.device) == client['id']
     value = torch.where(heads.have[:, None, None], heads.value, 0.)

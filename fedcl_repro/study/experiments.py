@@ -282,8 +282,10 @@ def committed_maps(name:str, profile:str)->pd.DataFrame: # run, client, label, x
 
 def committed_note(name:str, profile:str)->str:
     "The note that was committed with the rows, such as the source of the data."
-    notes = [about.get('note') for _, _, about in committed_runs(name, profile).values()]
-    return '\n'.join(dict.fromkeys(note for note in notes if note))
+    found = [about.get('note') for _, _, about in committed_runs(name, profile).values()]
+    notes = list(dict.fromkeys(note for note in found if note))
+    def is_part_of_another(note): return any(note in other for other in notes if other != note)
+    return '\n'.join(note for note in notes if not is_part_of_another(note))
 
 # %% ../../nbs/study/experiments.ipynb #c1cebf6b
 def committed_verdicts(name:str)->tuple: # (profile, verdicts)

@@ -28,8 +28,8 @@ from ...study.majority import MAJORITY, majority_line, majority_of, with_majorit
 from ...study.result_page import asked_table, display_all, shown_table
 from ...study.runs import dataset
 from ...study.show import (
-    SIMILARITY, draw_matrices, draw_overlap, last_of_names, measured_cells, show_dots, show_shaped, show_table,
-    without_own, without_settings)
+    SIMILARITY, draw_matrices, draw_overlap, last_of_names, measured_cells, show_dots, show_shaped,
+    show_table, without_own, without_settings)
 from ...study.tables import by_seed
 from ...study.verdicts import per_round
 

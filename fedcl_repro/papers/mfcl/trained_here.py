@@ -222,7 +222,8 @@ def attack_table(victim:Victim, made:dict)->pd.DataFrame: # one row per attack
 # %% ../../../nbs/papers/mfcl/trained_here.ipynb #d9abfb87
 def judge_attacks(table:pd.DataFrame, correlation:dict, fits:bool)->list: # of Verdict
     "Verdicts on what Section 5.6.2 says about the four scenarios."
-    c, plain, blended = table['correlation, view'], float(correlation[0].median()), float(correlation[1].median())
+    c = table['correlation, view']
+    plain, blended = (float(correlation[d].median()) for d in (0, 1))
     pca, best = c['C0D0, principal component'], max(c['C1D0, decoder'], c['C1D0, search'])
     told = f'median correlation with luminance {plain:.2f}, blended {blended:.2f}; '
     told += f"SSIM {table.loc['C0D0, principal component', 'SSIM, view']:.2f}"
@@ -244,7 +245,8 @@ class AttackPage(ResultPage):
         steps = 300 if self.profile == 'quick' else 2000
         self.made, self.maps_seen, self.correlation = images_made(self.victim, steps)
         self.table = attack_table(self.victim, self.made)
-        return super().judge(*more, *judge_attacks(self.table, self.correlation, self.victim.data == 'cifar10'))
+        fits = self.victim.data == 'cifar10'
+        return super().judge(*more, *judge_attacks(self.table, self.correlation, fits))
 
     def show_attacks(self, rows, profile):
         "The numbers, then the pictures."
