@@ -2581,6 +2581,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fedcl_repro/parts/backbones.py'),
                                              'fedcl_repro.parts.backbones.shufflenet': ( 'parts/backbones.html#shufflenet',
                                                                                          'fedcl_repro/parts/backbones.py'),
+                                             'fedcl_repro.parts.backbones.torchvision_models': ( 'parts/backbones.html#torchvision_models',
+                                                                                                 'fedcl_repro/parts/backbones.py'),
                                              'fedcl_repro.parts.backbones.with_heads': ( 'parts/backbones.html#with_heads',
                                                                                          'fedcl_repro/parts/backbones.py'),
                                              'fedcl_repro.parts.backbones.without_side_effects': ( 'parts/backbones.html#without_side_effects',

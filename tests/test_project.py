@@ -104,6 +104,26 @@ def test_library_imports_without_notebook_tools():
     assert {'name', 'title', 'family'} <= set(json.loads(done.stdout)[0])
 
 
+SHAPES_FIRST = '''
+import sys
+import torch
+from fedcl_repro.study.runs import Run, check_federation
+places = {}
+class Watch:
+    def find_spec(name, path=None, target=None):
+        if name == 'torchvision.models': places[name] = torch.get_default_device().type
+sys.meta_path.insert(0, Watch)
+check_federation(Run.of('local', model="mixed(of='resnet18 + alexnet')"))
+print(places)
+'''
+
+
+def test_torchvision_is_imported_on_the_cpu():
+    "Where shapes are checked first, tensors are on `meta`; older versions of torch cannot be imported there."
+    done = subprocess.run([sys.executable, '-c', SHAPES_FIRST], capture_output=True, text=True)
+    assert done.stdout.strip() == "{'torchvision.models': 'cpu'}", done.stderr
+
+
 PROMISED = {
     'methods': {'name', 'title', 'family', 'settings', 'about'},
     'experiments': {'name', 'paper', 'artifact', 'kind', 'profiles'},
@@ -117,7 +137,6 @@ PROMISED = {
     'metrics': {'name', 'settings', 'about'},
     'settings': {'name', 'default', 'range', 'about'},
     'executors': {'name', 'settings', 'about', 'experimental'},
-    'settings': {'name', 'default', 'range', 'about'},
 }
 
 

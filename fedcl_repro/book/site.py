@@ -392,6 +392,6 @@ div.cell details.hide > summary > p.admonition-title::before { display: none; }
                .content { width: auto; }
                .highlight pre { white-space: pre-wrap; font-size: .62rem; }
                article table.dataframe, .cell_output table { font-size: .66rem; }
-               div.cell_output, div.math-wrapper, .highlight pre { overflow: visible !important; }
+               div.cell_output, div.math-wrapper, .formula, .highlight pre { overflow: visible !important; }
                div.cell_output img, tr { break-inside: avoid; } }
 '''
