@@ -103,6 +103,7 @@ def relinked(
     def change(match):
         path = (home.parent / match[1]).resolve()
         target = place_in_site(path)
+        if not target and path.name in DOCUMENTS and not path.exists(): target = 'index.ipynb' # no clone
         if not target: return match[0]
         copy = folder / target
         if path.suffix not in ('.ipynb', '.md') and not copy.exists():
