@@ -11,7 +11,7 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name',
            'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_curves',
            'earlier2', 'table2', 'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4',
-           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'draw_square']
+           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -397,11 +397,3 @@ def squares(rows:pd.DataFrame, moment='merged')->dict: # column -> table of mean
     labels = SQUARE.to_numpy().ravel()
     means = {column: t[labels].mean() for (column,), t in tables.items() if set(labels) <= set(t)}
     return {column: SQUARE.map(mean.get) for column, mean in means.items()}
-
-def draw_square(rows:pd.DataFrame, profile:str):
-    "The square of LA and CRL: the accuracies, and what each part adds where it was missing."
-    from fedcl_repro.study.figures import draw_corners
-    trivial = majority_of(FEDCOSR, rows)
-    under = {column: f'majority class {share:.1f}' for column, share in trivial.items()}
-    found = {say(column, profile): (table, under.get(column, '')) for column, table in squares(rows).items()}
-    return draw_corners(SQUARE, found)

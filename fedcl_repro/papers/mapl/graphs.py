@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GRAPH_MEASURES', 'BEFORE', 'AFTER', 'TEN', 'draw_graph', 'progress', 'maps_drawn', 'draw_last', 'CLUSTERED', 'SPREAD',
            'MAPPED', 'percent_across', 'uneven_if_moved', 'most_strangers', 'graph_of', 'fig3', 'window',
-           'window_numbers', 'at_round', 'threshold', 'draw_window', 'is_first', 'judge_maps']
+           'window_numbers', 'at_round', 'is_first', 'judge_maps']
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #ecdbad46
 from functools import partial
@@ -79,29 +79,6 @@ def at_round(which:str):
     return measure
 
 MAPL.measures.update({'across at first': at_round('min'), 'across at last': at_round('max')})
-
-# %% ../../../nbs/papers/mapl/graphs.ipynb #da153f43
-def threshold(n:int)->float:
-    "Similarity relative to the nearest peer above which equal weights grow (equal samples): sqrt(n) / 10."
-    return .1*.5 / (.5 / n) / n**.5
-
-def draw_window(rows:pd.DataFrame, n=10):
-    "Both numbers by round; in the window little weight goes across."
-    import matplotlib.pyplot as plt
-    t = window_numbers(rows)
-    fig, (a, b) = plt.subplots(1, 2, figsize=(7.5, 2.5))
-    a.plot(t['round'], t.ratio, 'o-', ms=3)
-    a.axhline(threshold(n), ls=':', c='gray', label='a weight grows above')
-    b.plot(t['round'], t.across, 'o-', ms=3, c='C1')
-    b.axhline(10, ls=':', c='gray', label='a tenth')
-    a.set(xlabel='round', ylabel="strangers' similarity\nover the nearest's")
-    b.set(xlabel='round', ylabel='weight across\nafter one step, %', ylim=(0, None))
-    for ax in (a, b):
-        ax.xaxis.get_major_locator().set_params(integer=True)
-        ax.legend(fontsize=7)
-    fig.tight_layout()
-    plt.show()
-    return t[['round', 'ratio', 'across']].set_index('round')
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #f90f28fd
 draw_graph = partial(draw_by_round, MAPL, 'MAPL') # (rows, profile) -> figure
