@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPECS', 'setting_of', 'grid_of', 'check_grid', 'check_grid_values', 'own_settings', 'trials', 'sampled_trials',
-           'run_with', 'sweep', 'trial_scores', 'first_good', 'chosen_trials', 'Tuning', 'tuning_choices', 'tune']
+           'run_with', 'sweep', 'trial_scores', 'first_good', 'chosen_trials', 'Tuning', 'tuning_choices',
+           'committed_trials', 'finished_trials', 'tune']
 
 # %% ../../nbs/study/sweep.ipynb #f375a300
 from collections.abc import Callable, Iterable
@@ -211,14 +212,26 @@ def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of
         found[name] = specs[first_good(means, tuning.worth)] if complete else specs[0]
     return found
 
-def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
-    "Train the trials that the store lacks, and write the finished ones as the committed table."
-    runs = tuning.runs(names)
-    train_all(runs, store, jobs=1, minutes=minutes, quiet=True)
+def committed_trials(tuning:Tuning)->pd.DataFrame:
+    "The committed table; empty if there is none."
+    if tuning.path().exists(): return pd.read_csv(tuning.path())
+    return pd.DataFrame(columns=['method', 'setting', 'data', 'accuracy', 'rounds', 'seconds', 'run'])
+
+def finished_trials(runs, store:Store)->pd.DataFrame:
+    "The same columns for finished runs of a store."
     rows = summary(read_rows(runs, store))
-    table = pd.DataFrame(dict(
+    return pd.DataFrame(dict(
         method=rows.method, setting=[str(r.method) for r in rows.settings], data=rows.dataset,
         accuracy=rows.micro.round(3), rounds=rows['round'],
         seconds=[store.read(id)[1]['seconds'] for id in rows.run], run=rows.run))
+
+def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
+    "Train the trials that the committed table lacks, and add the finished ones to it."
+    known = committed_trials(tuning)
+    there = {(str(methods().resolve(text)), data) for text, data in zip(known.setting, known.data)}
+    new = [r for r in tuning.runs(names) if (str(r.method), r.data.name) not in there]
+    train_all(new, store, jobs=1, minutes=minutes, quiet=True)
+    if not any(store.has(run_id(r)) for r in new): return known
+    table = pd.concat([t for t in (known, finished_trials(new, store)) if len(t)], ignore_index=True)
     write_text(tuning.path(), table.to_csv(index=False))
     return table
