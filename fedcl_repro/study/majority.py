@@ -18,7 +18,7 @@ from ..core import Spec, write_text
 from ..data.datasets import find_root
 from .experiments import committed, committed_runs, has_data, papers_folder
 from .measures import MEASURE_COLUMNS
-from .runs import Run, dataset, shards
+from .runs import Run, dataset, setting, shards
 from .tables import Paper, by_seed
 from .training import described
 
@@ -79,6 +79,7 @@ def write_majority_of(name:str, profile:str, data_root=None):
     rows = committed(name, profile)
     personal = set(rows[(rows.metric == 'accuracy') & (rows.client >= 0)].run) # tested client by client
     runs = [run for id, (_, run, _) in committed_runs(name, profile).items() if id in personal]
+    runs = [run for run in runs if setting(run, 'partition.protocol') != 'global'] # one test set for all
     new = {what_decides(run): run for run in runs if has_data(str(run.data), data_root)}
     lacking = [run for key, run in new.items() if key not in committed_scores()]
     if lacking: write_majority(lacking, data_root)

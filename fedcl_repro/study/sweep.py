@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['SPECS', 'setting_of', 'grid_of', 'check_grid', 'check_grid_values', 'own_settings', 'trials', 'sampled_trials',
            'run_with', 'sweep', 'trial_scores', 'first_good', 'chosen_trials', 'Tuning', 'tuning_choices',
-           'committed_trials', 'finished_trials', 'tune']
+           'committed_trials', 'finished_trials', 'diverged_trials', 'tune']
 
 # %% ../../nbs/study/sweep.ipynb #f375a300
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from itertools import product
@@ -206,9 +207,10 @@ def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of
     table = table.assign(setting=table.setting.map(today)) # with settings that were added later
     for name, grid in tuning.grid.items():
         specs = [tuning.spec(name, trial) for trial in grid]
-        own = table[table.method == name].pivot_table(index='setting', columns='data', values='accuracy')
-        means = own.mean(axis=1, skipna=False).reindex([str(s) for s in specs])
-        complete = set(own) == set(tuning.sizes) and means.notna().all()
+        own = table[table.method == name].set_index(['setting', 'data']).accuracy
+        wanted = [(str(s), d) for s in specs for d in tuning.sizes]
+        complete = set(wanted) <= set(own.index)
+        means = own.reindex(wanted).fillna(-math.inf).groupby(level=0, sort=False).mean() # diverged: the worst
         found[name] = specs[first_good(means, tuning.worth)] if complete else specs[0]
     return found
 
@@ -218,20 +220,27 @@ def committed_trials(tuning:Tuning)->pd.DataFrame:
     return pd.DataFrame(columns=['method', 'setting', 'data', 'accuracy', 'rounds', 'seconds', 'run'])
 
 def finished_trials(runs, store:Store)->pd.DataFrame:
-    "The same columns for finished runs of a store."
+    "The same columns for the finished runs of a store."
     rows = summary(read_rows(runs, store))
     return pd.DataFrame(dict(
         method=rows.method, setting=[str(r.method) for r in rows.settings], data=rows.dataset,
         accuracy=rows.micro.round(3), rounds=rows['round'],
         seconds=[store.read(id)[1]['seconds'] for id in rows.run], run=rows.run))
 
+def diverged_trials(outcomes)->pd.DataFrame:
+    "The same columns for runs whose numbers became infinite: they have no accuracy."
+    runs = [o.run for o in outcomes if o.why.startswith('FloatingPointError')]
+    rows = [dict(method=r.method.name, setting=str(r.method), data=r.data.name, run=run_id(r)) for r in runs]
+    return pd.DataFrame(rows)
+
 def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
-    "Train the trials that the committed table lacks, and add the finished ones to it."
+    "Train the trials that the committed table lacks, and add those that ended to it."
     known = committed_trials(tuning)
     there = {(str(methods().resolve(text)), data) for text, data in zip(known.setting, known.data)}
     new = [r for r in tuning.runs(names) if (str(r.method), r.data.name) not in there]
-    train_all(new, store, jobs=1, minutes=minutes, quiet=True)
-    if not any(store.has(run_id(r)) for r in new): return known
-    table = pd.concat([t for t in (known, finished_trials(new, store)) if len(t)], ignore_index=True)
+    diverged = diverged_trials(train_all(new, store, jobs=1, minutes=minutes, quiet=True))
+    ended = [r for r in new if store.has(run_id(r))]
+    parts = known, finished_trials(ended, store) if ended else known[:0], diverged
+    table = pd.concat([part for part in parts if len(part)], ignore_index=True)
     write_text(tuning.path(), table.to_csv(index=False))
     return table

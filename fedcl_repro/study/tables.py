@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'READINGS', 'Paper', 'last_tests', 'by_seed', 'complete', 'why_not', 'held',
-           'answer', 'redraw', 'drawn_for', 'printed_margins', 'not_decided', 'ask', 'ask_across', 'printed_of',
-           'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible', 'printed_tables',
-           'asked_in_print', 'as_printed', 'means_of_seeds', 'first_reason', 'with_reasons', 'beside_print',
-           'accuracy_intervals', 'interval_of', 'draw_beside', 'beginnings', 'claim_list', 'unlisted', 'sentence_of',
-           'claims_overview', 'curve_words', 'readings', 'side_by_side']
+           'answer', 'tested_alike', 'redraw', 'drawn_for', 'printed_margins', 'not_decided', 'ask', 'ask_across',
+           'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
+           'printed_tables', 'asked_in_print', 'as_printed', 'means_of_seeds', 'first_reason', 'with_reasons',
+           'beside_print', 'accuracy_intervals', 'interval_of', 'draw_beside', 'beginnings', 'claim_list', 'unlisted',
+           'sentence_of', 'claims_overview', 'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 import textwrap
@@ -125,19 +125,27 @@ def answer(
 # %% ../../nbs/study/tables.ipynb #3b695d28
 REDRAWN = dict(accuracy=pooled_accuracy, spread=client_spread) # computed again for other clients
 
-def redraw(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> (tables by measure, clients)
+def tested_alike(tests:pd.DataFrame)->list: # of tests
+    "The tests of labels that have one model and one test set, and those of labels tested by client."
+    alone = tests.groupby('label').client.transform('nunique') == 1
+    return [part for part in (tests[alone], tests[~alone]) if len(part)]
+
+def redraw(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> (tables by measure, label -> clients)
     "The tables of each setting with other clients; empty if no client was tested."
     if not len(rows) or not (rows.metric == 'accuracy').any(): return {}
     found = {}
     for key, tests in last_tests(paper, rows).groupby(list(paper.keys), sort=False):
-        hits = hits_of(tests)
-        found[key] = {of: redrawn(hits, measure) for of, measure in REDRAWN.items()}, hits.n.shape[2]
+        groups = [hits_of(part) for part in tested_alike(tests)]
+        def anew(measure): return pd.concat([redrawn(hits, measure) for hits in groups], axis=1)
+        tables = {of: anew(measure) for of, measure in REDRAWN.items()}
+        found[key] = tables, {label: hits.n.shape[2] for hits in groups for label in hits.labels}
     return found
 
-def drawn_for(c:Claim, table, drawn:dict, n_clients:int)->tuple: # (table or None, number of clients)
+def drawn_for(c:Claim, table, drawn:dict, clients:dict)->tuple: # (table or None, number of clients)
     "The redrawn table of the claim's measure, with the seeds of `table`."
     if c.of not in drawn: return None, 1
     anew = drawn[c.of]
+    n_clients = min((clients[label] for label in c.needs if clients.get(label, 1) > 1), default=1)
     return anew[anew.index.get_level_values('seed').isin(table.index)], n_clients
 
 # %% ../../nbs/study/tables.ipynb #912fef80
