@@ -341,7 +341,8 @@ def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
     standard_error = runs.sd_clients / runs.get('n_clients', np.nan)**.5
     errors = by_seed(runs.assign(se=standard_error), paper.keys, 'se')
     names = list(names or dict.fromkeys(label for t in tables.values() for label in t))[::-1]
-    size = 1.6 + 3*len(tables), .3*len(names) + 1.1
+    room = max(1.6, .085*max(map(len, names)))                  # for the longest name
+    size = room + 3*len(tables), .3*len(names) + 1.1
     fig, axes = plt.subplots(1, len(tables), figsize=size, sharey=True, squeeze=False)
     for ax, (key, table) in zip(axes[0], tables.items()):
         same = (cells[list(paper.keys)] == list(key)).all(axis=1)

@@ -280,7 +280,8 @@ def draw_curves(rows:pd.DataFrame, profile:str, window=1):
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1
 def earlier2(profile):
-    more = public_runs(profile, ['practical EMNIST'], **SMALLER) if profile == 'lite' else []
+    smaller = ['practical CIFAR-100', 'practical EMNIST']
+    more = public_runs(profile, smaller, **SMALLER) if profile == 'lite' else []
     return quarter_runs(profile) + more
 
 @experiment(
