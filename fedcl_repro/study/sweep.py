@@ -210,7 +210,8 @@ def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of
         own = table[table.method == name].set_index(['setting', 'data']).accuracy
         wanted = [(str(s), d) for s in specs for d in tuning.sizes]
         complete = set(wanted) <= set(own.index)
-        means = own.reindex(wanted).fillna(-math.inf).groupby(level=0, sort=False).mean() # diverged: the worst
+        accuracies = own.reindex(wanted).fillna(-math.inf) # a trial that diverged is the worst
+        means = accuracies.groupby(level=0, sort=False).mean()
         found[name] = specs[first_good(means, tuning.worth)] if complete else specs[0]
     return found
 

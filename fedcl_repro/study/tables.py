@@ -130,7 +130,7 @@ def tested_alike(tests:pd.DataFrame)->list: # of tests
     alone = tests.groupby('label').client.transform('nunique') == 1
     return [part for part in (tests[alone], tests[~alone]) if len(part)]
 
-def redraw(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> (tables by measure, label -> clients)
+def redraw(paper:Paper, rows:pd.DataFrame)->dict: # key values -> (tables by measure, label -> clients)
     "The tables of each setting with other clients; empty if no client was tested."
     if not len(rows) or not (rows.metric == 'accuracy').any(): return {}
     found = {}
