@@ -10,15 +10,15 @@ import pandas as pd
 
 from ...study.experiments import papers_folder
 from ...study.questions import paper_file
-from ...study.sweep import Tuning
+from ...study.sweep import Tuning, committed_trials
 
 # %% ../../../nbs/papers/fedcosr/tuning.ipynb #tuned004
 def outcome_path(): return papers_folder() / 'fedcosr' / 'results' / 'tuning.csv'
 
-def tuning_outcome()->pd.DataFrame: # method, setting, data set, held-out accuracy in percent, rounds, seconds
-    "The outcome of the committed sweep; trials that were not reached are missing."
-    return pd.read_csv(outcome_path())
-
 TUNING = Tuning(**paper_file('fedcosr')['tuning'], path=outcome_path)
 CHOSEN, fair, public_settings = TUNING.chosen, TUNING.fair, TUNING.public
 is_left, is_chosen = TUNING.is_left, TUNING.is_chosen
+
+def tuning_outcome()->pd.DataFrame: # method, setting, data set, held-out accuracy in percent, rounds, seconds
+    "The outcome of the committed sweep; trials that were not reached are missing."
+    return committed_trials(TUNING)
