@@ -787,6 +787,7 @@ def bench_workloads(options)->int:
     found = workloads.time_works(options.workload, options.share, threads, options.repeats)
     print(workloads.work_table(found))
     print(workloads.peak_words(found))
+    print(workloads.bound_table(found))
     if options.json: write_text(options.json, json.dumps(found, indent=1))
     if options.figure: workloads.show_works(found, options.figure)
     return 0

@@ -46,7 +46,7 @@ def sweep_over(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, todo, *, whos
 @torch.no_grad()
 def measure_batch(carrier:'OneClient', sweep:Sweep, batch):
     "A batch of a measuring sweep, which only takes notes."
-    _, notes = carrier.forward(batch)
+    with carrier.fed.arithmetic(): _, notes = carrier.forward(batch)
     take_notes(carrier, sweep, notes)
 
 # %% ../../nbs/federation/loop.ipynb #391ce875

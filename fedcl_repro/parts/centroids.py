@@ -9,11 +9,14 @@ __all__ = ['one_hot', 'class_sums', 'class_means', 'pool_centroids', 'to_centroi
 import torch
 from torch import Tensor
 
+from .contrastive import at_least_float32
+
 # %% ../../nbs/parts/centroids.ipynb #6e2db9c8
 def one_hot(y:Tensor, n_classes:int)->Tensor: # (..., n_classes) bool
     "Class membership, independent of values, so that `vmap` can map it over clients (torch's own cannot)."
     return y[..., None] == torch.arange(n_classes, device=y.device)
 
+@at_least_float32
 def class_sums(
     z:Tensor,      # (b, k) representations
     y:Tensor,      # (b,) their classes
