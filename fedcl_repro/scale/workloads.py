@@ -419,7 +419,7 @@ def time_in_products(found:dict, row:dict)->float:
 
 def bound_table(found:dict)->str: # Markdown
     "For the loop on one thread: how much of the time products take, and how near to the peak they are."
-    lines = ['| workload | precision | % of the time in products | % of peak meanwhile | % of peak over all |',
+    lines = ['| workload | precision | % of time in products | % of peak meanwhile | % of peak over all |',
              '| --- ' * 5 + '|']
     for r in found['rows']:
         if r['engine'] == 'reference' or r['threads'] > 1: continue

@@ -11,7 +11,7 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name',
            'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_curves',
            'earlier2', 'table2', 'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4',
-           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares']
+           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'precision']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -115,6 +115,7 @@ def column_of(run:Run): # None: of no table
 
 def label_of(run:Run, label:str)->str:
     "The paper's name of a method with the settings chosen for it; another name with the public ones."
+    if run.dtype == 'bfloat16': return f'{label}, {run.dtype}'
     if not (is_left(run.method) or is_chosen(run.method)): return label
     title = methods()[run.method.name].about['title']
     return f'{title}, public settings' if is_left(run.method) else title
@@ -398,3 +399,9 @@ def squares(rows:pd.DataFrame, moment='merged')->dict: # column -> table of mean
     labels = SQUARE.to_numpy().ravel()
     means = {column: t[labels].mean() for (column,), t in tables.items() if set(labels) <= set(t)}
     return {column: SQUARE.map(mean.get) for column, mean in means.items()}
+
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #ff0b2b13
+@experiment(FEDCOSR, 'fedcosr/precision', 'Products in bfloat16 instead of float32', kind='extra')
+def precision(profile):
+    ours = partial(runs, ['fedcosr'], profile, [PRACTICAL])
+    return ours() + ours(dtype='bfloat16')
