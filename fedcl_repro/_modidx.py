@@ -2349,6 +2349,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'fedcl_repro/parts/centroids.py'),
                                              'fedcl_repro.parts.centroids.pool_centroids': ( 'parts/centroids.html#pool_centroids',
                                                                                              'fedcl_repro/parts/centroids.py'),
+                                             'fedcl_repro.parts.centroids.square_sum': ( 'parts/centroids.html#square_sum',
+                                                                                         'fedcl_repro/parts/centroids.py'),
                                              'fedcl_repro.parts.centroids.to_centroids': ( 'parts/centroids.html#to_centroids',
                                                                                            'fedcl_repro/parts/centroids.py')},
             'fedcl_repro.parts.contrastive': { 'fedcl_repro.parts.contrastive.at_least_float32': ( 'parts/contrastive.html#at_least_float32',

@@ -25,7 +25,7 @@ def status_of(name:str)->tuple: # (profile, or '-'; its verdicts in words)
     counts = verdict_counts([v for v in verdicts if v.source != OURS])
     words = [f'{word} {n}' for word, n in counts.items() if n]
     if not words:
-        words = ['on its page' if profile in ('needs no training', 'trained on its page') else 'not run']
+        words = ['on its page' if profile else 'not run']
     return profile or '-', ', '.join(words)
 
 def status_table(

@@ -6,7 +6,11 @@ import torch.nn.functional as F
 from sklearn.datasets import load_sample_images
 
 from fedcl_repro.federation import privacy
+from fedcl_repro.federation.evaluation import probed
+from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Inbox
+from fedcl_repro.federation.method import Method
 from fedcl_repro.federation.partners import partner_found
 from fedcl_repro.methods.mfcl import pairs_of_epoch
 from fedcl_repro.parts.attacks import seen_by_pca
@@ -90,3 +94,15 @@ def test_representations_alone_show_the_picture():
     assert seen_by_pca(z, views)[1].median() > .6
     shuffled = z.flatten(3)[..., torch.randperm(1024)].view(z.shape)
     assert seen_by_pca(shuffled, views)[1].median() < .3
+
+
+def test_a_classifier_fitted_to_what_was_received_differs_only_where_encoders_differ():
+    "The paper's joint option: each training image is represented by its owner."
+    fed = toy((20, 20), norm=True)
+    method = Method(represent=lambda net, client, x: net.body(x))
+    def losses(clients, owners=None): return [s.loss for s in probed(Loop(fed), method, clients, 'test', owners)]
+    alike = {i: fed.client(i) for i in range(2)}
+    assert losses(alike, alike) == pytest.approx(losses(alike), rel=1e-6)
+    shifted = alike[1] | {'body.1.running_mean': alike[1]['body.1.running_mean'] + 1.}
+    apart = {0: alike[0], 1: shifted}
+    assert losses(apart, apart) != pytest.approx(losses(apart), rel=1e-3)

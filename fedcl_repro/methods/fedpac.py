@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..parts.centroids import class_means, class_sums, to_centroids
+from ..parts.centroids import class_means, class_sums, square_sum, to_centroids
 from ..parts.fields import sub
 from ..parts.mixing import mix
 from ..parts.simplex import simplex_qp
@@ -26,7 +26,7 @@ def measure_moments(net, client, batch):
     "Notes: sums of representations and counts by class, and the sum of all squared lengths."
     z = net.body(batch.x)
     sums, n = class_sums(z, batch.y, net.n_classes)
-    return None, dict(z=sums, n=n, square=(z*z).sum())
+    return None, dict(z=sums, n=n, square=square_sum(z))
 
 def remember_statistics(client)->dict:
     "H and V (FedPAC Eq. 9) and the client's own class means, all by its body before training."

@@ -299,7 +299,7 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts)
         judge = partial(judged, name, profile)
         of_package = experiments()[name].make.__module__.startswith('fedcl_repro.') # its code has a hash
         verdicts = kept_verdicts(name, f'{profile}-committed', judge) if of_package else judge()
-        if any(v.word != 'not run' for v in verdicts): return profile, list(verdicts)
+        if not verdicts or any(v.word != 'not run' for v in verdicts): return profile, list(verdicts)
     return None, []
 
 def judged(name:str, profile:str)->list: # of Verdict

@@ -371,7 +371,7 @@ def claim_list(paper:str, verdicts)->pd.DataFrame: # place, sentence, asked as, 
         words = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items())
         claimed = '; '.join(dict.fromkeys(v.what.split(':')[0] for v in said))
         if not s.asked: words = f'not asked, because: {s.because}'
-        elif s.because: words = f'{words} ({s.because})'.strip()
+        else: words = (words or 'no committed run') + (f' ({s.because})' if s.because else '')
         rows.append(dict(place=s.place, sentence=s.sentence, asked=claimed, verdict=words))
     return pd.DataFrame(rows)
 

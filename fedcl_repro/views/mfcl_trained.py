@@ -228,13 +228,14 @@ def judge_attacks(table:pd.DataFrame, correlation:dict, fits:bool)->list: # of V
     told = f'median correlation with luminance {plain:.2f}, blended {blended:.2f}; '
     told += f"SSIM {table.loc['C0D0, principal component', 'SSIM, view']:.2f}"
     decoders = c['C1D1, decoder'], c['C1D0, decoder']
+    harder = f'median correlation with luminance {blended:.2f}, not blended {plain:.2f}'
     asked = [
         ('Without collusion there is nothing to decode with (C0D0)', plain < .3, told),
         ('Without collusion and with DataMix reconstruction is not possible (C0D1)', blended < .3, told),
         ('C0D0 is harder than C1D0', bool(pca < best), f'correlation {pca:.2f} and {best:.2f}'),
         ('DataMix makes reconstruction harder with collusion (C1D1)', bool(decoders[0] < decoders[1]),
          f'correlation {decoders[0]:.2f} and {decoders[1]:.2f}, by the decoder'),
-        ('DataMix makes reconstruction harder without collusion (C0D1)', blended < .3, told)]
+        ('DataMix makes reconstruction harder without collusion (C0D1)', blended < plain, harder)]
     return [claim(what, [ok], evidence, 'MFCL 5.6.2', fits) for what, ok, evidence in asked]
 
 # %% ../../nbs/views/mfcl_trained.ipynb #84a7dc01

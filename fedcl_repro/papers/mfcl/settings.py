@@ -97,7 +97,7 @@ def rival(name:str, profile:str, data:str, xi=.1, seed=0, model={}, **run)->Run:
     n = max(2, size['passes'] // epochs) if size['passes'] else PAPER_ROUNDS.get(name, 100)
     more = dict(optimiser=optimiser, n_rounds=n, eval_every=max(1, n // size['tests']), local_epochs=epochs)
     if 'views' not in methods()[name].about.get('needs', ''): more['augmentation'] = 'crop_flip(pad=2)'
-    if profile == 'quick': more['batch_size'] = 16
+    if profile == 'quick': more['batch_size'] = 32
     return run_of(name, profile, data, xi, seed, network, model, **more | run)
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #03deea9e
