@@ -163,8 +163,8 @@ def draw_panels(table:pd.DataFrame, column:str, titles:dict, window:int, ylabel:
     "Curves of `micro`, a panel for each value of a column in `titles`; `trivial`: value -> majority class."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import curves, shared_legend
-    height = -(-len(titles) // 2)
-    fig, axes = plt.subplots(height, 2, figsize=(8.4, 2.8*height), squeeze=False)
+    width, height = min(2, len(titles)), -(-len(titles) // 2)
+    fig, axes = plt.subplots(height, width, figsize=(4.2*width, 2.8*height), squeeze=False)
     for ax in axes.flat[len(titles):]: ax.set_axis_off()
     for ax, (value, title) in zip(axes.flat, titles.items()):
         curves(table[table[column] == value], 'micro', window, ax, ylabel)
