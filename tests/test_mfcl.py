@@ -100,7 +100,8 @@ def test_a_classifier_fitted_to_what_was_received_differs_only_where_encoders_di
     "The paper's joint option: each training image is represented by its owner."
     fed = toy((20, 20), norm=True)
     method = Method(represent=lambda net, client, x: net.body(x))
-    def losses(clients, owners=None): return [s.loss for s in probed(Loop(fed), method, clients, 'test', owners)]
+    def losses(clients, owners=None):
+        return [s.loss for s in probed(Loop(fed), method, clients, 'test', owners)]
     alike = {i: fed.client(i) for i in range(2)}
     assert losses(alike, alike) == pytest.approx(losses(alike), rel=1e-6)
     shifted = alike[1] | {'body.1.running_mean': alike[1]['body.1.running_mean'] + 1.}

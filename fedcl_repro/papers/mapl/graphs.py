@@ -18,8 +18,9 @@ from ...parts.backbones import BACKBONES
 from ...parts.graph import first_step
 from ...parts.graph_measures import across_to_nearest, cross_share, similarity_gap
 from ...parts.graph_measures import away_from_equal, strangers, unevenness
-from .settings import (
-    CIFAR, LEARNS_WATCHED, MAPL, MAPL_RUN, MAPL_SIZES, SIZE_OF, WATCHED, as_theirs, mapl_experiment, mapl_runs)
+from fedcl_repro.papers.mapl.settings import (
+    CIFAR, LEARNS_WATCHED, MAPL, MAPL_RUN, MAPL_SIZES, SIZE_OF, WATCHED, as_theirs, mapl_experiment,
+    mapl_runs)
 from ...study.runs import setting
 from ...study.show import client_matrices, draw_by_round, draw_graph_numbers, draw_last_weights
 from ...study.show import draw_maps, map_numbers, of_matrices
