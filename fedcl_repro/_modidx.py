@@ -4372,8 +4372,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'fedcl_repro/views/mapl.py'),
                                         'fedcl_repro.views.mapl.numbers_view': ( 'views/mapl.html#numbers_view',
                                                                                  'fedcl_repro/views/mapl.py'),
-                                        'fedcl_repro.views.mapl.opening_view': ( 'views/mapl.html#opening_view',
-                                                                                 'fedcl_repro/views/mapl.py'),
                                         'fedcl_repro.views.mapl.overlap_of': ('views/mapl.html#overlap_of', 'fedcl_repro/views/mapl.py'),
                                         'fedcl_repro.views.mapl.own_weight': ('views/mapl.html#own_weight', 'fedcl_repro/views/mapl.py'),
                                         'fedcl_repro.views.mapl.presets_view': ( 'views/mapl.html#presets_view',

@@ -6,8 +6,8 @@
 __all__ = ['OURS_TOO', 'mixed_networks', 'same_network', 'AT_END', 'NEAREST', 'MOST_LINES', 'UNTOLD', 'filled_up',
            'scenarios_view', 'budget_table', 'carried_table', 'similarity_view', 'graph_view', 'watched_view',
            'embeddings_view', 'overlap_of', 'last_graphs', 'threshold', 'draw_window', 'some_of', 'window_view',
-           'opening_view', 'curves_view', 'differences', 'own_weight', 'presets_view', 'numbers_beside', 'numbers_view',
-           'four_images', 'seen_as', 'views_drawn', 'transformations_view', 'in_print_view']
+           'curves_view', 'differences', 'own_weight', 'presets_view', 'numbers_beside', 'numbers_view', 'four_images',
+           'seen_as', 'views_drawn', 'transformations_view', 'in_print_view']
 
 # %% ../../nbs/views/mapl.ipynb #7dc49d60
 import numpy as np
@@ -154,10 +154,6 @@ def window_view(rows, profile):
     "The similarity of strangers by round, and the weight that one learning step would leave across."
     display_all(shown_table(some_of(draw_window(rows, 6 if profile == 'quick' else 10))))
 
-def opening_view(rows, profile):
-    "The same for the eight recorded rounds of Figure 3, while the page has no committed rows of its own."
-    own = committed('mapl/window', 'lite')
-    if not len(own): window_view(committed('mapl/fig3', 'lite'), 'lite')
 
 # %% ../../nbs/views/mapl.ipynb #f22b7c97
 def curves_view(rows, profile):
