@@ -282,6 +282,7 @@ def in_turn(work:Work, dtype='float32')->WorkEngine:
     one_thread()
     engine = WorkEngine(work, dtype=dtype)
     engine.execute = InTurn(engine.fed)
+    for _ in range(work.about['first']): engine.train() # it keeps nothing of the other executor's rounds
     return engine
 
 # %% ../../nbs/scale/workloads.ipynb #23aac884
