@@ -19,6 +19,7 @@ import torch
 from ..core import Range, check_value
 from ..data.datasets import (
     ARRAYS, DATASETS, Dataset, class_folders, find_root, fingerprint_of, labelled_files)
+from ..parts.fields import at_least_single
 
 # %% ../../nbs/federation/own_data.ipynb #18574dcf
 def as_numbers(values, what:str)->np.ndarray:
@@ -27,8 +28,7 @@ def as_numbers(values, what:str)->np.ndarray:
         if values.layout is not torch.strided or values.is_meta:
             raise ValueError(f'{what} must be a dense tensor with values, got {values.layout} on '
                              f'{values.device}: take .to_dense()')
-        values = values.detach().cpu()
-        if values.dtype in (torch.bfloat16, torch.float16): values = values.float()
+        values = at_least_single(values.detach().cpu()) # numpy has no bfloat16
     if np.ma.is_masked(values): raise ValueError(f'{what} hold masked entries: fill them or leave them out')
     try: array = np.asarray(values)
     except ValueError as e: raise ValueError(f'{what} must be one array of numbers: {e}') from e

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .fields import at_least_single
+
 # %% ../../nbs/parts/contrastive.ipynb #a0970dc5
 def at_least_float32(loss):
     "The loss, calculated at least in single precision, even under autocast."
-    def raised(t):
-        low = isinstance(t, Tensor) and t.dtype in (torch.bfloat16, torch.float16)
-        return t.float() if low else t
+    def raised(t): return at_least_single(t) if isinstance(t, Tensor) else t
     @wraps(loss)
     def precise(z, *others, **settings):
         with torch.autocast(z.device.type, enabled=False):

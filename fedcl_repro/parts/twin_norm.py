@@ -16,6 +16,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
+from .fields import at_least_single
+
 # %% ../../nbs/parts/twin_norm.ipynb #239cba00
 def view_statistics(x:Tensor, per_group:int)->tuple: # (rows, groups) means and biased variances
     "Mean and variance of each row's groups of contiguous channels; a row is one view."
@@ -188,8 +190,8 @@ def twin_norm(
     if not paired: return F.group_norm(x, x.shape[1] // per_group, weight, bias, eps)
     if variant == 'pooled' and not copying_is_slow(x):
         return as_group_norm(x, weight, bias, per_group, eps)
-    if x.dtype in (torch.bfloat16, torch.float16): x = x.float()   # as group norm does under autocast
-    return TwinNormFunction.apply(x.contiguous(), weight, bias, per_group, variant, eps)[0]
+    x = at_least_single(x).contiguous()                            # as group norm does under autocast
+    return TwinNormFunction.apply(x, weight, bias, per_group, variant, eps)[0]
 
 # %% ../../nbs/parts/twin_norm.ipynb #55aa0818
 class TwinNorm(nn.Module):

@@ -27,7 +27,6 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..core import Attribute, Entry, Register, stream
-from ..federation.executors import EXECUTORS
 from ..federation.federation import Fed
 from ..federation.loop import Loop, keep_memory, one_thread
 from ..federation.rounds import begin
@@ -264,9 +263,9 @@ def test_plainly(sim:PlainRounds):
 # %% ../../nbs/scale/workloads.ipynb #f54bb7a7
 class WorkEngine(Engine):
     "An executor of this package on a workload."
-    def __init__(self, work:Work, executor='loop', threads=1, dtype='float32'):
+    def __init__(self, work:Work, make=Loop, threads=1, dtype='float32'): # make: (fed, threads) -> executor
         self.fed = work.federation(dtype)
-        self.execute = EXECUTORS[executor].make(self.fed, threads)
+        self.execute = make(self.fed, threads)
         self.stages, self.state = stages(work.run), begin(self.fed)
         for _ in range(work.about['first']): self.train()
 
@@ -280,10 +279,7 @@ class InTurn(Loop):
 def in_turn(work:Work, dtype='float32')->WorkEngine:
     "The loop on a workload, in this thread."
     one_thread()
-    engine = WorkEngine(work, dtype=dtype)
-    engine.execute = InTurn(engine.fed)
-    for _ in range(work.about['first']): engine.train() # it keeps nothing of the other executor's rounds
-    return engine
+    return WorkEngine(work, InTurn, dtype=dtype)
 
 # %% ../../nbs/scale/workloads.ipynb #23aac884
 KINDS = OPERATIONS | {

@@ -203,8 +203,6 @@ class Tuning:
 def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of the chosen trial
     "The first trial that is good enough on average; the public one if a trial is missing."
     found = {}
-    today = {text: str(methods().resolve(text)) for text in table.setting.unique()}
-    table = table.assign(setting=table.setting.map(today)) # with settings that were added later
     for name, grid in tuning.grid.items():
         specs = [tuning.spec(name, trial) for trial in grid]
         own = table[table.method == name].set_index(['setting', 'data']).accuracy
@@ -216,8 +214,11 @@ def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of
     return found
 
 def committed_trials(tuning:Tuning)->pd.DataFrame:
-    "The committed table; empty if there is none."
-    if tuning.path().exists(): return pd.read_csv(tuning.path())
+    "The committed table, its settings as they are written today; empty if there is none."
+    if tuning.path().exists():
+        table = pd.read_csv(tuning.path())
+        today = {text: str(methods().resolve(text)) for text in table.setting.unique()}
+        return table.assign(setting=table.setting.map(today)) # with settings that were added later
     return pd.DataFrame(columns=['method', 'setting', 'data', 'accuracy', 'rounds', 'seconds', 'run'])
 
 def finished_trials(runs, store:Store)->pd.DataFrame:
@@ -237,7 +238,7 @@ def diverged_trials(outcomes)->pd.DataFrame:
 def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
     "Train the trials that the committed table lacks, and add those that ended to it."
     known = committed_trials(tuning)
-    there = {(str(methods().resolve(text)), data) for text, data in zip(known.setting, known.data)}
+    there = set(zip(known.setting, known.data))
     new = [r for r in tuning.runs(names) if (str(r.method), r.data.name) not in there]
     diverged = diverged_trials(train_all(new, store, jobs=1, minutes=minutes, quiet=True))
     ended = [r for r in new if store.has(run_id(r))]

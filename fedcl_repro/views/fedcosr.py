@@ -7,11 +7,11 @@ __all__ = ['table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PLACES', 'SE
            'with_first_version', 'how_trained', 'columns_missing', 'tables_of_paper', 'majorities', 'all_readings',
            'footnotes', 'about_runs', 'of_another', 'held_counts', 'held_by_column', 'draw_held', 'held_on',
            'smoothing', 'fig5_view', 'each_client', 'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares',
-           'fig7_view', 'draw_ablation', 'draw_square', 'square_view', 'precision_view', 'ablation_view', 'shares_kept',
-           'kept_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy', 'printed_taxonomy',
-           'taxonomy_view', 'hyperparameter_table', 'hyperparameter_view', 'communication_view', 'draw_communication',
-           'owners_view', 'fault_table', 'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound',
-           'theorem2_view']
+           'fig7_view', 'draw_ablation', 'draw_square', 'square_view', 'readings_table', 'precision_view',
+           'ablation_view', 'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy',
+           'printed_taxonomy', 'taxonomy_view', 'hyperparameter_table', 'hyperparameter_view', 'communication_view',
+           'draw_communication', 'owners_view', 'fault_table', 'faults_view', 'draw_channel', 'theorem1_view',
+           'draw_training', 'draw_bound', 'theorem2_view']
 
 # %% ../../nbs/views/fedcosr.ipynb #d0669be5
 import math
@@ -312,20 +312,23 @@ def square_view(rows, profile):
     draw_square(rows, profile)
     plt.show()
 
+def readings_table(rows, profile):
+    "All readings of accuracy and spread, beside the majority class."
+    table = readings(FEDCOSR, with_majority(rows))
+    display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
+
 def precision_view(rows, profile):
     "Learning curves in both precisions, then the numbers."
     import matplotlib.pyplot as plt
     title = {PRACTICAL: say(PRACTICAL, profile)}
     draw_panels(place(per_round(rows)), 'column', title, 1, 'merged models, %', majority_of(FEDCOSR, rows))
     plt.show()
-    table = readings(FEDCOSR, with_majority(rows))
-    display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
+    readings_table(rows, profile)
 
 def ablation_view(rows, profile):
     "The bars, and the numbers."
     draw_ablation(rows, profile)
-    table = readings(FEDCOSR, with_majority(rows))
-    display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
+    readings_table(rows, profile)
 
 # %% ../../nbs/views/fedcosr.ipynb #ab27f679
 def shares_kept(rows:pd.DataFrame)->pd.DataFrame: # column, label, round, mean, least, most

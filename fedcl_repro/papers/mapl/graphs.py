@@ -61,7 +61,7 @@ def window(profile): # of Run
     "Ten clients with one architecture, watched from round 1; at the paper's size with the start at 100."
     if profile != 'paper': return mapl_runs([LEARNS_WATCHED], dict(lite='window').get(profile, profile))
     size = dict(n_clients=10, n_rounds=120, eval_every=2, model=as_theirs('shufflenet', hidden=4096))
-    part = f"mapl_clusters({MAPL_SIZES['night']['part'].format(1)})" # as the paper's, with more test images
+    part = 'mapl_clusters(scenario=1, shots_seed=40, test_shots=100)' # as the paper's, with more test images
     return [r for r in mapl_runs([LEARNS_WATCHED], 'paper', data=['cifar10'], **size, partition=part)
             if r.seed == 0]
 
