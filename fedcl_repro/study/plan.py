@@ -6,11 +6,11 @@
 __all__ = ['TO_TRAIN', 'NOT_HERE', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'Part', 'part_of', 'Here', 'Standing',
            'standing', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations', 'passes', 'Timing',
            'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at', 'known_timings',
-           'Estimate', 'kind_of', 'alike', 'loose_kind', 'nearest_timings', 'estimate', 'why_unknown', 'source_of',
-           'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there',
-           'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence',
-           'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line',
-           'plan_text', 'plan_record']
+           'Estimate', 'kind_of', 'alike', 'loose_kind', 'looser_kind', 'nearest_timings', 'estimate', 'why_unknown',
+           'source_of', 'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended',
+           'rows_there', 'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions',
+           'by_sentence', 'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines',
+           'hours_line', 'plan_text', 'plan_record']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
 import json
@@ -192,7 +192,7 @@ def known_timings(here:Here)->list: # of Timing
     return [t for t in timings if t]
 
 # %% ../../nbs/study/plan.ipynb #6a3f73cb
-SAME = ('method', 'data', 'model', 'batch_size', 'local_epochs')
+SAME = ('method', 'data', 'model', 'batch_size', 'local_epochs', 'dtype')
 
 @dataclass(frozen=True)
 class Estimate:
@@ -213,10 +213,15 @@ def loose_kind(run:Run)->tuple:
     method, *others = kind_of(run)
     return method.name, *others
 
+def looser_kind(run:Run)->tuple:
+    "The same in any arithmetic: better than no estimate."
+    return loose_kind(replace(run, dtype='float32'))
+
 def nearest_timings(run:Run, timings:list)->list: # of Timing, all of one origin
     "The timings that are most similar to a run."
-    fitting = [t for t in timings if kind_of(t.run) == kind_of(run)]
-    fitting = fitting or [t for t in timings if loose_kind(t.run) == loose_kind(run)]
+    kinds = kind_of, loose_kind, looser_kind
+    likely = ([t for t in timings if kind(t.run) == kind(run)] for kind in kinds)
+    fitting = next(filter(None, likely), [])
     origin = next((o for o in ORIGINS if any(t.origin == o for t in fitting)), None)
     here = [t for t in fitting if t.origin == origin]
     most = max((alike(t.run, run) for t in here), default=0)
@@ -247,6 +252,7 @@ def source_of(run:Run, found:list, data_root)->str:
     if first.run.method != run.method: # an old record may lack settings that its label would tell
         words += f" of {methods()[first.run.method.name].about['title']}"
     words += f' {ORIGINS[first.origin]}'
+    if first.run.dtype != run.dtype: words += f', in {first.run.dtype}'
     own, other = (images_of_run(r, data_root)[0] for r in (run, first.run))
     return words if own == other else f'{words}, scaled from {other:,} to {own:,} training images'
 

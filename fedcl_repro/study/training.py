@@ -6,10 +6,11 @@
 __all__ = ['SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
            'usable_checkpoint', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'to_checkpoint',
            'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'checked_runs', 'Outcome',
-           'lacking', 'intact', 'wait_for_others', 'say_once', 'is_stale', 'cores', 'train_lacking', 'takes_all_cores',
-           'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'death_text', 'outcome_of',
-           'impossible', 'refusals', 'refusal', 'described', 'in_short', 'read_rows', 'seed_groups', 'train_groups',
-           'train_group', 'checkpoint_executor', 'fastest_for_group', 'train_in_turn', 'train_together']
+           'lacking', 'intact', 'wait_for_others', 'say_once', 'is_stale', 'has_matrix_unit', 'slow_arithmetic',
+           'cores', 'train_lacking', 'takes_all_cores', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell',
+           'in_words', 'death_text', 'outcome_of', 'impossible', 'refusals', 'refusal', 'described', 'in_short',
+           'read_rows', 'seed_groups', 'train_groups', 'train_group', 'checkpoint_executor', 'fastest_for_group',
+           'train_in_turn', 'train_together']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -284,6 +285,7 @@ def train_all(
     if trainer is None: check_device(device)
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     todo = lacking(runs, store, data_root, retrain, extras)
+    say_once(slow_arithmetic(todo, device, has_matrix_unit()))
     refused = impossible(todo, data_root)
     options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
     options |= dict(every=checkpoint, again=retrain, extras=extras, state_memory=state_memory)
@@ -357,6 +359,18 @@ def say_once(text:str):
 def is_stale(run:Run, store:Store, id:str)->bool:
     "Whether other code, or unknown code, trained a finished run."
     return changed_since(run, store.check(id)) != []
+
+# %% ../../nbs/study/training.ipynb #3c0f6a12
+def has_matrix_unit()->bool:
+    "Whether the CPU multiplies matrices in bfloat16; True where PyTorch cannot say."
+    return getattr(torch.cpu, '_is_amx_tile_supported', lambda: True)()
+
+def slow_arithmetic(runs:list, device:str, unit:bool)->str: # empty: none
+    "A sentence about runs in bfloat16 that would be faster in float32 on this machine."
+    rounded = [r for r in runs if r.dtype == 'bfloat16']
+    if not rounded or device != 'cpu' or unit: return ''
+    return (f'{len(rounded)} of {len(runs)} runs are in bfloat16, for which this processor has no matrix unit: '
+            'they may take several times as long as in float32 (`fedcl run --set dtype=float32` trains one in it)')
 
 # %% ../../nbs/study/training.ipynb #375a006d
 def cores()->int:

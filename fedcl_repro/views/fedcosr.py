@@ -26,10 +26,10 @@ from ..methods.fedcosr_theory import (
     bound, channel, information, log_c_bound, loss_of, measured_terms, settled_terms)
 from ..papers.fedcosr.representations import silhouettes
 from ..papers.fedcosr.robustness import SHARES, compared_communication
-from fedcl_repro.papers.fedcosr.settings import (
-    AS_DEFINED, CONTROL, FEDCOSR, PRACTICAL, QUARTERED, SQUARE, TABLE2, TABLE3, TITLES, TRAINED, WITH_FAULT,
-    compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say, settings_of, squares,
-    two_ways)
+from ..papers.fedcosr.settings import (
+    AS_DEFINED, CONTROL, ENDINGS, FEDCOSR, PRACTICAL, PRECISIONS, SQUARE, TABLE2, TABLE3, TITLES, TRAINED,
+    WITH_FAULT, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say, settings_of,
+    squares, two_ways, whole_column, with_arithmetic, with_earlier)
 from ..papers.fedcosr.sentences import printed_claims
 from ..study.curve_measures import pooled_loss
 from ..study.experiments import committed_runs, has_data
@@ -44,10 +44,11 @@ from ..study.verdicts import per_round
 
 # %% ../../nbs/views/fedcosr.ipynb #6a1db585
 def both_prints(artifact:str)->pd.DataFrame:
-    "FedCoSR's accuracies in a table and their spread over clients, `std`; again for runs with fewer images."
+    "FedCoSR's accuracies in a table and their spread over clients, `std`; again beside runs of earlier sizes."
     spread = printed(artifact, metric='client_std').rename(columns=dict(value='std'))
     cells = printed(artifact).merge(spread[['label', 'column', 'std']], on=['label', 'column'], how='left')
-    return pd.concat([cells, cells.assign(column=cells.column + QUARTERED)], ignore_index=True)
+    ends = '', *ENDINGS
+    return pd.concat([cells.assign(column=cells.column + end) for end in ends], ignore_index=True)
 
 def first_version(artifact:str)->pd.Series: # (label, column) -> accuracy
     "What FedCRL prints where it differs from FedCoSR."
@@ -56,7 +57,7 @@ def first_version(artifact:str)->pd.Series: # (label, column) -> accuracy
 # %% ../../nbs/views/fedcosr.ipynb #9c1e4ebd
 def with_first_version(block:pd.DataFrame, column:str, first:pd.Series)->pd.DataFrame:
     "A table of one setting; FedCRL's numbers come before FedCoSR's if any of them differs."
-    full = column.removesuffix(QUARTERED)
+    full = whole_column(column)
     here = {name: value for (name, where), value in first.items() if where == full}
     if not here: return block
     block = block.copy()
@@ -65,7 +66,7 @@ def with_first_version(block:pd.DataFrame, column:str, first:pd.Series)->pd.Data
 
 # %% ../../nbs/views/fedcosr.ipynb #db5dca5a
 def how_trained(part:pd.DataFrame)->str:
-    "The seeds, rounds and share of training images of the runs in a column, in words."
+    "The seeds, rounds, share of training images and arithmetic of the runs in a column, in words."
     seeds = part.groupby('label').seed.nunique()
     several = ', '.join(seeds.index[seeds > 1])
     if not several: times = 'one seed'
@@ -73,7 +74,8 @@ def how_trained(part:pd.DataFrame)->str:
     else: times = f'{seeds.max()} seeds of {several}, one of the others'
     shares = sorted({setting(r, 'scarcity.share') or 1. for r in part.settings.unique()})
     left = ', '.join(f'{100*share:.0f} %' for share in shares)
-    return f"{times}; {part['round'].max()} rounds; clients keep {left} of their training images"
+    kinds = ' and '.join(sorted({r.dtype for r in part.settings.unique()}))
+    return f"{times}; {part['round'].max()} rounds; clients keep {left} of their training images; {kinds}"
 
 # %% ../../nbs/views/fedcosr.ipynb #4f0da871
 def columns_missing(columns, rows:pd.DataFrame)->str:
@@ -89,8 +91,8 @@ def tables_of_paper(artifact:str, columns):
         import matplotlib.pyplot as plt
         first, cells = first_version(artifact), both_prints(artifact)
         blocks = beside_blocks(FEDCOSR, cells, with_majority(rows), profile)
-        placed, wanted = place(rows), [name for c in columns for name in (c, c + QUARTERED)]
-        for column in (c for c in wanted if c in set(placed.column)):
+        placed = place(rows)
+        for column in (c for c in with_earlier(columns) if c in set(placed.column)):
             part = placed[placed.column == column]
             block = with_first_version(blocks[say(column, profile)], column, first)
             display_all(shown_table(block, f'{say(column, profile)}, percent: {how_trained(part)}.'))
@@ -312,18 +314,19 @@ def square_view(rows, profile):
     draw_square(rows, profile)
     plt.show()
 
-def readings_table(rows, profile):
+def readings_table(rows, profile, paper=FEDCOSR):
     "All readings of accuracy and spread, beside the majority class."
-    table = readings(FEDCOSR, with_majority(rows))
+    table = readings(paper, with_majority(rows))
     display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
 
 def precision_view(rows, profile):
     "Learning curves in both precisions, then the numbers."
     import matplotlib.pyplot as plt
     title = {PRACTICAL: say(PRACTICAL, profile)}
-    draw_panels(place(per_round(rows)), 'column', title, 1, 'merged models, %', majority_of(FEDCOSR, rows))
+    table = with_arithmetic(per_round(rows))
+    draw_panels(table, 'column', title, 1, 'merged models, %', majority_of(PRECISIONS, rows))
     plt.show()
-    readings_table(rows, profile)
+    readings_table(rows, profile, PRECISIONS)
 
 def ablation_view(rows, profile):
     "The bars, and the numbers."
