@@ -4013,6 +4013,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.printed_cells': ( 'study/tables.html#printed_cells',
                                                                                       'fedcl_repro/study/tables.py'),
+                                          'fedcl_repro.study.tables.printed_evidence': ( 'study/tables.html#printed_evidence',
+                                                                                         'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.printed_margins': ( 'study/tables.html#printed_margins',
                                                                                         'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.printed_of': ( 'study/tables.html#printed_of',
