@@ -3841,6 +3841,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'fedcl_repro/study/sources.py'),
                                            'fedcl_repro.study.sources.Module.__init__': ( 'study/sources.html#module.__init__',
                                                                                           'fedcl_repro/study/sources.py'),
+                                           'fedcl_repro.study.sources.Module.definition': ( 'study/sources.html#module.definition',
+                                                                                            'fedcl_repro/study/sources.py'),
                                            'fedcl_repro.study.sources.Module.needs': ( 'study/sources.html#module.needs',
                                                                                        'fedcl_repro/study/sources.py'),
                                            'fedcl_repro.study.sources.Module.note': ( 'study/sources.html#module.note',

@@ -57,7 +57,7 @@ class Module:
         tree = ast.parse(Path(path).read_text(encoding='utf-8')) if path else ast.Module([], [])
         self.statements = [s for s in tree.body if not is_docstring(s)]
         self.package = name if str(path).endswith('__init__.py') else name.rpartition('.')[0]
-        self.defined, self.imported = {}, {}
+        self.defined, self.imported, self.known = {}, {}, {}
         for s in self.statements:
             for d in defined_by(s): self.defined.setdefault(d, []).append(s)
         for node in ast.walk(tree):
@@ -68,6 +68,12 @@ class Module:
         dots = '.' * node.level + (node.module or '')
         source = importlib.util.resolve_name(dots, self.package) if node.level else dots
         for alias in node.names: self.imported[alias.asname or alias.name] = source, alias.name
+
+    def definition(self, name:str)->tuple: # (hash, what it needs), calculated once
+        "The hash of a definition, and the names that it uses, as (module, name)."
+        if name not in self.known:
+            self.known[name] = short_hash(canonical(self.defined.get(name, []))), self.needs(name)
+        return self.known[name]
 
     def needs(self, name:str)->list: # of (module, name)
         "The names that a definition uses."
@@ -114,9 +120,8 @@ def reached(start:list)->dict: # (module, name) -> hash of the definition
         at = todo.pop()
         where, name = at
         if at in found or where.partition('.')[0] not in roots: continue
-        code = module(where)
-        found[at] = short_hash(canonical(code.defined.get(name, [])))
-        todo += code.needs(name)
+        found[at], needed = module(where).definition(name)
+        todo += needed
     return found
 
 # %% ../../nbs/study/sources.ipynb #613c26a6
