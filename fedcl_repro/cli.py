@@ -379,6 +379,10 @@ def check_options(options):
         raise ValueError('--note is kept with saved rows: add --save')
     if options.backlog is not None:
         check_alone(options, *of_experiments, *(['--method'] if options.method is not None else []))
+        unread = [k for k in ('keep_models', 'live', 'tensorboard', 'state_memory') if getattr(options, k)]
+        if unread:
+            words = ', '.join('--' + k.replace('_', '-') for k in unread)
+            raise ValueError(f'{words} has no effect with --backlog: leave it out, or train by names')
 
 def check_alone(options, *others:str):
     "Refuse options that choose runs, since a backlog chooses them itself."

@@ -791,6 +791,7 @@ COMMANDS = named([
     (('run', '--backlog', 'none.toml'), 'cannot read the backlog'),
     (('run', '--backlog', '/dev'), 'cannot read the backlog'),
     (('run', '--backlog', '--all'), 'leave --all out'),
+    (('run', '--backlog', '--keep-models'), '--keep-models has no effect with --backlog'),
     (('plan', 'fedcosr/fig4'), 'nothing to train'),
     (('plan', '--backlog', '~nobody_of_this_name/a.toml'), 'no home folder is known'),
     (('reproduce', 'fedcosr/fig4', '--out', '/dev/null'), 'name another one with --out'),

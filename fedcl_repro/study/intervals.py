@@ -110,10 +110,15 @@ def interval(
     return Interval(mean, mean - t*se, mean + t*se, n, more)
 
 def what_would_decide(mean, of_clients, between, n_seeds, n_clients, t)->str:
-    "How many seeds, or clients, would move the interval away from zero if nothing else changed."
-    wanted = (mean / t)**2
-    if of_clients + between / n_seeds <= wanted: return ''
+    "How many seeds in all, or clients, would move the interval away from zero if nothing else changed."
+    wanted, of_seeds = (mean / t)**2, between / n_seeds
+    if of_clients + of_seeds <= wanted: return ''
     if of_clients < wanted: return f'{math.ceil(between / (wanted - of_clients))} seeds would decide'
-    clients = math.ceil(n_clients * of_clients / wanted) if wanted > 0 else math.inf
-    if n_clients == 1: return f'{clients} times as many test images would decide' if clients < 100 else ''
+    what = 'clients' if n_clients > 1 else 'test images'
+    if of_seeds >= wanted: # neither alone
+        times = math.ceil((of_clients + of_seeds) / wanted) if wanted > 0 else math.inf
+        return f'{times} times the {what} and seeds would decide' if times < 100 else ''
+    times = of_clients / (wanted - of_seeds)
+    if n_clients == 1: return f'{math.ceil(times)} times as many test images would decide' if times < 100 else ''
+    clients = math.ceil(n_clients * times)
     return f'{clients:,} clients would decide' if clients < 1000 else ''

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['QUESTIONS', 'AS_IT_IS', 'points', 'Claim', 'claims', 'above', 'ordered', 'lead', 'best', 'top', 'at_most',
-           'in_between', 'limited', 'gains_more', 'below_floors', 'past_floors', 'paper_file', 'difference', 'level',
-           'ranging', 'gains', 'closer', 'filled', 'settings_among', 'with_told', 'claim_of_line', 'named_labels',
-           'filled_lines', 'claims_on', 'claims_on_print']
+           'in_between', 'limited', 'gains_more', 'below_floors', 'past_floors', 'paper_file', 'difference',
+           'differences', 'level', 'ranging', 'gains', 'closer', 'filled', 'settings_among', 'with_told',
+           'claim_of_line', 'named_labels', 'filled_lines', 'claims_on', 'claims_on_print']
 
 # %% ../../nbs/study/questions.ipynb #b7d76367
 import tomllib
@@ -52,13 +52,14 @@ def above(high, low, says='', by=0., some=False)->Claim: # high, low: a label, o
         upper = table[high].max(axis=1) if some else table[high].min(axis=1)
         return upper - (table[low].max(axis=1) if low else 0) - by
     def tell(table, margin): return f'{margin.mean() + by:+.2f} points'
-    return Claim(says or f'{high[0]} is above {low[0]}', (*high, *low), margin, tell)
+    pairs = len(high) * max(1, len(low))
+    return Claim(says or f'{high[0]} is above {low[0]}', (*high, *low), margin, tell, comparisons=pairs)
 
 def ordered(labels, says:str)->Claim:
     "Each label is above the next."
     def steps(table): return [table[high] - table[low] for high, low in pairwise(labels)]
     def margin(table): return pd.concat(steps(table), axis=1).min(axis=1)
-    return Claim(says, tuple(labels), margin)
+    return Claim(says, tuple(labels), margin, comparisons=len(labels) - 1)
 
 def lead(table:pd.DataFrame, name:str, others)->pd.Series: # one number per seed
     "How far a label is above the best of the others."
@@ -139,13 +140,18 @@ def difference(gap=(), over=(), span=())->tuple: # ((table) -> one number per se
     def farther(table): return own(table) - lead(table, over[0], over[1:])
     return farther, (*gap, *over)
 
+def differences(gap=(), over=(), span=())->int:
+    "How many differences of two labels `difference` chooses from."
+    if span: return len(span) * (len(span) - 1) // 2
+    return max(1, len(gap) - 1) * max(1, len(over) - 1)
+
 def level(says:str, limit:float, **labels)->Claim:
     "A difference of labels is at most so many points in either direction."
-    return at_most(limit, *difference(**labels), says)
+    return replace(at_most(limit, *difference(**labels), says), comparisons=differences(**labels))
 
 def ranging(says:str, low:float, high:float, **labels)->Claim:
     "A difference of labels is `low` to `high` points."
-    return in_between(low, high, *difference(**labels), says)
+    return replace(in_between(low, high, *difference(**labels), says), comparisons=differences(**labels))
 
 def gains(says:str, gap, over, told:str)->Claim:
     "One gap of labels is larger than another."

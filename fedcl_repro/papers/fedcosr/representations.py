@@ -6,9 +6,11 @@
 __all__ = ['SHOWN', 'silhouette_by_run', 'silhouettes', 'fig9']
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #12f0d97e
+from functools import partial
+
 import pandas as pd
 
-from .settings import FEDCOSR, PRACTICAL, place, runs
+from .settings import FEDCOSR, PRACTICAL, place, runs, single_runs
 from ...study.tables import by_seed, experiment
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #2b59a68e
@@ -26,5 +28,7 @@ FEDCOSR.measures['silhouette'] = silhouette_by_run
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #06497cf8
 SHOWN = ['fedcosr', 'fedavg', 'lg_fedavg', 'fedgh', 'fedproto']
-@experiment(FEDCOSR, 'fedcosr/fig9', 't-SNE of images and representations', kind='figure')
+@experiment(
+    FEDCOSR, 'fedcosr/fig9', 't-SNE of images and representations', kind='figure',
+    earlier=partial(single_runs, names=SHOWN))
 def fig9(profile): return runs(SHOWN, profile, [PRACTICAL])

@@ -7,12 +7,13 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'SINGLE', 'QUARTER', 'IN_FLOAT32', 'QUARTERED', 'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST',
            'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
            'PRECISIONS', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
-           'earlier_runs', 'ending', 'whole_column', 'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed',
-           'compared_labels', 'fedcosr_values', 'second', 'table2_claims', 'often', 'often_fairest', 'often_good',
-           'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name',
-           'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_curves',
-           'earlier2', 'table2', 'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4',
-           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision']
+           'earlier_runs', 'single_runs', 'ending', 'whole_column', 'with_earlier', 'column_of', 'label_of', 'place',
+           'say', 'printed', 'compared_labels', 'fedcosr_values', 'second', 'table2_claims', 'often', 'often_fairest',
+           'often_good', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'beside_single', 'cell_name',
+           'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2',
+           'in_legend_order', 'draw_curves', 'earlier2', 'table2', 'prints', 'two_ways', 'nearest', 'judge_compat',
+           'compat', 'judge_fig4', 'fig4', 'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic',
+           'precision']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -106,7 +107,11 @@ def earlier_runs(profile:str, names=None)->list: # of Run
     if profile != 'lite': return []
     asked = compared() if names is None else names
     public = [r for r in public_runs(profile, **QUARTER) if r.method.name in asked]
-    return runs(asked, profile, **SINGLE) + runs(asked, profile, **QUARTER) + public
+    return single_runs(profile, asked) + runs(asked, profile, **QUARTER) + public
+
+def single_runs(profile:str, names)->list: # of Run
+    "The runs that `lite` trained in float32."
+    return runs(names, profile, **SINGLE) if profile == 'lite' else []
 
 def ending(run:Run)->str: # empty: of a profile as it is now
     "What a column's name says of the size of a run that `lite` trained before."
@@ -224,7 +229,7 @@ def margins_grow()->Claim:
     def margin(tables): return leads(tables).diff(axis=1).iloc[:, 1:].min(axis=1)
     def tell(tables, margin): return ', '.join(f'{name} {v:+.2f}' for name, v in leads(tables).mean().items())
     sentence = 'the margin of FedCoSR grows with the number of classes'
-    return Claim(sentence, compared_labels(), margin, tell, equal=True, place='FedCoSR V-B1')
+    return Claim(sentence, compared_labels(), margin, tell, True, 'FedCoSR V-B1', comparisons=2)
 
 def of_split(tables:dict, word:str)->dict:
     "The tables of a split of Table II: of columns that begin with this word."
@@ -244,7 +249,13 @@ def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8429e01a
 def cells(artifact:str, rows:pd.DataFrame, profile:str)->pd.DataFrame:
     "Every published accuracy of Table II or III beside ours: pooled, of the merged models."
-    return beside_print(FEDCOSR, printed(artifact), rows, profile)
+    return beside_print(FEDCOSR, beside_single(printed(artifact), rows), rows, profile)
+
+def beside_single(cells:pd.DataFrame, rows:pd.DataFrame)->pd.DataFrame:
+    "Published cells, and again those that have whole runs of ours in float32."
+    here = FEDCOSR.runs(rows)
+    single = cells.assign(column=cells.column + IN_FLOAT32).merge(here[['label', 'column']].drop_duplicates())
+    return pd.concat([cells, single], ignore_index=True)
 
 def cell_name(c)->str: return f'{c.label}, {c.column}'
 def spread_name(c)->str: return f'spread of {cell_name(c)}'
@@ -260,6 +271,7 @@ def in_fedcrl_alone(artifact:str)->pd.DataFrame:
 def every_cell(artifact:str, rows:pd.DataFrame, profile:str, source:str)->list: # of Verdict
     "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
     spreads = printed(artifact, metric='client_std')
+    spreads = beside_single(spreads, rows)
     spreads = beside_print(FEDCOSR, spreads, rows, profile, measure='sd_clients')
     first = beside_print(FEDCOSR, in_fedcrl_alone(artifact), rows, profile)
     said = cell_verdicts(cells(artifact, rows, profile), cell_name, f'FedCoSR {source}')
@@ -384,14 +396,14 @@ def all_below_zero(says:str, name:str, among)->Claim:
     others = [label for label in among if label != name]
     def margin(table): return -table[others].max(axis=1)
     def tell(table, margin): return f'{(table[others].mean() < 0).sum()} of {len(others)} decline'
-    return Claim(says, tuple(others), margin, tell)
+    return Claim(says, tuple(others), margin, tell, comparisons=len(others))
 
 def smallest(says:str, name:str, among)->Claim:
     "The number of a label is smaller than those of the others."
     others = [label for label in among if label != name]
     def margin(table): return table[others].min(axis=1) - table[name]
     def tell(table, margin): return f'{table[name].mean():.3f}, the others {table[others].mean().mean():.3f}'
-    return Claim(says, tuple(among), margin, tell)
+    return Claim(says, tuple(among), margin, tell, comparisons=len(others))
 
 QUESTIONS.update(all_below_zero=all_below_zero, smallest=smallest)
 

@@ -93,7 +93,8 @@ def sooner(says:str, name:str, other:str)->Claim:
     def tell(table, margin):
         first, second = (in_rounds(table[label].mean()) for label in (name, other))
         return f'{first} and {second} rounds'
-    return Claim(says, (name, other), margin, tell, each=True)
+    def level(table): return 'both in the same round' if (table[name] == table[other]).all() else ''
+    return Claim(says, (name, other), margin, tell, each=True, unless=level)
 
 QUESTIONS['sooner'] = sooner
 
