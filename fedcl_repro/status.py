@@ -61,7 +61,8 @@ def bound_of_speed()->str: # Markdown
 
 # %% ../nbs/status.ipynb #ed8856e5
 FINDINGS = ( # (experiment, how the claim begins)
-    ('fedcosr/fig8', 'LA and CRL together improve accuracy (FedCoSR is above FedPer): practical CIFAR-10'),
+    ('fedcosr/fig8',
+     'LA and CRL together improve accuracy (FedCoSR is above FedPer): practical CIFAR-10, in float32'),
     ('fedcosr/fig8', 'CRL without LA improves accuracy: pathological CIFAR-10'),
     ('fedssc/table1', 'FedSSC is more accurate than FedAvg'),
     ('mapl/table1', 'MAPL is above Local: Scenario 1, FashionMNIST'),

@@ -125,8 +125,8 @@ def has_constant_body(carrier:'OneClient', i:int)->bool:
 @torch.no_grad()
 def body_outputs(carrier:'OneClient', i:int)->torch.Tensor: # (n, ...), a row per training image
     "The body's outputs for all training images of a client."
-    fed, seen = carrier.fed, Sweep(None) # the batches of a measuring sweep: each image once, in order
-    with fed.arithmetic(): return torch.cat([carrier.net.body(b.x) for b in batches(fed, i, seen, (0, '', 0))])
+    once = batches(carrier.fed, i, Sweep(None), (0, '', 0)) # of a measuring sweep: in their order
+    with carrier.fed.arithmetic(): return torch.cat([carrier.net.body(b.x) for b in once])
 
 class KnownBody:
     "A network whose body's outputs for a client's training images are known; else the network itself."

@@ -119,6 +119,7 @@ def what_would_decide(mean, of_clients, between, n_seeds, n_clients, t)->str:
         times = math.ceil((of_clients + of_seeds) / wanted) if wanted > 0 else math.inf
         return f'{times} times the {what} and seeds would decide' if times < 100 else ''
     times = of_clients / (wanted - of_seeds)
-    if n_clients == 1: return f'{math.ceil(times)} times as many test images would decide' if times < 100 else ''
+    if n_clients == 1 and times > 100: return ''
+    if n_clients == 1: return f'{math.ceil(times)} times as many test images would decide'
     clients = math.ceil(n_clients * times)
     return f'{clients:,} clients would decide' if clients < 1000 else ''

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['QUESTIONS', 'AS_IT_IS', 'points', 'Claim', 'claims', 'above', 'ordered', 'lead', 'best', 'top', 'at_most',
-           'in_between', 'limited', 'gains_more', 'below_floors', 'past_floors', 'paper_file', 'difference',
-           'differences', 'level', 'ranging', 'gains', 'closer', 'filled', 'settings_among', 'with_told',
-           'claim_of_line', 'named_labels', 'filled_lines', 'claims_on', 'claims_on_print']
+           'in_between', 'limited', 'gains_more', 'below_floors', 'past_floors', 'paper_file', 'difference', 'pairs_of',
+           'level', 'ranging', 'gains', 'closer', 'filled', 'settings_among', 'with_told', 'claim_of_line',
+           'named_labels', 'filled_lines', 'claims_on', 'claims_on_print']
 
 # %% ../../nbs/study/questions.ipynb #b7d76367
 import tomllib
@@ -140,18 +140,18 @@ def difference(gap=(), over=(), span=())->tuple: # ((table) -> one number per se
     def farther(table): return own(table) - lead(table, over[0], over[1:])
     return farther, (*gap, *over)
 
-def differences(gap=(), over=(), span=())->int:
+def pairs_of(gap=(), over=(), span=())->int:
     "How many differences of two labels `difference` chooses from."
     if span: return len(span) * (len(span) - 1) // 2
     return max(1, len(gap) - 1) * max(1, len(over) - 1)
 
 def level(says:str, limit:float, **labels)->Claim:
     "A difference of labels is at most so many points in either direction."
-    return replace(at_most(limit, *difference(**labels), says), comparisons=differences(**labels))
+    return replace(at_most(limit, *difference(**labels), says), comparisons=pairs_of(**labels))
 
 def ranging(says:str, low:float, high:float, **labels)->Claim:
     "A difference of labels is `low` to `high` points."
-    return replace(in_between(low, high, *difference(**labels), says), comparisons=differences(**labels))
+    return replace(in_between(low, high, *difference(**labels), says), comparisons=pairs_of(**labels))
 
 def gains(says:str, gap, over, told:str)->Claim:
     "One gap of labels is larger than another."

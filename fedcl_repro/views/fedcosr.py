@@ -27,9 +27,9 @@ from ..methods.fedcosr_theory import (
 from ..papers.fedcosr.representations import silhouettes
 from ..papers.fedcosr.robustness import SHARES, compared_communication
 from ..papers.fedcosr.settings import (
-    AS_DEFINED, CONTROL, ENDINGS, FEDCOSR, PRACTICAL, PRECISIONS, SQUARE, TABLE2, TABLE3, TITLES, TRAINED,
-    WITH_FAULT, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say, settings_of,
-    squares, two_ways, whole_column, with_arithmetic, with_earlier)
+    AS_DEFINED, BOTH_PRECISIONS, CONTROL, ENDINGS, FEDCOSR, PRACTICAL, SQUARE, TABLE2, TABLE3, TITLES,
+    TRAINED, WITH_FAULT, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say,
+    settings_of, squares, two_ways, whole_column, with_arithmetic, with_earlier)
 from ..papers.fedcosr.sentences import printed_claims
 from ..study.curve_measures import pooled_loss
 from ..study.experiments import committed_runs, has_data
@@ -44,7 +44,7 @@ from ..study.verdicts import per_round
 
 # %% ../../nbs/views/fedcosr.ipynb #6a1db585
 def both_prints(artifact:str)->pd.DataFrame:
-    "FedCoSR's accuracies in a table and their spread over clients, `std`; again beside runs of earlier sizes."
+    "FedCoSR's accuracies in a table and their spread over clients, `std`; again for earlier sizes."
     spread = printed(artifact, metric='client_std').rename(columns=dict(value='std'))
     cells = printed(artifact).merge(spread[['label', 'column', 'std']], on=['label', 'column'], how='left')
     ends = '', *ENDINGS
@@ -324,9 +324,9 @@ def precision_view(rows, profile):
     import matplotlib.pyplot as plt
     title = {PRACTICAL: say(PRACTICAL, profile)}
     table = with_arithmetic(per_round(rows))
-    draw_panels(table, 'column', title, 1, 'merged models, %', majority_of(PRECISIONS, rows))
+    draw_panels(table, 'column', title, 1, 'merged models, %', majority_of(BOTH_PRECISIONS, rows))
     plt.show()
-    readings_table(rows, profile, PRECISIONS)
+    readings_table(rows, profile, BOTH_PRECISIONS)
 
 def ablation_view(rows, profile):
     "The bars, and the numbers."

@@ -6,7 +6,7 @@
 __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER',
            'SINGLE', 'QUARTER', 'IN_FLOAT32', 'QUARTERED', 'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST',
            'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
-           'PRECISIONS', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
+           'BOTH_PRECISIONS', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
            'earlier_runs', 'single_runs', 'ending', 'whole_column', 'with_earlier', 'column_of', 'label_of', 'place',
            'say', 'printed', 'compared_labels', 'fedcosr_values', 'second', 'table2_claims', 'often', 'often_fairest',
            'often_good', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'beside_single', 'cell_name',
@@ -77,7 +77,7 @@ SMALLER = dict( # CIFAR-100 and EMNIST in `lite`
 SINGLE = dict(n_rounds=100, eval_every=5, scarcity='none', dtype='float32') # what `lite` had before
 QUARTER = dict(n_rounds=30, eval_every=3, scarcity='all_clients(share=0.25)', dtype='float32') # earlier still
 IN_FLOAT32, QUARTERED = ', in float32', ', a quarter of the images'
-ENDINGS = {IN_FLOAT32: SINGLE, QUARTERED: QUARTER} # the end of a column's name -> size of its runs on CIFAR-10
+ENDINGS = {IN_FLOAT32: SINGLE, QUARTERED: QUARTER} # end of a column's name -> size of its runs on CIFAR-10
 
 def settings_of(column:str, profile:str)->dict:
     "Settings of the runs in a column; digits stand in for CIFAR-10 in `quick`."
@@ -116,8 +116,8 @@ def single_runs(profile:str, names)->list: # of Run
 def ending(run:Run)->str: # empty: of a profile as it is now
     "What a column's name says of the size of a run that `lite` trained before."
     said = {k: str(getattr(run, k)) for k in SINGLE} | dict(data=run.data.name)
-    sizes = {end: {k: str(v) for k, v in size.items()} | dict(data='cifar10') for end, size in ENDINGS.items()}
-    return next((end for end, size in sizes.items() if size == said), '')
+    def in_words(size): return {k: str(v) for k, v in size.items()} | dict(data='cifar10')
+    return next((end for end, size in ENDINGS.items() if in_words(size) == said), '')
 
 def whole_column(name:str)->str:
     "A column's name without its ending: that of the printed cells beside it."
@@ -437,9 +437,9 @@ def with_arithmetic(table:pd.DataFrame)->pd.DataFrame:
     column = [whole_column(c) for c in table.column]
     return table.assign(column=column, label=[f'{n}, {r.dtype}' for n, r in zip(table.label, table.settings)])
 
-PRECISIONS = Paper(('column',), with_arithmetic, say, sizes=('fedcosr/table2',))
+BOTH_PRECISIONS = Paper(('column',), with_arithmetic, say, sizes=('fedcosr/table2',))
 
-@experiment(PRECISIONS, 'fedcosr/precision', 'Products in bfloat16 instead of float32', kind='extra')
+@experiment(BOTH_PRECISIONS, 'fedcosr/precision', 'Products in bfloat16 instead of float32', kind='extra')
 def precision(profile):
     names = ['fedcosr'] if profile == 'quick' else TWICE
     both = [r for d in ('float32', 'bfloat16') for r in runs(names, profile, [PRACTICAL], dtype=d)]
