@@ -370,7 +370,7 @@ def slow_arithmetic(runs:list, device:str, unit:bool)->str: # empty: none
     rounded = [r for r in runs if r.dtype == 'bfloat16']
     if not rounded or device != 'cpu' or unit: return ''
     return (f'{len(rounded)} of {len(runs)} runs are in bfloat16, without a matrix unit in this processor: '
-            'they may take several times as long as in float32 (`fedcl run --set dtype=float32` trains one so)')
+            'they may take several times as long as in float32 (`fedcl run --set dtype=float32`)')
 
 # %% ../../nbs/study/training.ipynb #375a006d
 def cores()->int:
