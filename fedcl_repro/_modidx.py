@@ -4348,6 +4348,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'fedcl_repro/views/fedcosr.py'),
                                            'fedcl_repro.views.fedcosr.hyperparameter_view': ( 'views/fedcosr.html#hyperparameter_view',
                                                                                               'fedcl_repro/views/fedcosr.py'),
+                                           'fedcl_repro.views.fedcosr.in_column_order': ( 'views/fedcosr.html#in_column_order',
+                                                                                          'fedcl_repro/views/fedcosr.py'),
                                            'fedcl_repro.views.fedcosr.kept_view': ( 'views/fedcosr.html#kept_view',
                                                                                     'fedcl_repro/views/fedcosr.py'),
                                            'fedcl_repro.views.fedcosr.majorities': ( 'views/fedcosr.html#majorities',

@@ -90,7 +90,7 @@ MAJORITY = 'Majority class'
 def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the columns of `rows`
     "The rows of the majority class in all settings, seeds and rounds of these rows."
     about = rows.drop_duplicates('run')
-    keys = [(*what_decides(run), run.seed) for run in about.settings]
+    keys = [(*what_decides(run), run.dtype, run.seed) for run in about.settings] # a column each
     found = []
     for _, part in about.groupby(pd.Series(keys, index=about.index), sort=False):
         first = part.iloc[0]

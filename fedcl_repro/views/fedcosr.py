@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PLACES', 'SENT', 'both_prints', 'first_version',
-           'with_first_version', 'how_trained', 'columns_missing', 'tables_of_paper', 'majorities', 'all_readings',
-           'footnotes', 'about_runs', 'of_another', 'held_counts', 'held_by_column', 'draw_held', 'held_on',
-           'smoothing', 'fig5_view', 'each_client', 'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares',
-           'fig7_view', 'draw_ablation', 'draw_square', 'square_view', 'readings_table', 'precision_view',
-           'ablation_view', 'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy',
-           'printed_taxonomy', 'taxonomy_view', 'hyperparameter_table', 'hyperparameter_view', 'communication_view',
-           'draw_communication', 'owners_view', 'fault_table', 'faults_view', 'draw_channel', 'theorem1_view',
-           'draw_training', 'draw_bound', 'theorem2_view']
+           'with_first_version', 'how_trained', 'columns_missing', 'in_column_order', 'tables_of_paper', 'majorities',
+           'all_readings', 'footnotes', 'about_runs', 'of_another', 'held_counts', 'held_by_column', 'draw_held',
+           'held_on', 'smoothing', 'fig5_view', 'each_client', 'draw_each_client', 'fig6_table', 'fig6_view',
+           'draw_shares', 'fig7_view', 'draw_ablation', 'draw_square', 'square_view', 'readings_table',
+           'precision_view', 'ablation_view', 'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of',
+           'printed_view', 'taxonomy', 'printed_taxonomy', 'taxonomy_view', 'hyperparameter_table',
+           'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view', 'fault_table',
+           'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound', 'theorem2_view']
 
 # %% ../../nbs/views/fedcosr.ipynb #d0669be5
 import math
@@ -28,8 +28,8 @@ from ..papers.fedcosr.representations import silhouettes
 from ..papers.fedcosr.robustness import SHARES, compared_communication
 from ..papers.fedcosr.settings import (
     AS_DEFINED, BOTH_PRECISIONS, CONTROL, ENDINGS, FEDCOSR, PRACTICAL, SQUARE, TABLE2, TABLE3, TITLES,
-    TRAINED, WITH_FAULT, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say,
-    settings_of, squares, two_ways, whole_column, with_arithmetic, with_earlier)
+    TRAINED, WITH_FAULT, column_of, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed,
+    runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic, with_earlier)
 from ..papers.fedcosr.sentences import printed_claims
 from ..study.curve_measures import pooled_loss
 from ..study.experiments import committed_runs, has_data
@@ -85,10 +85,18 @@ def columns_missing(columns, rows:pd.DataFrame)->str:
     return f"Not trained: {', '.join(missing)}." if missing else ''
 
 # %% ../../nbs/views/fedcosr.ipynb #5646b1fc
+def in_column_order(rows:pd.DataFrame, columns)->pd.DataFrame:
+    "The rows of a table's first column, then those of the next."
+    order = with_earlier(columns)
+    place_of = {r: order.index(column_of(r)) for r in rows.settings.unique() if column_of(r) in order}
+    places = rows.settings.map(place_of)
+    return rows.assign(place=places).sort_values('place', kind='stable').drop(columns='place')
+
 def tables_of_paper(artifact:str, columns):
     "A view of Table II or III: a table and a panel of dots for each column."
     def view(rows, profile):
         import matplotlib.pyplot as plt
+        rows = in_column_order(rows, columns)
         first, cells = first_version(artifact), both_prints(artifact)
         blocks = beside_blocks(FEDCOSR, cells, with_majority(rows), profile)
         placed = place(rows)
