@@ -2076,6 +2076,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                               'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.with_earlier': ( 'papers/fedcosr/settings.html#with_earlier',
                                                                                                            'fedcl_repro/papers/fedcosr/settings.py'),
+                                                     'fedcl_repro.papers.fedcosr.settings.with_endings': ( 'papers/fedcosr/settings.html#with_endings',
+                                                                                                           'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.with_fair_settings': ( 'papers/fedcosr/settings.html#with_fair_settings',
                                                                                                                  'fedcl_repro/papers/fedcosr/settings.py')},
             'fedcl_repro.papers.fedcosr.theory': { 'fedcl_repro.papers.fedcosr.theory.convergence': ( 'papers/fedcosr/theory.html#convergence',

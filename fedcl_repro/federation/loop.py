@@ -29,7 +29,7 @@ from ..parts.models import HalvingPool
 def sweep_client(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, key:tuple)->dict:
     "Client i after a sweep over its own data."
     carrier, todo = OneClient(fed, sweep, worker, i, c), batches(fed, i, sweep, key)
-    if sees_again(fed, sweep, i, key) and has_constant_body(carrier, i):
+    if has_constant_body(carrier, i) and sees_again(fed, sweep, i, key): # the cheap question first
         carrier.net = KnownBody(carrier.net, body_outputs(carrier, i))
         todo = carrier.net.watch(todo)
     return sweep_over(carrier, todo, whose=i, r=key[0])

@@ -26,10 +26,11 @@ from ..methods.fedcosr_theory import (
     bound, channel, information, log_c_bound, loss_of, measured_terms, settled_terms)
 from ..papers.fedcosr.representations import silhouettes
 from ..papers.fedcosr.robustness import SHARES, compared_communication
-from ..papers.fedcosr.settings import (
-    AS_DEFINED, BOTH_PRECISIONS, CONTROL, ENDINGS, FEDCOSR, PRACTICAL, SQUARE, TABLE2, TABLE3, TITLES,
+from fedcl_repro.papers.fedcosr.settings import (
+    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, PRACTICAL, SQUARE, TABLE2, TABLE3, TITLES,
     TRAINED, WITH_FAULT, column_of, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed,
-    runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic, with_earlier)
+    runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic, with_earlier,
+    with_endings)
 from ..papers.fedcosr.sentences import printed_claims
 from ..study.curve_measures import pooled_loss
 from ..study.experiments import committed_runs, has_data
@@ -47,8 +48,7 @@ def both_prints(artifact:str)->pd.DataFrame:
     "FedCoSR's accuracies in a table and their spread over clients, `std`; again for earlier sizes."
     spread = printed(artifact, metric='client_std').rename(columns=dict(value='std'))
     cells = printed(artifact).merge(spread[['label', 'column', 'std']], on=['label', 'column'], how='left')
-    ends = '', *ENDINGS
-    return pd.concat([cells.assign(column=cells.column + end) for end in ends], ignore_index=True)
+    return with_endings(cells)
 
 def first_version(artifact:str)->pd.Series: # (label, column) -> accuracy
     "What FedCRL prints where it differs from FedCoSR."

@@ -9,8 +9,6 @@ __all__ = ['BETAS', 'ON_CIFAR10', 'TRAINED3', 'NOT_APPLICABLE', 'KEPT', 'POOR', 
            'judge_communication', 'communication']
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #4ed0b771
-from dataclasses import replace
-
 import pandas as pd
 
 from ...core import Spec
@@ -101,8 +99,8 @@ def fig7_claims()->list: # of Claim; their margins are functions of the tables o
     def substantial(tables): return decline(tables).FedCoSR
     labels = tuple(titles(POOR))
     n = len(others) # differences at each share
-    always = Claim('FedCoSR is best at every share kept', labels, least_lead, least_told, equal=True)
-    always = replace(always, comparisons=n * len(KEPT))
+    says, pairs = 'FedCoSR is best at every share kept', n * len(KEPT)
+    always = Claim(says, labels, least_lead, least_told, equal=True, comparisons=pairs)
     least = Claim('FedCoSR declines least, relative to its accuracy', labels, less, less_told, comparisons=n)
     falls = Claim('small local data cost FedCoSR accuracy', ('FedCoSR',), substantial)
     return claims('FedCoSR V-B4', always, least, falls, gain_over_local())

@@ -7,13 +7,13 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'SINGLE', 'QUARTER', 'IN_FLOAT32', 'QUARTERED', 'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST',
            'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
            'BOTH_PRECISIONS', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
-           'earlier_runs', 'single_runs', 'ending', 'whole_column', 'with_earlier', 'column_of', 'label_of', 'place',
-           'say', 'printed', 'compared_labels', 'fedcosr_values', 'second', 'table2_claims', 'often', 'often_fairest',
-           'often_good', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'beside_single', 'cell_name',
-           'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2',
-           'in_legend_order', 'draw_curves', 'earlier2', 'table2', 'prints', 'two_ways', 'nearest', 'judge_compat',
-           'compat', 'judge_fig4', 'fig4', 'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic',
-           'precision']
+           'earlier_runs', 'single_runs', 'ending', 'whole_column', 'with_endings', 'with_earlier', 'column_of',
+           'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values', 'second', 'table2_claims',
+           'often', 'often_fairest', 'often_good', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells',
+           'beside_single', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_fairest',
+           'more_of_table2', 'in_legend_order', 'draw_curves', 'earlier2', 'table2', 'prints', 'two_ways', 'nearest',
+           'judge_compat', 'compat', 'judge_fig4', 'fig4', 'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares',
+           'with_arithmetic', 'precision']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -124,10 +124,15 @@ def whole_column(name:str)->str:
     for end in ENDINGS: name = name.removesuffix(end)
     return name
 
+def with_endings(cells:pd.DataFrame, ends=('', *ENDINGS))->pd.DataFrame:
+    "Published cells for each of their columns with these endings."
+    return pd.concat([cells.assign(column=cells.column + end) for end in ends], ignore_index=True)
+
 def with_earlier(columns)->list: # of names
     "Each column, followed by those of its runs at earlier sizes."
     return [c + end for c in columns for end in ('', *ENDINGS)]
 
+@cache
 def column_of(run:Run): # None: of no table
     "The column of Table II or III that a run belongs to; digits stand in for CIFAR-10."
     data = run.data.name.replace('digits', 'cifar10')
@@ -254,7 +259,7 @@ def cells(artifact:str, rows:pd.DataFrame, profile:str)->pd.DataFrame:
 def beside_single(cells:pd.DataFrame, rows:pd.DataFrame)->pd.DataFrame:
     "Published cells, and again those that have whole runs of ours in float32."
     here = FEDCOSR.runs(rows)
-    single = cells.assign(column=cells.column + IN_FLOAT32).merge(here[['label', 'column']].drop_duplicates())
+    single = with_endings(cells, [IN_FLOAT32]).merge(here[['label', 'column']].drop_duplicates())
     return pd.concat([cells, single], ignore_index=True)
 
 def cell_name(c)->str: return f'{c.label}, {c.column}'
