@@ -137,7 +137,7 @@ These measurements were made with `fedcl bench --workload NAME ...` ([how](workl
 machine is given below the table: on a busy machine only ratios count. `to the reference` is the ratio of
 training speeds with equally many threads: the median and the range over interleaved rounds. `bfloat16` is
 `--set dtype=bfloat16`: products in half the precision, weights and sums in float32; such a run is a different
-run. It is faster on processors whose matrix unit supports bfloat16. `of peak` counts the operations that our
+run. It is faster on processors with instructions for bfloat16. `of peak` counts the operations that our
 round needs: on MFCL's server the reference encodes each view again, which is not counted.
 
 {workloads}

@@ -6,7 +6,7 @@
 __all__ = ['SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
            'usable_checkpoint', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'to_checkpoint',
            'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'checked_runs', 'Outcome',
-           'lacking', 'intact', 'wait_for_others', 'say_once', 'is_stale', 'has_matrix_unit', 'slow_arithmetic',
+           'lacking', 'intact', 'wait_for_others', 'say_once', 'is_stale', 'multiplies_bfloat16', 'slow_arithmetic',
            'cores', 'train_lacking', 'takes_all_cores', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell',
            'in_words', 'death_text', 'outcome_of', 'impossible', 'refusals', 'refusal', 'described', 'in_short',
            'read_rows', 'seed_groups', 'train_groups', 'train_group', 'checkpoint_executor', 'fastest_for_group',
@@ -285,7 +285,7 @@ def train_all(
     if trainer is None: check_device(device)
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     todo = lacking(runs, store, data_root, retrain, extras)
-    say_once(slow_arithmetic(todo, device, has_matrix_unit()))
+    say_once(slow_arithmetic(todo, device, multiplies_bfloat16()))
     refused = impossible(todo, data_root)
     options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
     options |= dict(every=checkpoint, again=retrain, extras=extras, state_memory=state_memory)
@@ -361,15 +361,16 @@ def is_stale(run:Run, store:Store, id:str)->bool:
     return changed_since(run, store.check(id)) != []
 
 # %% ../../nbs/study/training.ipynb #3c0f6a12
-def has_matrix_unit()->bool:
-    "Whether the CPU multiplies matrices in bfloat16; True where PyTorch cannot say."
-    return getattr(torch.cpu, '_is_amx_tile_supported', lambda: True)()
+def multiplies_bfloat16()->bool:
+    "Whether the CPU has instructions for products in bfloat16; True where PyTorch cannot say."
+    instructions = '_is_amx_tile_supported', '_is_avx512_bf16_supported'
+    return any(getattr(torch.cpu, name, lambda: True)() for name in instructions)
 
-def slow_arithmetic(runs:list, device:str, unit:bool)->str: # empty: none
+def slow_arithmetic(runs:list, device:str, multiplies:bool)->str: # empty: none
     "A sentence about runs in bfloat16 that would be faster in float32 on this machine."
     rounded = [r for r in runs if r.dtype == 'bfloat16']
-    if not rounded or device != 'cpu' or unit: return ''
-    return (f'{len(rounded)} of {len(runs)} runs are in bfloat16, without a matrix unit in this processor: '
+    if not rounded or device != 'cpu' or multiplies: return ''
+    return (f'{len(rounded)} of {len(runs)} runs are in bfloat16, without instructions for it in this processor: '
             'they may take several times as long as in float32 (`fedcl run --set dtype=float32`)')
 
 # %% ../../nbs/study/training.ipynb #375a006d
