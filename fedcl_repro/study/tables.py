@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'MOST_CASES', 'READINGS', 'Paper', 'last_tests', 'by_seed', 'complete', 'why_not',
-           'held', 'answer', 'tested_alike', 'redraw', 'drawn_for', 'printed_margins', 'not_decided', 'ask',
-           'ask_across', 'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
-           'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason',
-           'with_reasons', 'beside_print', 'accuracy_intervals', 'interval_of', 'draw_beside', 'beginnings',
-           'claim_list', 'unlisted', 'sentence_of', 'claims_overview', 'curve_words', 'readings', 'side_by_side']
+           'held', 'without_interval', 'Redrawn', 'answer', 'tested_alike', 'Chances', 'noise_of_curves', 'redraw',
+           'printed_margins', 'not_decided', 'ask', 'drawn_together', 'ask_across', 'printed_of', 'claims_asked',
+           'cells_judged', 'experiment', 'printed_cells', 'share_possible', 'printed_tables', 'asked_in_print',
+           'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason', 'with_reasons', 'beside_print',
+           'accuracy_intervals', 'interval_of', 'draw_beside', 'beginnings', 'claim_list', 'unlisted', 'sentence_of',
+           'claims_overview', 'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 import textwrap
@@ -20,10 +21,11 @@ import pandas as pd
 
 from .comparable import curve_ends, not_comparable
 from .experiments import EXPERIMENTS
-from .intervals import hits_of, interval, pooled_accuracy, redrawn, client_spread
+from .intervals import (
+    client_spread, evaluated_anew, evaluation_noise, hits_of, interval, mean_accuracy, pooled_accuracy, redrawn)
 from .published import published, read_published, with_values
 from .questions import Claim, claims_on
-from .verdicts import Verdict, cell_verdicts, claim, compare, summary, verdict_counts
+from .verdicts import Verdict, cell_verdicts, claim, compare, per_round, summary, verdict_counts
 
 # %% ../../nbs/study/tables.ipynb #f124a296
 MEASURES = dict(accuracy='micro', mean='macro', spread='sd_clients') # a paper's word -> a column of runs
@@ -40,7 +42,9 @@ class Paper:
     sizes: tuple = ()       # experiments whose profile `paper` has the paper's size; empty: all runs fit
     title: str = ''         # 'MAPL', before the place of a cell
     printed: Callable = None # name of a table -> its published cells with the paper's labels and keys
-    margins: tuple = ()      # tables whose margins are shown beside ours, besides those with judged cells
+    margins: dict = field(default_factory=dict) # artifact -> table whose margins are shown beside ours, if it
+                                                # is not the one with judged cells
+    beside: Callable = None  # published cells -> the same, again for each of our columns of the paper's size
     cell: Callable = None    # a published cell -> its name: 'MAPL, Scenario 1, CIFAR-10'
     values: Callable = None  # profile -> values that the claims in its file take from it
     not_asked: str = ''      # why no claim is checked in the profile `quick`
@@ -95,21 +99,32 @@ def held(c:Claim, margin:pd.Series)->pd.Series: # bool
     "The seeds for which a claim with this margin holds."
     return margin.ge(-1e-9) if c.equal else margin.gt(1e-6)
 
+def without_interval(c:Claim, table, margin:pd.Series)->str:
+    "Evidence of a claim that is checked seed by seed."
+    return c.tell(table, margin) + ('; one seed, no interval' if len(margin) == 1 else '')
+
+@dataclass(frozen=True)
+class Redrawn:
+    "A table seed x label, or a dict of such tables, as chance might have made it."
+    clients: object = None   # (draw, seed) x label: with other clients; None if none were drawn
+    n_clients: int = 1
+    evaluations: object = None # (draw, seed) x label: with other evaluations near the last one
+
 def answer(
     c:Claim,
-    table,          # seed x label, for seeds that have all that the claim needs; or a dict of such tables
-    where='',       # words for the end of the sentence
+    table,            # seed x label, for seeds that have all that the claim needs; or a dict of such tables
+    where='',         # words for the end of the sentence
     data_fits=True,
-    drawn=None,     # (draw, seed) x label: the table with other clients
-    n_clients=1,
-    printed=None,   # the published cells as a table of one row
+    drawn=Redrawn(),
+    printed=None,     # the published cells as a table of one row
 )->Verdict:
-    "A verdict with the interval of the margin; without `drawn`, only the seeds vary."
+    "A verdict with the interval of the margin; only the seeds vary if nothing was drawn."
     margin = c.margin(table)
     what = f'{c.sentence}: {where}' if where else c.sentence
-    if c.each: return claim(what, held(c, margin), c.tell(table, margin), c.place, data_fits)
-    others = np.zeros(1) if drawn is None else c.margin(drawn).groupby('draw').mean()
-    found = interval(margin, others, n_clients, c.comparisons)
+    if c.each: return claim(what, held(c, margin), without_interval(c, table, margin), c.place, data_fits)
+    others = np.zeros(1) if drawn.clients is None else c.margin(drawn.clients).groupby('draw').mean()
+    moved = () if drawn.evaluations is None else c.margin(drawn.evaluations)
+    found = interval(margin, others, drawn.n_clients, c.comparisons, moved)
     answered = 'holds' if c.equal and found.low >= -1e-9 else found.word
     told = [c.tell(table, margin), f'interval {found.bounds}']
     told.append('one seed' if found.seeds == 1 else f'{found.seeds} seeds')
@@ -123,30 +138,49 @@ def answer(
     return Verdict(what, word, '; '.join(told), c.place, 'claim', (found.low, found.high), much)
 
 # %% ../../nbs/study/tables.ipynb #3b695d28
-REDRAWN = dict(accuracy=pooled_accuracy, spread=client_spread) # computed again for other clients
+REDRAWN = dict(accuracy=pooled_accuracy, mean=mean_accuracy, spread=client_spread) # for other clients
 
 def tested_alike(tests:pd.DataFrame)->list: # of tests
     "The tests of labels that have one model and one test set, and those of labels tested by client."
     alone = tests.groupby('label').client.transform('nunique') == 1
     return [part for part in (tests[alone], tests[~alone]) if len(part)]
 
-def redraw(paper:Paper, rows:pd.DataFrame)->dict: # key values -> (tables by measure, label -> clients)
-    "The tables of each setting with other clients; empty if no client was tested."
+@dataclass(frozen=True)
+class Chances:
+    "What chance does to the numbers of a setting."
+    tables: dict  # measure -> (draw, seed) x label: with other clients
+    clients: dict # label -> their number
+    noise: dict   # measure -> {label -> standard deviation of single evaluations}
+
+    def drawn(self, c:Claim, table:pd.DataFrame)->Redrawn:
+        "A claim's table as chance might have made it."
+        if c.of not in self.tables: return Redrawn()
+        anew = self.tables[c.of]
+        n_clients = min((self.clients[label] for label in c.needs if self.clients.get(label, 1) > 1), default=1)
+        others = anew[anew.index.get_level_values('seed').isin(table.index)]
+        return Redrawn(others, n_clients, evaluated_anew(table, self.noise[c.of]) if len(table) == 1 else None)
+
+def noise_of_curves(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # keys and label x MEASURES
+    "The standard deviation of single evaluations at the end of the curves; 0 where it is not known."
+    on, rows = [*(keys or paper.keys), 'label'], paper.tested(rows) if paper.tested else rows
+    def noise(rows):
+        each_run = paper.place(per_round(rows)).sort_values('round').groupby([*on, 'run'], dropna=False)
+        return each_run[list(MEASURES.values())].agg(evaluation_noise).groupby(on, dropna=False).max()
+    of_clients = noise(rows[rows.client >= 0]) # a round kept as one pooled row has no mean or spread of clients
+    return noise(rows).assign(macro=of_clients.macro, sd_clients=of_clients.sd_clients).fillna(0.)
+
+def redraw(paper:Paper, rows:pd.DataFrame)->dict: # key values -> Chances
+    "What other clients and evaluations do in each setting; empty if no client was tested."
     if not len(rows) or not (rows.metric == 'accuracy').any(): return {}
-    found = {}
+    found, noise = {}, noise_of_curves(paper, rows)
     for key, tests in last_tests(paper, rows).groupby(list(paper.keys), sort=False):
         groups = [hits_of(part) for part in tested_alike(tests)]
         def anew(measure): return pd.concat([redrawn(hits, measure) for hits in groups], axis=1)
         tables = {of: anew(measure) for of, measure in REDRAWN.items()}
-        found[key] = tables, {label: hits.n.shape[2] for hits in groups for label in hits.labels}
+        clients = {label: hits.n.shape[2] for hits in groups for label in hits.labels}
+        own = noise.xs(key, level=list(range(len(key))))
+        found[key] = Chances(tables, clients, {of: own[column].to_dict() for of, column in MEASURES.items()})
     return found
-
-def drawn_for(c:Claim, table, drawn:dict, clients:dict)->tuple: # (table or None, number of clients)
-    "The redrawn table of the claim's measure, with the seeds of `table`."
-    if c.of not in drawn: return None, 1
-    anew = drawn[c.of]
-    n_clients = min((clients[label] for label in c.needs if clients.get(label, 1) > 1), default=1)
-    return anew[anew.index.get_level_values('seed').isin(table.index)], n_clients
 
 # %% ../../nbs/study/tables.ipynb #912fef80
 def printed_margins(paper:Paper, cells)->dict: # values of the keys -> table of one row
@@ -178,34 +212,47 @@ def ask(
             if c.unless and c.unless(t):
                 out.append(not_decided(c, paper.say(*key, profile), c.unless(t), fits))
                 continue
-            drawn, n_clients = drawn_for(c, t, *anew[key]) if key in anew else (None, 1)
+            drawn = anew[key].drawn(c, t) if key in anew else Redrawn()
             there = printed.get(key) if c.of == 'accuracy' else None
-            out.append(answer(c, t, paper.say(*key, profile), fits, drawn, n_clients, there))
+            out.append(answer(c, t, paper.say(*key, profile), fits, drawn, there))
         if not asked: out.append(claim(c.sentence, [], why_not(about, c.needs), c.place))
     return out
 
 # %% ../../nbs/study/tables.ipynb #81d00278
+def drawn_together(c:Claim, tables:dict, chances:dict)->Redrawn: # of dicts of tables
+    "Several settings as chance might have made them; nothing is drawn if one cannot be."
+    if not set(tables) <= set(chances): return Redrawn()
+    each = {key: chances[key].drawn(c, t) for key, t in tables.items()}
+    if any(r.clients is None for r in each.values()): return Redrawn()
+    clients, evaluations = ({key: getattr(r, part) for key, r in each.items()}
+                            for part in ('clients', 'evaluations'))
+    one_seed = all(t is not None for t in evaluations.values())
+    return Redrawn(clients, min(r.n_clients for r in each.values()), evaluations if one_seed else None)
+
 def ask_across(
     c:Claim,         # its margin is a function of the dict of tables
     tables:dict,     # values of the keys -> table seed x label
     data_fits=True,
     where='',        # words for the end of the sentence
     least=2,         # tables that must have what the claim needs
+    chances=None,    # values of the keys -> Chances
 )->Verdict:
     "Check a claim on all settings together."
     fitting = {key: complete(t, c.needs) for key, t in tables.items()}
     fitting = {key: t for key, t in fitting.items() if len(t)}
     seeds = set.intersection(*(set(t.index) for t in fitting.values())) if fitting else set()
     if len(fitting) >= least and seeds:
-        return answer(c, {key: t.loc[sorted(seeds)] for key, t in fitting.items()}, where, data_fits)
+        common = {key: t.loc[sorted(seeds)] for key, t in fitting.items()}
+        return answer(c, common, where, data_fits, drawn_together(c, common, chances or {}))
     what = f'{c.sentence}: {where}' if where else c.sentence
     return claim(what, [], f'{len(fitting)} of {least} settings have all methods', c.place)
 
 # %% ../../nbs/study/tables.ipynb #06dad4e2
 def printed_of(paper:Paper, artifact:str, cells:str, profile:str): # None: nothing is printed
     "Published accuracies whose margins are shown beside ours: those of `cells`, or of the artifact itself."
-    table = cells or (artifact if artifact in paper.margins else '')
-    return paper.printed(table) if table and profile != 'quick' else None
+    table = cells or paper.margins.get(artifact)
+    if not table or profile == 'quick': return None
+    return paper.beside(paper.printed(table)) if paper.beside else paper.printed(table)
 
 def claims_asked(paper:Paper, name:str, said, profile:str)->list: # of Claim
     "Claims of the paper's file on an artifact, and those of the code: claims, or profile -> claims."
@@ -330,16 +377,18 @@ def accuracy_intervals(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame:
     "The interval of each accuracy of ours over clients and seeds, in words: '37.1 to 43.5'."
     on, found = ['label', *(keys or paper.keys)], []
     if len(rows):
+        noise = noise_of_curves(paper, rows, on[1:]).micro.to_dict()
         for cell, tests in last_tests(paper, rows, on[1:]).groupby(on, sort=False, dropna=False):
-            found.append((*cell, interval_of(hits_of(tests))))
+            found.append((*cell, interval_of(hits_of(tests), noise[*cell[1:], cell[0]])))
     return pd.DataFrame(found, columns=[*on, 'interval'])
 
-def interval_of(hits)->str:
-    "The interval of one label's pooled accuracy in one setting."
+def interval_of(hits, noise:float)->str:
+    "The interval of one label's pooled accuracy in one setting. `noise`: of single evaluations, in points."
     n_clients = hits.n.shape[2]
     measured = pooled_accuracy(hits.correct, hits.n, np.ones((n_clients, 1))).ravel() # (seeds,)
     with_other_clients = redrawn(hits).groupby('draw').mean().to_numpy()
-    sure = interval(measured, with_other_clients, n_clients)
+    moved = evaluated_anew(pd.DataFrame(dict(a=measured)), dict(a=noise)).a
+    sure = interval(measured, with_other_clients, n_clients, moved=moved)
     return f'{max(0, sure.low):.1f} to {min(100, sure.high):.1f}'
 
 # %% ../../nbs/study/tables.ipynb #2a4111d2

@@ -8,12 +8,12 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
            'BOTH_PRECISIONS', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
            'earlier_runs', 'single_runs', 'ending', 'whole_column', 'with_endings', 'with_earlier', 'column_of',
-           'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values', 'second', 'table2_claims',
-           'often', 'often_fairest', 'often_good', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells',
-           'beside_single', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_fairest',
-           'more_of_table2', 'in_legend_order', 'draw_curves', 'earlier2', 'table2', 'prints', 'two_ways', 'nearest',
-           'judge_compat', 'compat', 'judge_fig4', 'fig4', 'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares',
-           'with_arithmetic', 'precision']
+           'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values', 'beside_whole', 'second',
+           'table2_claims', 'often', 'often_fairest', 'often_good', 'leads', 'margins_grow', 'of_split',
+           'judge_margins', 'cells', 'beside_single', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone',
+           'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_curves', 'earlier2', 'table2',
+           'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'all_below_zero',
+           'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -30,7 +30,7 @@ from ...study.majority import draw_panels, majority_of
 from ...study.runs import Run, methods, setting
 from ...study.questions import QUESTIONS, Claim, lead, top
 from ...study.tables import Paper, ask_across, beside_print, by_seed, claims_asked, experiment
-from ...study.tables import printed_cells
+from ...study.tables import printed_cells, redraw
 from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
@@ -179,9 +179,14 @@ def fedcosr_values(profile:str)->dict:
     well, fair = titles(WELL_PERFORMING), titles(FAIR)
     return dict(COMPARED=compared_labels(), WELL=well, FAIR=fair, TABLE2=list(TABLE2), TABLE3=list(TABLE3))
 
+def beside_whole(cells:pd.DataFrame)->pd.DataFrame:
+    "Published cells, and again for the columns that have whole runs of ours in float32."
+    return with_endings(cells, ('', IN_FLOAT32))
+
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
-    printed=printed, margins=('table2', 'table3'), values=fedcosr_values)
+    printed=printed, margins=dict(table2='table2', table3='table3', fig8='table2'), beside=beside_whole,
+    values=fedcosr_values)
 FEDCOSR.measures.update(
     early=over_part(FEDCOSR, 0., .2), late=over_part(FEDCOSR, .8, 1.), rise=rise(FEDCOSR),
     unrest=unrest(FEDCOSR), loss_unrest=unrest(FEDCOSR, pooled_loss))
@@ -245,7 +250,7 @@ def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
     out, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
     for word in 'practical', 'pathological':
         own = of_split(tables, word)
-        v = ask_across(margins_grow(), own, profile != 'quick', word)
+        v = ask_across(margins_grow(), own, profile != 'quick', word, chances=redraw(FEDCOSR, rows))
         if profile == 'lite' and v.word != 'not run':
             v = replace(v, evidence=f'{v.evidence} (data sets trained at different sizes)')
         if own: out.append(v)

@@ -18,7 +18,7 @@ from ...study.experiments import claims_page, matrix
 from ...study.published import published
 from ...study.questions import QUESTIONS, Claim, named_labels, paper_file
 from ...study.runs import methods, setting
-from ...study.tables import Paper, ask_across, by_seed, experiment
+from ...study.tables import Paper, ask_across, by_seed, experiment, redraw
 from ...study.verdicts import Verdict, per_round
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #af326e8d
@@ -154,8 +154,9 @@ def shrinking(betas:list, other='FedAvg')->Claim:
 def judge_gaps(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the differences between methods shrink as β grows."
     tables = by_seed(FEDSSC.measured(rows, 'accuracy'), FEDSSC.keys)
-    betas, others = [beta for beta, in tables], ('FedAvg', 'MOON')
-    return [ask_across(shrinking(betas, other), tables, profile != 'quick') for other in others]
+    betas, others, chances = [beta for beta, in tables], ('FedAvg', 'MOON'), redraw(FEDSSC, rows)
+    return [ask_across(shrinking(betas, other), tables, profile != 'quick', chances=chances)
+            for other in others]
 
 @experiment(FEDSSC, 'fedssc/fig1', 'Learning curves at several β', also=judge_gaps, kind='figure')
 def fig1(profile): return fedssc_runs(LINES, profile, FEDSSC_SIZES[profile]['betas'])

@@ -151,7 +151,7 @@ def left_to(profile:str)->dict:
 
 MAPL = Paper(
     ('scenario', 'data'), mapl_placed, mapl_where, dict(way=on_the_way), mapl_tested,
-    sizes=('mapl/table1', 'mapl/table4'), title='MAPL', printed=mapl_printed, margins=('table4',),
+    sizes=('mapl/table1', 'mapl/table4'), title='MAPL', printed=mapl_printed, margins=dict(table4='table4'),
     cell=cell_of_mapl, values=left_to, not_asked='quick trains too few steps', personal=True)
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
 MAPL_ROUND = [*MAPL_RUN, 'round']
