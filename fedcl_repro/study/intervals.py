@@ -79,7 +79,8 @@ def evaluated_anew(table:pd.DataFrame, noise:dict, draws=DRAWS)->pd.DataFrame: #
     sd = np.array([noise.get(label, 0.) for label in table])
     moved = stream(0, 'evaluations', *table.shape).normal(size=(draws, *table.shape)) * sd
     index = pd.MultiIndex.from_product([range(draws), table.index], names=['draw', 'seed'])
-    return pd.DataFrame((table.to_numpy() + moved).reshape(len(index), -1), index=index, columns=table.columns)
+    values = (table.to_numpy() + moved).reshape(len(index), -1)
+    return pd.DataFrame(values, index=index, columns=table.columns)
 
 # %% ../../nbs/study/intervals.ipynb #da400cc8
 ALPHA, SEED_SD = .05, 1. # points: the assumed spread between seeds if there is one seed

@@ -21,11 +21,13 @@ import pandas as pd
 
 from .comparable import curve_ends, not_comparable
 from .experiments import EXPERIMENTS
-from .intervals import (
-    client_spread, evaluated_anew, evaluation_noise, hits_of, interval, mean_accuracy, pooled_accuracy, redrawn)
+from fedcl_repro.study.intervals import (
+    client_spread, evaluated_anew, evaluation_noise, hits_of, interval, mean_accuracy, pooled_accuracy,
+    redrawn)
 from .published import published, read_published, with_values
 from .questions import Claim, claims_on
-from .verdicts import Verdict, cell_verdicts, claim, compare, per_round, summary, verdict_counts
+from .verdicts import Verdict, cell_verdicts, claim, compare, per_round, summary
+from .verdicts import verdict_counts
 
 # %% ../../nbs/study/tables.ipynb #f124a296
 MEASURES = dict(accuracy='micro', mean='macro', spread='sd_clients') # a paper's word -> a column of runs
@@ -156,9 +158,10 @@ class Chances:
         "A claim's table as chance might have made it."
         if c.of not in self.tables: return Redrawn()
         anew = self.tables[c.of]
-        n_clients = min((self.clients[label] for label in c.needs if self.clients.get(label, 1) > 1), default=1)
+        n_clients = min((n for label, n in self.clients.items() if label in c.needs and n > 1), default=1)
         others = anew[anew.index.get_level_values('seed').isin(table.index)]
-        return Redrawn(others, n_clients, evaluated_anew(table, self.noise[c.of]) if len(table) == 1 else None)
+        several_seeds = len(table) > 1
+        return Redrawn(others, n_clients, None if several_seeds else evaluated_anew(table, self.noise[c.of]))
 
 def noise_of_curves(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # keys and label x MEASURES
     "The standard deviation of single evaluations at the end of the curves; 0 where it is not known."
@@ -166,7 +169,7 @@ def noise_of_curves(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # 
     def noise(rows):
         each_run = paper.place(per_round(rows)).sort_values('round').groupby([*on, 'run'], dropna=False)
         return each_run[list(MEASURES.values())].agg(evaluation_noise).groupby(on, dropna=False).max()
-    of_clients = noise(rows[rows.client >= 0]) # a round kept as one pooled row has no mean or spread of clients
+    of_clients = noise(rows[rows.client >= 0]) # a round kept as one pooled row has no spread of clients
     return noise(rows).assign(macro=of_clients.macro, sd_clients=of_clients.sd_clients).fillna(0.)
 
 def redraw(paper:Paper, rows:pd.DataFrame)->dict: # key values -> Chances

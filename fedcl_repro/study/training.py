@@ -370,8 +370,8 @@ def slow_arithmetic(runs:list, device:str, multiplies:bool)->str: # empty: none
     "A sentence about runs in bfloat16 that would be faster in float32 on this machine."
     rounded = [r for r in runs if r.dtype == 'bfloat16']
     if not rounded or device != 'cpu' or multiplies: return ''
-    return (f'{len(rounded)} of {len(runs)} runs are in bfloat16, without instructions for it in this processor: '
-            'they may take several times as long as in float32 (`fedcl run --set dtype=float32`)')
+    return (f'{len(rounded)} of {len(runs)} runs are in bfloat16, '
+            'for which this processor has no instructions: they may take several times as long as in float32 (`fedcl run --set dtype=float32`)')
 
 # %% ../../nbs/study/training.ipynb #375a006d
 def cores()->int:
