@@ -371,7 +371,8 @@ def slow_arithmetic(runs:list, device:str, multiplies:bool)->str: # empty: none
     rounded = [r for r in runs if r.dtype == 'bfloat16']
     if not rounded or device != 'cpu' or multiplies: return ''
     return (f'{len(rounded)} of {len(runs)} runs are in bfloat16, '
-            'for which this processor has no instructions: they may take several times as long as in float32 (`fedcl run --set dtype=float32`)')
+            'for which this processor has no instructions: they may take '
+            'several times as long as in float32 (`fedcl run --set dtype=float32`)')
 
 # %% ../../nbs/study/training.ipynb #375a006d
 def cores()->int:
