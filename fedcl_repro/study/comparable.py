@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SMALL_RISE', 'SIZE', 'CurveEnd', 'curve_end', 'curve_ends', 'size_of', 'paper_sizes', 'smaller', 'differing',
-           'not_comparable']
+           'states_rounds', 'ends_with_paper', 'not_comparable']
 
 # %% ../../nbs/study/comparable.ipynb #7930cd75
 import math
@@ -16,6 +16,7 @@ import pandas as pd
 
 from ..core import Spec
 from .experiments import runs_of
+from .published import read_published
 from .verdicts import LATE, per_round
 
 # %% ../../nbs/study/comparable.ipynb #7b04e5ed
@@ -43,7 +44,7 @@ class CurveEnd:
         "Why the curve cannot be called level."
         if self.converged: return ''
         if self.n < LATE: return f'{self.n} evaluations are too few to see a level curve'
-        return f'still {self.word}: {self.rise:+.1f} ± {self.se:.1f} points over the last {LATE} evaluations'
+        return f'still {self.word} over the last {LATE} evaluations: {self.rise:+.1f} ± {self.se:.1f} points'
 
 # %% ../../nbs/study/comparable.ipynb #47260fcd
 def curve_end(rounds, values)->CurveEnd:
@@ -89,12 +90,24 @@ def smaller(run, names:tuple)->str: # empty if it has the paper's size
         return sum(a.name != b.name for a, b in specs), len(differences(size))
     return ', '.join(differences(min(sizes, key=distance)))
 
-def differing(name:str, own, theirs)->list: # of 'what own, paper theirs'
+def differing(name:str, own, theirs)->list: # of 'what own (paper theirs)'
     "How two values of a setting differ; for two specs of one name, setting by setting."
     if own == theirs: return []
-    if not isinstance(own, Spec) or own.name != theirs.name: return [f'{name} {own}, paper {theirs}']
+    if not isinstance(own, Spec) or own.name != theirs.name: return [f'{name} {own} (paper {theirs})']
     inner = dict(theirs.settings)
-    return [f'{k} {v}, paper {inner[k]}' for k, v in own.settings if v != inner[k]]
+    return [f'{k} {v} (paper {inner[k]})' for k, v in own.settings if v != inner[k]]
+
+# %% ../../nbs/study/comparable.ipynb #9c83f7fc
+@cache
+def states_rounds(paper:str)->bool:
+    "Whether a paper says for how many rounds its runs were trained."
+    known = read_published('disagreements').query('paper == @paper and kind == "unstated"')
+    return 'number of rounds' not in set(known['where'])
+
+def ends_with_paper(run, names:tuple)->bool:
+    "Whether a run has the paper's size and as many rounds as the paper states, or more."
+    if not all(states_rounds(name.split('/')[0]) for name in names): return False
+    return run.n_rounds >= paper_sizes(names).get(size_of(run), math.inf)
 
 # %% ../../nbs/study/comparable.ipynb #87e41323
 def not_comparable(
@@ -106,7 +119,6 @@ def not_comparable(
     runs = rows.drop_duplicates('run').set_index('run').settings
     found = {}
     for id, end in curve_ends(rows, moment).items():
-        enough = runs[id].n_rounds >= paper_sizes(names).get(size_of(runs[id]), math.inf)
-        reasons = smaller(runs[id], names), '' if enough else end.words
+        reasons = smaller(runs[id], names), '' if ends_with_paper(runs[id], names) else end.words
         found[id] = '; '.join(filter(None, reasons))
     return pd.Series(found, dtype=object)
