@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FINDINGS', 'STATUS', 'SPEED', 'status_of', 'status_table', 'speed_table', 'bench_record', 'workload_table',
-           'bound_of_speed', 'finding', 'personal_papers', 'majority_beside', 'findings', 'replace_between',
-           'written_pages', 'write_pictures']
+           'bound_of_speed', 'finding', 'personal_papers', 'majority_beside', 'findings', 'sizes_told',
+           'replace_between', 'written_pages', 'write_pictures']
 
 # %% ../nbs/status.ipynb #a9048c87
 import json
@@ -14,6 +14,7 @@ from matplotlib import rc_context
 
 from .scale.bench import markdown
 from .scale.workloads import bound_table, peak_words, work_table
+from .study.comparable import curve_ends, smaller
 from .study.experiments import PROFILES, committed, committed_verdicts, experiments, papers_folder
 from .study.majority import majority_of
 from .study.verdicts import OURS, verdict_counts
@@ -102,6 +103,25 @@ def findings()->str: # Markdown
     "The headline findings, one per line."
     return '\n'.join(finding(name, begins) for name, begins in FINDINGS)
 
+# %% ../nbs/status.ipynb #8c711de1
+def sizes_told(
+    profile='lite',
+    names=None,     # of experiments; all, if none are given
+)->str:
+    "How many committed runs have the paper's size, and how many of their curves are level."
+    known, full, level = set(), set(), set() # run ids
+    for name in names or experiments():
+        rows = committed(name, profile)
+        if not len(rows): continue
+        runs = rows.drop_duplicates('run').set_index('run').settings
+        known |= set(runs.index)
+        full |= {id for id, run in runs.items() if not smaller(run, (name,))}
+        paper = personal_papers().get(name.split('/')[0])
+        ends = curve_ends(paper.tested(rows) if paper and paper.tested else rows)
+        level |= {id for id, end in ends.items() if end.converged}
+    return (f"Of the {len(known)} runs in the profile `{profile}`, {len(full)} have the paper's data, clients and\n"
+            f'networks, {len(level)} have a level curve, and {len(full & level)} have both.')
+
 # %% ../nbs/status.ipynb #64e81eea
 STATUS = """# What came out
 > Every table and figure of the papers, the largest size that was run, and its verdicts
@@ -113,7 +133,7 @@ side. With one seed, a spread of one point between seeds is assumed.
 
 {table}
 
-`lite` is the paper's data at reduced size, far from convergence. A GPU's time is best spent on the tables at
+{sizes} A GPU's time is best spent on the tables at
 the top of each paper: `fedcl run PAPER/ARTIFACT --profile paper --device cuda --minutes 9` continues where it
 stopped.
 """
@@ -170,7 +190,7 @@ def written_pages()->dict: # path -> text
     nbs = papers_folder().resolve().parent
     readme = nbs.parent / 'README.md'
     return {
-        nbs / 'papers' / 'status.md': STATUS.format(table=status_table()),
+        nbs / 'papers' / 'status.md': STATUS.format(table=status_table(), sizes=sizes_told()),
         nbs / 'scale' / 'speed.md': SPEED.format(
             table=speed_table(), workloads=workload_table(), bound=bound_of_speed()),
         readme: replace_between(readme.read_text(encoding='utf-8'), 'findings', findings()),

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'PALETTE', 'DASHES', 'HATCHES', 'GREEN', 'BLUE', 'ORANGE', 'YELLOW', 'PURPLE', 'WORD_COLOURS', 'style_of',
-           'smooth', 'curves', 'smoothed', 'shared_legend', 'set_style', 'bars', 'lower_limit', 'cell_style',
-           'with_code', 'nice_table', 'draw_corners']
+           'smooth', 'families_of', 'curves', 'smoothed', 'shared_legend', 'set_style', 'bars', 'lower_limit',
+           'cell_style', 'with_code', 'nice_table', 'noted_table', 'draw_corners']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
+import html
 import re
 
 import matplotlib.pyplot as plt
@@ -22,7 +23,7 @@ from ..federation.method import FAMILIES
 COLOURS = ('#0173b2', '#de8f05', '#029e73', '#d55e00', '#cc78bc',
            '#ca9161', '#fbafe4', '#949494', '#ece133', '#56b4e9') # seaborn's, for the colour-blind
 PALETTE = dict(zip(FAMILIES, map(to_rgb, COLOURS)))
-DASHES = ('', (4, 1.5), (1, 1), (3, 1, 1, 1), (5, 1, 1, 1, 1, 1))
+DASHES = ('', (4, 1.5), (1, 1), (3, 1, 1, 1), (5, 1, 1, 1, 1, 1), (7, 2), (2, 2), (7, 1, 2, 1))
 
 # %% ../../nbs/study/figures.ipynb #459923a9
 def style_of(
@@ -45,19 +46,22 @@ def smooth(values, window:int)->np.ndarray:
     return pd.Series(values).rolling(window, min_periods=1).mean().to_numpy()
 
 # %% ../../nbs/study/figures.ipynb #aefa05a0
+def families_of(table:pd.DataFrame)->dict: # label -> family, in the order of the table
+    return dict(table[['label', 'family']].drop_duplicates().values)
+
 def curves(
     table:pd.DataFrame, # label, family, seed, round and the column `y`
     y:str,
     window=1,           # rounds, for the trailing mean
     ax=None,
     ylabel=None,
+    whole=None,         # the table of all panels of the figure, so that a line looks like no line elsewhere
 ):
     "Learning curves: one line per label, bands of one standard deviation over seeds; at most ten lines."
     import seaborn as sns # two seconds, which only figures need
-    members = dict(table[['label', 'family']].drop_duplicates().values)
-    if len(members) > 10: raise ValueError(f'{len(members)} lines in one panel: choose at most ten')
-    colours, dashes = style_of(members)
-    order = list(members)
+    order = list(table.label.unique())
+    if len(order) > 10: raise ValueError(f'{len(order)} lines in one panel: choose at most ten')
+    colours, dashes = style_of(families_of(table if whole is None else whole))
     look = dict(hue='label', hue_order=order, palette=colours)
     look |= dict(style='label', style_order=order, dashes=dashes)
     ax = ax or plt.subplots(figsize=(4.5, 3))[1]
@@ -98,14 +102,14 @@ def set_style():
     except Exception: pass # not in a notebook
 
 # %% ../../nbs/study/figures.ipynb #f058291f
-HATCHES = dict(zip(DASHES, ('', '//', 'xx', '..', '--'))) # bars have hatches where curves have dashes
+HATCHES = dict(zip(DASHES, ('', '//', 'xx', '..', '--', '\\\\', '++', 'oo'))) # bars have hatches where curves have dashes
 
 # %% ../../nbs/study/figures.ipynb #12992c3e
 def bars(table:pd.DataFrame, y:str, ax=None, ylabel=None):
     "One bar per label, whiskers of one standard deviation over seeds; an axis not from 0 says so."
     import seaborn as sns
     table = table.sort_values('label', kind='stable') # the same order and hatches in each panel
-    members = dict(table[['label', 'family']].drop_duplicates().values)
+    members = families_of(table)
     colours, dashes = style_of(members)
     ax = ax or plt.subplots(figsize=(4.5, 3))[1]
     whiskers = dict(errorbar='sd', capsize=.2, err_kws={'linewidth': 1})
@@ -159,6 +163,13 @@ def nice_table(table:pd.DataFrame, caption=''):
         dict(selector='caption', props='text-align: left; font-style: italic; padding-bottom: 4px'),
         dict(selector='td, th', props='padding: 2px 8px; text-align: left'),
     ])
+
+# %% ../../nbs/study/figures.ipynb #64d6c97a
+def noted_table(table:pd.DataFrame, caption='', notes=()): # HTML
+    "The same with lines below it, such as the reasons for its verdicts; words in backticks as code."
+    from IPython.display import HTML
+    below = ''.join(f'<p class="note">{with_code(html.escape(line))}</p>' for line in notes)
+    return HTML(nice_table(table, caption).to_html() + below)
 
 # %% ../../nbs/study/figures.ipynb #6cb272e2
 def draw_corners(names:pd.DataFrame, tables:dict):

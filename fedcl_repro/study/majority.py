@@ -167,7 +167,7 @@ def draw_panels(table:pd.DataFrame, column:str, titles:dict, window:int, ylabel:
     fig, axes = plt.subplots(height, width, figsize=(4.2*width, 2.8*height), squeeze=False)
     for ax in axes.flat[len(titles):]: ax.set_axis_off()
     for ax, (value, title) in zip(axes.flat, titles.items()):
-        curves(table[table[column] == value], 'micro', window, ax, ylabel)
+        curves(table[table[column] == value], 'micro', window, ax, ylabel, table)
         majority_line(ax, trivial.get(value))
         ax.legend(fontsize=7)
         ax.set_title(title)

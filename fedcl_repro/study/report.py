@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['PAGE', 'DATA_OF_PROFILE', 'TONES', 'HIDDEN', 'LOOK', 'STYLE', 'write_report', 'name_of', 'facts_line', 'amount_of',
-           'what_was_run', 'counts_told', 'what_came_out', 'most_decided', 'first_sentences', 'chip', 'chips',
-           'headline', 'page_row', 'claim_row', 'section', 'body_of', 'prose', 'shown', 'block', 'picture']
+           'what_was_run', 'counts_told', 'what_came_out', 'most_decided', 'first_sentences', 'numbers_comparable',
+           'chip', 'chips', 'headline', 'page_row', 'claim_row', 'section', 'body_of', 'prose', 'shown', 'block',
+           'picture']
 
 # %% ../../nbs/study/report.ipynb #c5bc1fe8
 import base64
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from .formulas import html_with_formulas
 from .store import write_text
-from .verdicts import ANSWERS, verdict_counts
+from .verdicts import ANSWERS, COMPARISONS, verdict_counts
 
 # %% ../../nbs/study/report.ipynb #97211030
 def write_report(
@@ -65,9 +66,8 @@ def facts_line(about:dict)->str: # HTML
 # %% ../../nbs/study/report.ipynb #5f9dc34d
 DATA_OF_PROFILE = dict(
     quick="Handwritten digits stand in for the papers' data, so the numbers only show that everything runs.",
-    lite="The papers' data were used at reduced size, so the order of methods can be compared, "
-         "but hardly any number.",
-    paper="The papers' own settings were used, so the numbers can be compared with the printed ones.",
+    lite="The papers' data were used, at the size that each page says, so the order of methods can be compared. ",
+    paper="The papers' own settings were used. ",
 )
 
 def amount_of(n:int, thing:str)->str: return f'{n:,} {thing}' + ('' if n == 1 else 's')
@@ -112,7 +112,14 @@ def most_decided(pages:list)->str:
 def first_sentences(pages:list, about:dict)->list: # of five, HTML
     "The five sentences: what was run, and the results."
     data = DATA_OF_PROFILE.get(about.get('profile'), 'The profile is not known.')
+    if about.get('profile') in ('lite', 'paper'): data += numbers_comparable(pages)
     return [what_was_run(pages, about), data, *what_came_out(pages)]
+
+def numbers_comparable(pages:list)->str:
+    "How many printed numbers have a run that can be compared with them."
+    words = [v['word'] for _, verdicts in pages for v in verdicts if v['kind'] == 'cell']
+    fit = sum(word in COMPARISONS for word in words)
+    return f"{fit} of {amount_of(fit + words.count('smaller run'), 'printed number')} beside ours can be compared."
 
 # %% ../../nbs/study/report.ipynb #52f6722f
 TONES = {

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SHOWN_KINDS', 'PLOT_MARKS', 'PICTURES', 'spec_text', 'stored', 'shown_of', 'is_shown', 'rows_of', 'run_table',
-           'text_chart', 'run_curves', 'draw_run_curves', 'check_picture', 'show_run', 'mean_of', 'show_runs',
-           'show_artifact', 'show_options', 'show_verb', 'shown_as_asked']
+           'text_chart', 'run_curves', 'draw_run_curves', 'check_picture', 'show_run', 'end_in_words', 'mean_of',
+           'show_runs', 'show_artifact', 'show_options', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/verbs/show.ipynb #2f4597b6
 import json
@@ -17,6 +17,7 @@ import pandas as pd
 from ..core import check_file, expanded
 from ..study.experiments import (
     PROFILES, committed, committed_path, committed_verdicts, default_store, experiments)
+from ..study.comparable import CurveEnd, curve_ends
 from ..study.runs import methods
 from ..study.store import Store
 from ..study.verdicts import per_round, summary, verdict_counts
@@ -135,6 +136,7 @@ def show_run(store:Store, id:str)->dict: # curves
         for r in summary(rows, moment).itertuples():
             sd = f'sd over clients {r.sd_clients:.2f}'
             print(f'  {moment:8} micro {r.micro:.2f} %  macro {r.macro:.2f} %  {sd}')
+        for end in curve_ends(rows, moment): print(f'  {moment:8} {end_in_words(end)}')
     if (rows.split == 'valid').any():
         best = summary(rows, at='valid').iloc[0]
         print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
@@ -145,6 +147,11 @@ def show_run(store:Store, id:str)->dict: # curves
     print(f'rows: {store.folder(id).resolve() / "rows.csv"}')
     if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')
     return curves
+
+def end_in_words(end:CurveEnd)->str:
+    "The late mean of a curve, and whether the curve is level."
+    count = f'last {end.n} evaluations' if end.n > 1 else 'one evaluation'
+    return f"{count}: mean {end.mean:.2f} %; {end.words or 'the curve is level'}"
 
 def mean_of(rows:pd.DataFrame, metric:str)->float:
     "Mean over clients of a metric of the merged models at the last round."

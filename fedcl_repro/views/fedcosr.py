@@ -7,7 +7,7 @@ __all__ = ['table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PLACES', 'SE
            'with_first_version', 'how_trained', 'columns_missing', 'in_column_order', 'tables_of_paper', 'majorities',
            'all_readings', 'footnotes', 'about_runs', 'of_another', 'held_counts', 'held_by_column', 'draw_held',
            'held_on', 'smoothing', 'fig5_view', 'each_client', 'draw_each_client', 'fig6_table', 'fig6_view',
-           'draw_shares', 'fig7_view', 'draw_ablation', 'draw_square', 'square_view', 'readings_table',
+           'draw_shares', 'fig7_view', 'draw_ablation', 'draw_square', 'square_view', 'readings_table', 'in_pairs',
            'precision_view', 'ablation_view', 'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of',
            'printed_view', 'taxonomy', 'printed_taxonomy', 'taxonomy_view', 'hyperparameter_table',
            'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view', 'fault_table',
@@ -39,7 +39,7 @@ from ..study.published import hyperparameters, published
 from ..study.representations import kept, projected, scatter, within
 from ..study.result_page import asked_table, display_all, say_line, shown_table
 from ..study.runs import Run, dataset, find_root, label, methods, setting, shards
-from ..study.show import beside_blocks
+from ..study.show import HOW_TO_READ, beside_blocks, noted
 from ..study.tables import draw_beside, readings
 from ..study.verdicts import per_round
 
@@ -99,11 +99,14 @@ def tables_of_paper(artifact:str, columns):
         rows = in_column_order(rows, columns)
         first, cells = first_version(artifact), both_prints(artifact)
         blocks = beside_blocks(FEDCOSR, cells, with_majority(rows), profile)
+        say_line(HOW_TO_READ.replace('`', ''), look='note')
         placed = place(rows)
         for column in (c for c in with_earlier(columns) if c in set(placed.column)):
             part = placed[placed.column == column]
-            block = with_first_version(blocks[say(column, profile)], column, first)
-            display_all(shown_table(block, f'{say(column, profile)}, percent: {how_trained(part)}.'))
+            block, reasons = blocks[say(column, profile)]
+            block = with_first_version(block, column, first)
+            caption = f'{say(column, profile)}, percent: {how_trained(part)}.'
+            display_all(shown_table(block, caption, noted({column: (block, reasons)})[1]))
         say_line(columns_missing(columns, rows), look='note')
         labels = set(placed.label)
         names = [n for n in dict.fromkeys([*cells.label, *placed.label]) if n in labels]
@@ -207,10 +210,11 @@ def fig5_view(rows, profile, longest=50):
     fig, axes = plt.subplots(2, len(columns), figsize=(4.4*len(columns), 5.6), squeeze=False)
     for (upper, lower), column in zip(axes.T, columns):
         above, below = accuracy[accuracy.column == column], loss[loss.column == column]
-        curves(above, 'micro', window, upper, 'test accuracy, merged, %').set_title(say(column, profile))
+        curves(above, 'micro', window, upper, 'test accuracy, merged, %', accuracy)
+        upper.set_title(say(column, profile))
         majority_line(upper, majority_of(FEDCOSR, rows).get(column))
         upper.legend(fontsize=7)
-        curves(below, 'micro', window, lower, 'training objective, nats').set_yscale('log')
+        curves(below, 'micro', window, lower, 'training objective, nats', accuracy).set_yscale('log')
     fig.tight_layout()
     shared_legend(fig)
     plt.show()
@@ -327,13 +331,21 @@ def readings_table(rows, profile, paper=FEDCOSR):
     table = readings(paper, with_majority(rows))
     display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
 
+def in_pairs(rows:pd.DataFrame)->tuple: # rows of methods in both precisions, labels of the others
+    "The methods that were trained in both precisions, and those that wait for the other."
+    labels, kinds = place(rows).label, rows.settings.map(lambda run: run.dtype)
+    paired = kinds.groupby(labels).transform('nunique') == 2
+    return rows[paired], list(labels[~paired].unique())
+
 def precision_view(rows, profile):
-    "Learning curves in both precisions, then the numbers."
+    "Learning curves of the methods that were trained in both precisions, then all numbers."
     import matplotlib.pyplot as plt
     title = {PRACTICAL: say(PRACTICAL, profile)}
-    table = with_arithmetic(per_round(rows))
+    pairs, alone = in_pairs(rows)
+    table = with_arithmetic(per_round(pairs))
     draw_panels(table, 'column', title, 1, 'merged models, %', majority_of(BOTH_PRECISIONS, rows))
     plt.show()
+    if alone: say_line(f"Trained in one precision so far, and not drawn: {', '.join(alone)}.", look='note')
     readings_table(rows, profile, BOTH_PRECISIONS)
 
 def ablation_view(rows, profile):

@@ -12,7 +12,7 @@ import pandas as pd
 from ..papers.fedssc.settings import (
     DEFAULT, FEDSSC, FEDSSC_SIZES, LINES, MAIN, curves_of, in_rounds, lines, panels, round_cells)
 from ..study.result_page import display_all, shown_table
-from ..study.tables import accuracy_intervals
+from ..study.show import HOW_TO_READ, with_ends
 from ..study.verdicts import summary
 
 # %% ../../nbs/views/fedssc.ipynb #f1d96f0e
@@ -21,11 +21,12 @@ def main_table(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per meth
     last = lines(summary(rows)).query('beta == @DEFAULT and label in @MAIN')
     accuracy = last.groupby('label').micro.agg(['mean', 'std', 'size'])
     accuracy.columns = 'accuracy, %', 'sd over seeds', 'seeds'
-    sure = accuracy_intervals(FEDSSC, rows).query('beta == @DEFAULT').set_index('label').interval
+    ends = with_ends(FEDSSC, FEDSSC.runs(rows)[['label', 'beta']].drop_duplicates(), rows, ['beta'])
+    ends = ends.query('beta == @DEFAULT').set_index('label')[['interval', 'late', 'curve']]
     cells = round_cells(rows, profile).set_index('name')
     rounds = cells[['published', 'ours']].map(in_rounds).add_prefix('rounds, ')
-    table = accuracy.join(sure).join(rounds).join(cells.verdict)
-    columns = ['accuracy, %', 'interval', 'sd over seeds', 'seeds', *rounds, 'verdict']
+    table = accuracy.join(ends).join(rounds).join(cells.verdict)
+    columns = ['accuracy, %', *ends, 'sd over seeds', 'seeds', *rounds, 'verdict']
     return table[columns].reindex([m for m in MAIN if m in accuracy.index]).rename_axis(None)
 
 # %% ../../nbs/views/fedssc.ipynb #ae589124
@@ -34,7 +35,7 @@ def table_with_target(rows, profile):
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import curves
     target = FEDSSC_SIZES[profile]['target']
-    caption = f"Profile {profile}: {rows['round'].max()} rounds, target {target:g} %."
+    caption = f"Profile {profile}: {rows['round'].max()} rounds, target {target:g} %. {HOW_TO_READ}"
     display_all(shown_table(main_table(rows, profile), caption))
     ax = curves(curves_of(rows, MAIN, DEFAULT), 'micro', ylabel='test accuracy, global model, %')
     ax.axhline(target, ls=':', c='gray', label='target')
@@ -55,7 +56,8 @@ def betas_view(rows, profile):
     betas = sorted(table.beta.unique())
     fig, axes = plt.subplots(1, len(betas), figsize=(3.2*len(betas), 3), sharey=True, squeeze=False)
     for ax, beta in zip(axes[0], betas):
-        curves(table[table.beta == beta], 'micro', ax=ax, ylabel='test accuracy, global model, %')
+        part = table[table.beta == beta]
+        curves(part, 'micro', ax=ax, ylabel='test accuracy, global model, %', whole=table)
         ax.set_title(f'β = {beta:g}')
     fig.tight_layout()
     plt.show()

@@ -164,7 +164,7 @@ def curves_view(rows, profile):
     settings, trivial = table.groupby(list(MAPL.keys), sort=False), majority_of(MAPL, rows)
     fig, axes = plt.subplots(1, len(settings), figsize=(4.4*len(settings), 3), squeeze=False)
     for ax, (key, part) in zip(axes[0], settings):
-        curves(part, 'micro', 1, ax, 'test accuracy, %')
+        curves(part, 'micro', 1, ax, 'test accuracy, %', table)
         majority_line(ax, trivial.get(key))
         ax.legend(fontsize=7)
         ax.set_title(mapl_where(*key, profile))
