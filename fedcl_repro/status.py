@@ -109,16 +109,17 @@ def sizes_told(
     names=None,     # of experiments; all, if none are given
 )->str:
     "How many committed runs have the paper's size, and how many of their curves are level."
-    known, full, level = set(), set(), set() # run ids
+    known, reduced, level = set(), set(), set() # run ids; a run is reduced if it is so on any page
     for name in names or experiments():
         rows = committed(name, profile)
         if not len(rows): continue
         runs = rows.drop_duplicates('run').set_index('run').settings
         known |= set(runs.index)
-        full |= {id for id, run in runs.items() if not smaller(run, (name,))}
+        reduced |= {id for id, run in runs.items() if smaller(run, (name,))}
         paper = personal_papers().get(name.split('/')[0])
         ends = curve_ends(paper.tested(rows) if paper and paper.tested else rows)
         level |= {id for id, end in ends.items() if end.converged}
+    full = known - reduced
     return (f"Of the {len(known)} runs in the profile `{profile}`, {len(full)} have the paper's data, clients and\n"
             f'networks, {len(level)} have a level curve, and {len(full & level)} have both.')
 
