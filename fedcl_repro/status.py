@@ -130,7 +130,7 @@ STATUS = """# What came out
 `fedcl report` writes this page from committed rows. `holds`, `undecided` and `fails` count claims of the
 text. The other words count printed numbers. A claim about runs is a paired difference with an
 [interval](../study/intervals.ipynb) over clients and seeds; it is decided only if the interval lies on one
-side. With one seed, a spread of one point between seeds is assumed.
+side. With one seed, a spread of one point between seeds is assumed, beside the unrest of the seed's own curve.
 
 {table}
 
