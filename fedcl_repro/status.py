@@ -120,7 +120,8 @@ def sizes_told(
         ends = curve_ends(paper.tested(rows) if paper and paper.tested else rows)
         level |= {id for id, end in ends.items() if end.converged}
     full = known - reduced
-    return (f"Of the {len(known)} runs in the profile `{profile}`, {len(full)} have the paper's data, clients and\n"
+    return (f'Of the {len(known)} runs in the profile `{profile}`, '
+            f"{len(full)} have the paper's data, clients and\n"
             f'networks, {len(level)} have a level curve, and {len(full & level)} have both.')
 
 # %% ../nbs/status.ipynb #64e81eea
@@ -130,7 +131,7 @@ STATUS = """# What came out
 `fedcl report` writes this page from committed rows. `holds`, `undecided` and `fails` count claims of the
 text. The other words count printed numbers. A claim about runs is a paired difference with an
 [interval](../study/intervals.ipynb) over clients and seeds; it is decided only if the interval lies on one
-side. With one seed, a spread of one point between seeds is assumed, beside the unrest of the seed's own curve.
+side. With one seed, a spread of one point between seeds is assumed, and the unrest of its curve is added.
 
 {table}
 

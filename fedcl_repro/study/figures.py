@@ -102,7 +102,7 @@ def set_style():
     except Exception: pass # not in a notebook
 
 # %% ../../nbs/study/figures.ipynb #f058291f
-HATCHES = dict(zip(DASHES, ('', '//', 'xx', '..', '--', '\\\\', '++', 'oo'))) # bars have hatches where curves have dashes
+HATCHES = dict(zip(DASHES, ('', '//', 'xx', '..', '--', '\\\\', '++', 'oo'))) # of bars, as dashes of curves
 
 # %% ../../nbs/study/figures.ipynb #12992c3e
 def bars(table:pd.DataFrame, y:str, ax=None, ylabel=None):

@@ -66,7 +66,8 @@ def facts_line(about:dict)->str: # HTML
 # %% ../../nbs/study/report.ipynb #5f9dc34d
 DATA_OF_PROFILE = dict(
     quick="Handwritten digits stand in for the papers' data, so the numbers only show that everything runs.",
-    lite="The papers' data were used, at the size that each page says, so the order of methods can be compared. ",
+    lite="The papers' data were used, at the size that each page says, "
+         "so the order of methods can be compared. ",
     paper="The papers' own settings were used. ",
 )
 
@@ -119,7 +120,8 @@ def numbers_comparable(pages:list)->str:
     "How many printed numbers have a run that can be compared with them."
     words = [v['word'] for _, verdicts in pages for v in verdicts if v['kind'] == 'cell']
     fit = sum(word in COMPARISONS for word in words)
-    return f"{fit} of {amount_of(fit + words.count('smaller run'), 'printed number')} beside ours can be compared."
+    all_of_them = amount_of(fit + words.count('smaller run'), 'printed number')
+    return f'{fit} of {all_of_them} beside ours can be compared.'
 
 # %% ../../nbs/study/report.ipynb #52f6722f
 TONES = {

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TEXTS', 'COMPARED', 'HOW_TO_READ', 'BESIDE_PRINT', 'SIMILARITY', 'cells_beside', 'with_ends', 'curve_table',
-           'reasons_of', 'noted', 'row_names', 'setting_blocks', 'no_words', 'show_table', 'show_dots',
+           'reasons_of', 'with_notes', 'row_names', 'setting_blocks', 'no_words', 'show_table', 'show_dots',
            'without_settings', 'measured_cells', 'cells_of_print', 'beside_and_below', 'beside_blocks', 'beside_table',
            'show_lines', 'train_here', 'client_matrices', 'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar',
            'draw_matrices', 'weight_scale', 'without_own', 'shown_rounds', 'draw_weights_line', 'draw_by_round',
@@ -76,7 +76,7 @@ def reasons_of(
     beside = list(names[small | table.verdict.isin(COMPARISONS)])
     return {reason: 'all' if rows == beside else ', '.join(rows) for reason, rows in found.items()}
 
-def noted(found:dict)->tuple: # {heading: (table, reasons)} -> {heading: table}, sentences
+def with_notes(found:dict)->tuple: # {heading: (table, reasons)} -> {heading: table}, sentences
     "The tables, and each reason once with the rows that it concerns in each of them."
     rows_of = {}
     for heading, (_, reasons) in found.items():
@@ -113,8 +113,9 @@ def setting_blocks(
 
 # %% ../../nbs/study/show.ipynb #72841f80
 HOW_TO_READ = (
-    f'`interval`: of our accuracy, over clients and seeds, 95 %. `late`: mean over the last {LATE} evaluations '
-    f'or fewer. `curve`: how these end (`short`: fewer than {LATE}). `std` and `sd_clients` are spreads over clients.')
+    '`interval`: of our accuracy, over clients and seeds, 95 %. '
+    f'`late`: mean over the last {LATE} evaluations or fewer. '
+    f'`curve`: how these end (`short`: fewer than {LATE}). `std` and `sd_clients` are spreads over clients.')
 
 def no_words(rows:pd.DataFrame)->dict: return {}
 
@@ -138,7 +139,7 @@ def show_table(
     caption = f'{what}, accuracy in percent, profile {profile}.{size} {HOW_TO_READ}'
     from fedcl_repro.study.figures import noted_table
     not_run = f'Settings of the paper that were not run: {missing}.'
-    tables, notes = noted(blocks)
+    tables, notes = with_notes(blocks)
     return noted_table(pd.concat(tables, axis=1), f'{caption} {not_run}', notes)
 
 # %% ../../nbs/study/show.ipynb #9f48041a
@@ -170,8 +171,8 @@ def measured_cells(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # label, the p
     return means.rename(columns=dict(micro='value', sd_clients='std')).reset_index()
 
 # %% ../../nbs/study/show.ipynb #021fedf1
-BESIDE_PRINT = ['published', 'std', 'ours', 'interval', 'late', 'curve', 'sd_clients', 'sd_seeds', 'difference',
-                'verdict']
+BESIDE_PRINT = ['published', 'std', 'ours', 'interval', 'late', 'curve', 'sd_clients', 'sd_seeds',
+                'difference', 'verdict']
 
 def cells_of_print(
     paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
@@ -213,7 +214,7 @@ def beside_blocks(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:st
 # %% ../../nbs/study/show.ipynb #7b373d5f
 def beside_table(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str)->tuple: # table, notes
     "These tables side by side, the usual shape of printed tables, and sentences for below."
-    blocks, notes = noted(beside_blocks(paper, cells, rows, profile))
+    blocks, notes = with_notes(beside_blocks(paper, cells, rows, profile))
     names = list(dict.fromkeys(name for block in blocks.values() for name in block.index))
     wide = pd.concat(blocks, axis=1).loc[names]
     return wide.fillna({column: '' for column in wide if column[1] in TEXTS}), notes

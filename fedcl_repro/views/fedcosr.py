@@ -39,7 +39,7 @@ from ..study.published import hyperparameters, published
 from ..study.representations import kept, projected, scatter, within
 from ..study.result_page import asked_table, display_all, say_line, shown_table
 from ..study.runs import Run, dataset, find_root, label, methods, setting, shards
-from ..study.show import HOW_TO_READ, beside_blocks, noted
+from ..study.show import HOW_TO_READ, beside_blocks, with_notes
 from ..study.tables import draw_beside, readings
 from ..study.verdicts import per_round
 
@@ -106,7 +106,7 @@ def tables_of_paper(artifact:str, columns):
             block, reasons = blocks[say(column, profile)]
             block = with_first_version(block, column, first)
             caption = f'{say(column, profile)}, percent: {how_trained(part)}.'
-            display_all(shown_table(block, caption, noted({column: (block, reasons)})[1]))
+            display_all(shown_table(block, caption, with_notes({column: (block, reasons)})[1]))
         say_line(columns_missing(columns, rows), look='note')
         labels = set(placed.label)
         names = [n for n in dict.fromkeys([*cells.label, *placed.label]) if n in labels]
