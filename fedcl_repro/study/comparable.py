@@ -9,6 +9,7 @@ __all__ = ['SMALL_RISE', 'SIZE', 'CurveEnd', 'curve_end', 'curve_ends', 'size_of
 # %% ../../nbs/study/comparable.ipynb #7930cd75
 import math
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cache
 
 import numpy as np
@@ -16,7 +17,7 @@ import pandas as pd
 
 from ..core import Spec
 from .experiments import runs_of
-from .published import read_published
+from .questions import paper_file
 from .verdicts import LATE, per_round
 
 # %% ../../nbs/study/comparable.ipynb #7b04e5ed
@@ -98,15 +99,14 @@ def differing(name:str, own, theirs)->list: # of 'what own (paper theirs)'
     return [f'{k} {v} (paper {inner[k]})' for k, v in own.settings if v != inner[k]]
 
 # %% ../../nbs/study/comparable.ipynb #9c83f7fc
-@cache
-def states_rounds(paper:str)->bool:
-    "Whether a paper says for how many rounds its runs were trained."
-    known = read_published('disagreements').query('paper == @paper and kind == "unstated"')
-    return 'number of rounds' not in set(known['where'])
+def states_rounds(paper:str, method:str)->bool:
+    "Whether a paper says for how many rounds a method was trained; if its file names none, it does not."
+    return any(fnmatch(method, name) for name in paper_file(paper).get('rounds_stated', []))
 
 def ends_with_paper(run, names:tuple)->bool:
     "Whether a run has the paper's size and as many rounds as the paper states, or more."
-    if not all(states_rounds(name.split('/')[0]) for name in names): return False
+    papers = {name.split('/')[0] for name in names}
+    if not all(states_rounds(paper, run.method.name) for paper in papers): return False
     return run.n_rounds >= paper_sizes(names).get(size_of(run), math.inf)
 
 # %% ../../nbs/study/comparable.ipynb #87e41323
