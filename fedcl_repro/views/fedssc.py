@@ -12,7 +12,7 @@ import pandas as pd
 from ..papers.fedssc.settings import (
     DEFAULT, FEDSSC, FEDSSC_SIZES, LINES, MAIN, curves_of, in_rounds, lines, panels, round_cells)
 from ..study.result_page import display_all, shown_table
-from ..study.show import HOW_TO_READ, with_ends
+from ..study.show import HOW_IT_ENDS, HOW_TO_READ, accuracy_blocks, with_ends
 from ..study.verdicts import summary
 
 # %% ../../nbs/views/fedssc.ipynb #f1d96f0e
@@ -43,10 +43,9 @@ def table_with_target(rows, profile):
     plt.show()
 
 # %% ../../nbs/views/fedssc.ipynb #a4ffd38c
-def final_accuracy(rows:pd.DataFrame)->pd.DataFrame: # one row per method, one column per β
-    "Accuracy after the last round."
-    table = lines(summary(rows)).pivot_table('micro', 'label', 'beta').reindex(LINES)
-    return table.rename(columns='β = {:g}'.format).rename_axis(None).rename_axis(None, axis=1)
+def final_accuracy(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per method, a block per β
+    "Accuracy after the last round, and the end of the curve."
+    return pd.concat(accuracy_blocks(FEDSSC, rows, profile), axis=1).reindex(LINES)
 
 def betas_view(rows, profile):
     "Learning curves, a panel for each β; then the final accuracies."
@@ -61,7 +60,8 @@ def betas_view(rows, profile):
         ax.set_title(f'β = {beta:g}')
     fig.tight_layout()
     plt.show()
-    display_all(shown_table(final_accuracy(rows), 'Accuracy after the last round, percent.'))
+    caption = f'Accuracy after the last round, percent. {HOW_IT_ENDS}'
+    display_all(shown_table(final_accuracy(rows, profile), caption))
 
 # %% ../../nbs/views/fedssc.ipynb #c493078c
 IN_PANEL_C = {'MOON': 'MOON (k = 0)', 'FedSSC': 'FedSSC (k = 1)'}
@@ -85,6 +85,7 @@ def alternatives_view(rows, profile):
     "The panels, then the accuracies after the last round."
     draw_alternatives(rows, profile)
     last = lines(summary(rows)).query('beta == @DEFAULT')
-    table = last.groupby('label').micro.agg(['mean', 'std']).sort_values('mean', ascending=False)
-    table = table.rename(columns=dict(mean='accuracy, %', std='sd over seeds')).rename_axis(None)
-    display_all(shown_table(table, 'After the last round.'))
+    table = accuracy_blocks(FEDSSC, rows, profile)[FEDSSC.say(DEFAULT, profile)]
+    table = table.assign(**{'sd over seeds': last.groupby('label').micro.std()})
+    caption = f'Accuracy after the last round, percent. {HOW_IT_ENDS}'
+    display_all(shown_table(table.sort_values('accuracy', ascending=False), caption))

@@ -29,8 +29,8 @@ from ..study.majority import MAJORITY, majority_line, majority_of, with_majority
 from ..study.result_page import asked_table, display_all, shown_table
 from ..study.runs import dataset
 from ..study.show import (
-    SIMILARITY, draw_matrices, draw_overlap, last_of_names, measured_cells, show_dots, show_shaped,
-    show_table, without_own, without_settings)
+    HOW_IT_ENDS, SIMILARITY, curve_table, draw_matrices, draw_overlap, last_of_names, measured_cells,
+    show_dots, show_shaped, show_table, without_own, without_settings)
 from ..study.tables import by_seed
 from ..study.verdicts import per_round
 
@@ -177,6 +177,8 @@ def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, one r
     "Accuracy of each variant, its difference from the code's, and the share of the weight across clusters."
     accuracy = by_seed(MAPL.measured(with_majority(rows), 'accuracy'), MAPL.keys)
     crosses, strangers = (by_seed(MAPL.measured(rows, of), MAPL.keys) for of in ('across', 'strangers'))
+    own = curve_table(MAPL, rows, ['label', *MAPL.keys]).set_index('label')
+    ends = dict(iter(own.groupby(list(MAPL.keys))))
     found, nothing = {}, pd.DataFrame(dtype=float)
     for key, table in accuracy.items():
         mean = table.mean()
@@ -185,7 +187,8 @@ def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, one r
                    'weight across': crosses.get(key, nothing).mean(),
                    'strangers': strangers.get(key, nothing).mean()}
         variants = [n for n in [*MAPL_PRESETS, MAJORITY] if n in table]
-        found[mapl_where(*key, profile)] = pd.DataFrame(columns).reindex(variants)
+        whole = pd.DataFrame(columns).join(ends[key][['late', 'curve']])
+        found[mapl_where(*key, profile)] = whole.reindex(variants)
     return found
 
 def own_weight(name:str, W)->str: return f'{name}\nown weight {W.diagonal().mean():.2f}'
@@ -194,7 +197,8 @@ def own_weight(name:str, W)->str: return f'{name}\nown weight {W.diagonal().mean
 def presets_view(rows, profile):
     "The effect of each difference between text and code, then the last weights under each."
     caption = ('The effect of each difference: accuracy and weight across the clusters in percent (55.6 for '
-               'ten clients with equal weights), and the largest number of strangers that a client keeps.')
+               'ten clients with equal weights), and the largest number of strangers that a client keeps. '
+               f'{HOW_IT_ENDS}')
     display_all(shown_table(pd.concat(differences(rows, profile), axis=1), caption))
     draw_last(rows, own_weight)
 

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['by_cut', 'by_batch', 'by_group', 'COST_CASES', 'COST_TITLES', 'cost_cells', 'MFCL_COLUMNS_12', 'mfcl_table',
-           'by_setting', 'cost_verdicts', 'rivals_view', 'by_xi', 'floors_view', 'partners_found', 'draw_partners',
-           'twins_view', 'draw_mixtures', 'mixtures_view', 'dropout_view', 'draw_dropout', 'all_costs', 'shown_costs',
-           'costs_view', 'draw_costs', 'layer_in_words', 'layers_listed', 'client_modules', 'networks_view',
-           'hyperparameters_of', 'augmentation_changes', 'training_view']
+           'by_setting', 'cost_verdicts', 'rivals_view', 'floors_view', 'partners_found', 'draw_partners', 'twins_view',
+           'draw_mixtures', 'mixtures_view', 'dropout_view', 'draw_dropout', 'all_costs', 'shown_costs', 'costs_view',
+           'draw_costs', 'layer_in_words', 'layers_listed', 'client_modules', 'networks_view', 'hyperparameters_of',
+           'augmentation_changes', 'training_view']
 
 # %% ../../nbs/views/mfcl.ipynb #af4b9b19
 from functools import partial
@@ -25,7 +25,7 @@ from ..parts.costs import cost_paper, cost_true
 from ..study.experiments import committed
 from ..study.published import published
 from ..study.result_page import beside_view, display_all, say_line, shown_table
-from ..study.show import show_lines
+from ..study.show import HOW_IT_ENDS, accuracy_blocks, curve_table, show_lines
 from ..study.verdicts import verdict_table
 
 # %% ../../nbs/views/mfcl.ipynb #f4cd911f
@@ -56,17 +56,12 @@ def rivals_view(rows, profile):
     display_all(shown_table(training_beside(), "Profile paper: ours / in the authors' code."))
 
 # %% ../../nbs/views/mfcl.ipynb #a4a1d826
-def by_xi(rows:pd.DataFrame)->pd.DataFrame: # one row per label, one column per ξ
-    "Pooled accuracy in percent."
-    runs = MFCL.runs(rows).rename(columns=dict(micro='accuracy'))
-    table = runs.pivot_table(index='label', columns='xi', values='accuracy', sort=False).round(1)
-    return table.rename(columns='ξ = {:g}'.format).rename_axis(None).rename_axis(None, axis=1)
-
 def floors_view(rows, profile):
     "The floors, and below them the committed rows of Table 2 in this profile."
     trained = committed('mfcl/table2', profile)
     both = pd.concat([rows, trained[~trained.run.isin(rows.run)]]) if len(trained) else rows
-    display_all(shown_table(by_xi(both), f'Accuracy in percent, profile {profile}.'))
+    table = pd.concat(accuracy_blocks(MFCL, both, profile), axis=1)
+    display_all(shown_table(table, f'Accuracy in percent, profile {profile}. {HOW_IT_ENDS}'))
 
 # %% ../../nbs/views/mfcl.ipynb #94af9927
 def partners_found(rows:pd.DataFrame)->pd.DataFrame: # one row per label
@@ -74,7 +69,9 @@ def partners_found(rows:pd.DataFrame)->pd.DataFrame: # one row per label
     def mean_of(name): return MFCL.measured(rows, name).groupby('label', sort=False).value.mean()
     found = {f'{name}, %': mean_of(name) for name in PAIRINGS}
     accuracy = MFCL.runs(rows).groupby('label', sort=False).micro.mean()
-    return pd.DataFrame(found | {'accuracy, %': accuracy}).round(1).rename_axis(None)
+    ends = curve_table(MFCL, rows, ['label']).set_index('label')
+    table = pd.DataFrame(found | {'accuracy, %': accuracy}).join(ends)
+    return table.round(1).rename_axis(None)
 
 # %% ../../nbs/views/mfcl.ipynb #77946622
 def draw_partners(table:pd.DataFrame):
@@ -94,7 +91,8 @@ def draw_partners(table:pd.DataFrame):
 def twins_view(rows, profile):
     "Partners found, as a table and as bars."
     table = partners_found(rows)
-    display_all(shown_table(table, f'Percent of 512 partners found, and accuracy; profile {profile}.'))
+    caption = f'Percent of 512 partners found, and accuracy; profile {profile}. {HOW_IT_ENDS}'
+    display_all(shown_table(table, caption))
     draw_partners(table)
 
 # %% ../../nbs/views/mfcl.ipynb #68348046
