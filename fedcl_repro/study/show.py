@@ -128,8 +128,7 @@ def setting_blocks(
 # %% ../../nbs/study/show.ipynb #72841f80
 HOW_TO_READ = (
     '`interval`: of our accuracy, over clients and seeds, 95 %. '
-    f'`late`: mean over the last {LATE} evaluations or fewer. '
-    f'`curve`: how these end (`short`: fewer than {LATE}). `std` and `sd_clients` are spreads over clients.')
+    f'{HOW_IT_ENDS} `std` and `sd_clients` are spreads over clients.')
 
 def no_words(rows:pd.DataFrame)->dict: return {}
 
