@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..core import stream
+from .verdicts import LATE
 
 # %% ../../nbs/study/intervals.ipynb #cd33a187
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def redrawn(hits:Hits, measure=pooled_accuracy, draws=DRAWS)->pd.DataFrame: # (d
     return pd.DataFrame(values.transpose(2, 0, 1).reshape(len(index), -1), index=index, columns=hits.labels)
 
 # %% ../../nbs/study/intervals.ipynb #d0f1189f
-def evaluation_noise(values, last=10)->float: # values: (evaluations,) in their order; in their unit
+def evaluation_noise(values, last=LATE)->float: # values: (evaluations,) in their order; in their unit
     "Standard deviation of single evaluations around the trend at the end of a curve; 0 if it is too short."
     second = np.diff(np.asarray(values, dtype=float)[-last:], n=2)
     return math.sqrt(np.mean(second**2) / 6) if len(second) else 0.

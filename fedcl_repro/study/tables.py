@@ -160,8 +160,7 @@ class Chances:
         anew = self.tables[c.of]
         n_clients = min((n for label, n in self.clients.items() if label in c.needs and n > 1), default=1)
         others = anew[anew.index.get_level_values('seed').isin(table.index)]
-        several_seeds = len(table) > 1
-        return Redrawn(others, n_clients, None if several_seeds else evaluated_anew(table, self.noise[c.of]))
+        return Redrawn(others, n_clients, evaluated_anew(table, self.noise[c.of]))
 
 def noise_of_curves(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # keys and label x MEASURES
     "The standard deviation of single evaluations at the end of the curves; 0 where it is not known."
@@ -229,8 +228,7 @@ def drawn_together(c:Claim, tables:dict, chances:dict)->Redrawn: # of dicts of t
     if any(r.clients is None for r in each.values()): return Redrawn()
     clients, evaluations = ({key: getattr(r, part) for key, r in each.items()}
                             for part in ('clients', 'evaluations'))
-    one_seed = all(t is not None for t in evaluations.values())
-    return Redrawn(clients, min(r.n_clients for r in each.values()), evaluations if one_seed else None)
+    return Redrawn(clients, min(r.n_clients for r in each.values()), evaluations)
 
 def ask_across(
     c:Claim,         # its margin is a function of the dict of tables

@@ -248,9 +248,10 @@ def of_split(tables:dict, word:str)->dict:
 def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the margin grows with the number of classes, in each split that was trained."
     out, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
+    chances = redraw(FEDCOSR, rows)
     for word in 'practical', 'pathological':
         own = of_split(tables, word)
-        v = ask_across(margins_grow(), own, profile != 'quick', word, chances=redraw(FEDCOSR, rows))
+        v = ask_across(margins_grow(), own, profile != 'quick', word, chances=chances)
         if profile == 'lite' and v.word != 'not run':
             v = replace(v, evidence=f'{v.evidence} (data sets trained at different sizes)')
         if own: out.append(v)
