@@ -362,6 +362,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.read_npz': ( 'data/datasets.html#read_npz',
                                                                                    'fedcl_repro/data/datasets.py'),
+                                           'fedcl_repro.data.datasets.scanned_digits': ( 'data/datasets.html#scanned_digits',
+                                                                                         'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.svhn': ('data/datasets.html#svhn', 'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.tiny_imagenet': ( 'data/datasets.html#tiny_imagenet',
                                                                                         'fedcl_repro/data/datasets.py'),

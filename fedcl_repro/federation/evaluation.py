@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from ..core import stream
 from .federation import pixels
+from .optimisers import SGD, falling
 from .rounds import Replies, State, enter, server_of, stage_of, take_replies
 from .steps import run_steps
 
@@ -138,15 +139,13 @@ def linear_classifier(z, y, n_classes:int, rng, n_passes=100, batch_size=512, lr
     z = score(z)
     w = torch.zeros(z.shape[1] + 1, n_classes, dtype=z.dtype, device=z.device, requires_grad=True)
     steps = max(1, len(y) // batch_size) # of a pass
-    opt = torch.optim.SGD([w], lr, momentum=.9)
-    falling = torch.optim.lr_scheduler.CosineAnnealingLR(opt, n_passes * steps)
+    opt = SGD(falling(lr, n_passes * steps), momentum=.9)
+    fields = {'w': w} | opt.start({'w': w})
     def scores(z): return z @ w[:-1] + w[-1]
-    for _ in range(n_passes):
-        for at in torch.from_numpy(rng.permutation(len(y))).to(y.device).tensor_split(steps):
-            opt.zero_grad()
-            F.cross_entropy(scores(z[at]), y[at]).backward()
-            opt.step()
-            falling.step()
+    def batches(): return torch.from_numpy(rng.permutation(len(y))).to(y.device).tensor_split(steps)
+    for step, at in enumerate(at for _ in range(n_passes) for at in batches()):
+        (g,) = torch.autograd.grad(F.cross_entropy(scores(z[at]), y[at]), w)
+        with torch.no_grad(): opt.step_(fields | {'round': step}, {'w': g})
     return lambda z: scores(score(z)).detach()
 
 # %% ../../nbs/federation/evaluation.ipynb #bb4550d4
