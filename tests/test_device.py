@@ -22,7 +22,7 @@ FLAGS = 'featarc fedala fedema flt heterofl pfedsim splitmix'.split() # keep fla
 
 
 def federation(name, device='cpu', **settings):
-    return toy((20, 33, 16, 0, 11), participation=.8, device=device, **has(name), **settings)
+    return toy((9, 16, 8, 0, 11), participation=.8, device=device, **has(name), **settings)
 
 
 def brought_home(fields): return {k: home(v) for k, v in fields.items()}

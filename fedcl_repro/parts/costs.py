@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['RATE', 'CASES', 'COST_ROUNDS', 'COST_RIVALS', 'bits', 'feature_maps', 'memory_printed', 'count', 'kept_for_backward',
-           'memory', 'flops', 'autoencoder', 'check_case', 'cost_paper', 'end_to_end', 'cost_true', 'cost_resource',
-           'costs_of']
+           'memory', 'flops', 'autoencoder', 'check_case', 'shapes_only', 'cost_paper', 'end_to_end', 'cost_true',
+           'cost_resource', 'costs_of']
 
 # %% ../../nbs/parts/costs.ipynb #06330e43
-from functools import cache
+from functools import cache, wraps
 
 import torch
 import torch.nn as nn
@@ -49,11 +49,11 @@ def count(net)->int: return sum(p.numel() for p in net.parameters())
 # %% ../../nbs/parts/costs.ipynb #8fc3f937
 def kept_for_backward(net:nn.Module, fn)->int: # bytes
     "Memory of the tensors that autograd keeps of a forward pass, each once, without the parameters."
-    own = {p.untyped_storage().data_ptr() for p in net.parameters()}
+    own = {p.untyped_storage()._cdata for p in net.parameters()} # on `meta`, no storage has an address
     seen = {}
     def pack(t):
         kept = t.untyped_storage()
-        if kept.data_ptr() not in own: seen[kept.data_ptr()] = kept.nbytes()
+        if kept._cdata not in own: seen[kept._cdata] = kept.nbytes()
         return t
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t): fn()
     return sum(seen.values())
@@ -88,8 +88,17 @@ def check_case(method:str, kind:str):
         if got in known: continue
         raise ValueError(f"costs are known of the {what} {', '.join(known)}, got {got!r}")
 
+# %% ../../nbs/parts/costs.ipynb #796f7d19
+def shapes_only(fn):
+    "The function on tensors without numbers (device `meta`): costs follow from shapes."
+    @wraps(fn)
+    def counted(*given, **named):
+        with torch.device('meta'): return fn(*given, **named)
+    return counted
+
 # %% ../../nbs/parts/costs.ipynb #7acc76ea
 @cache
+@shapes_only
 def cost_paper(method:str, kind='resnet18')->dict:
     "Costs of a client by Table 3: bits per round, in phase 2 and in all, scalars of representations, bytes."
     check_case(method, kind)
@@ -127,6 +136,7 @@ def end_to_end(
 
 # %% ../../nbs/parts/costs.ipynb #1070e8c3
 @cache
+@shapes_only
 def cost_true(method:str, kind='resnet18', K=64)->dict:
     "The same for the training in the text: everything sent, and memory for 2K rows with each parameter once."
     check_case(method, kind)
@@ -153,6 +163,7 @@ COST_RIVALS = dict( # width of a network, networks, rounds
     heterofl=(64, 1, 800), splitmix=(8, 8, 400), fedpac=(64, 1, 100))
 
 @cache
+@shapes_only
 def cost_resource(method:str)->dict:
     "Costs of a client of HeteroFL, Split-Mix or FedPAC with ResNet-18, at full strength."
     if method not in COST_RIVALS:
