@@ -86,7 +86,7 @@ def reasons_of(
             found.setdefault(f'`smaller run`, {what}', []).append(f'{name} ({amount})' if amount else name)
     ended = table.verdict.isin(COMPARISONS) & (table.curve != 'level')
     if ended.any() and paper.sizes:
-        found["Not level, but compared at the paper's own last round"] = list(names[ended])
+        found["Not level, but compared after as many rounds as the paper states or more"] = list(names[ended])
     beside = list(names[small | table.verdict.isin(COMPARISONS)])
     return {reason: 'all' if rows == beside else ', '.join(rows) for reason, rows in found.items()}
 
