@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PLACES', 'SENT', 'both_prints', 'first_version',
            'with_first_version', 'how_trained', 'columns_missing', 'in_column_order', 'tables_of_paper', 'majorities',
-           'all_readings', 'footnotes', 'about_runs', 'of_another', 'held_counts', 'held_by_column', 'draw_held',
-           'held_on', 'smoothing', 'fig5_view', 'each_client', 'draw_each_client', 'fig6_table', 'fig6_view',
-           'draw_shares', 'fig7_view', 'draw_ablation', 'draw_square', 'square_view', 'readings_table', 'in_pairs',
-           'precision_view', 'ablation_view', 'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of',
-           'printed_view', 'taxonomy', 'printed_taxonomy', 'taxonomy_view', 'hyperparameter_table',
-           'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view', 'fault_table',
-           'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound', 'theorem2_view']
+           'printed_by_label', 'where_fedcosr_stands', 'all_readings', 'footnotes', 'about_runs', 'of_another',
+           'held_counts', 'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view', 'each_client',
+           'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation', 'draw_square',
+           'square_view', 'readings_table', 'in_pairs', 'precision_view', 'ablation_view', 'shares_kept', 'kept_view',
+           'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy', 'printed_taxonomy', 'taxonomy_view',
+           'hyperparameter_table', 'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view',
+           'fault_table', 'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound',
+           'theorem2_view']
 
 # %% ../../nbs/views/fedcosr.ipynb #d0669be5
 import math
@@ -28,9 +29,9 @@ from ..papers.fedcosr.representations import silhouettes
 from ..papers.fedcosr.robustness import SHARES, compared_communication
 from fedcl_repro.papers.fedcosr.settings import (
     AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, PRACTICAL, SQUARE, TABLE2, TABLE3, TITLES,
-    TRAINED, WITH_FAULT, column_of, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed,
-    runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic, with_earlier,
-    with_endings)
+    TRAINED, WITH_FAULT, column_of, compared, compared_labels, in_fedcrl_alone, in_legend_order, nearest,
+    place, printed, runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic,
+    with_earlier, with_endings)
 from ..papers.fedcosr.sentences import printed_claims
 from ..study.curve_measures import pooled_loss
 from ..study.experiments import committed_runs, has_data
@@ -40,6 +41,7 @@ from ..study.representations import kept, projected, scatter, within
 from ..study.result_page import asked_table, display_all, say_line, shown_table
 from ..study.runs import Run, dataset, find_root, label, methods, setting, shards
 from ..study.show import HOW_TO_READ, beside_blocks, with_notes
+from ..study.standing import standings_of
 from ..study.tables import draw_beside, readings
 from ..study.verdicts import per_round
 
@@ -122,6 +124,18 @@ def majorities(rows:pd.DataFrame)->list:
     return [found.get(column) for column in dict.fromkeys(FEDCOSR.runs(rows).column)]
 
 table2_view, table3_view = tables_of_paper('table2', TABLE2), tables_of_paper('table3', TABLE3)
+
+# %% ../../nbs/views/fedcosr.ipynb #f42341f9
+def printed_by_label(artifact:str)->dict: # (column,) -> accuracy by label; again for our other sizes
+    "The published numbers of each column."
+    cells = with_endings(printed(artifact))
+    return {(column,): part.set_index('label').value for column, part in cells.groupby('column')}
+
+def where_fedcosr_stands(rows, profile):
+    "FedCoSR beside each of the compared methods, in words; a line for each column."
+    rows = in_column_order(rows, TABLE2)
+    found = standings_of(FEDCOSR, 'FedCoSR', compared_labels(), rows, printed_by_label('table2'))
+    for (column,), standing in found.items(): say_line(f'{say(column, profile)}: {standing.words}')
 
 # %% ../../nbs/views/fedcosr.ipynb #2634f5b7
 def all_readings(rows, profile):
