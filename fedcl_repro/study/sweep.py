@@ -10,7 +10,7 @@ __all__ = ['SPECS', 'setting_of', 'grid_of', 'check_grid', 'check_grid_values', 
 # %% ../../nbs/study/sweep.ipynb #f375a300
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import product
 
 import numpy as np
@@ -172,9 +172,11 @@ def chosen_trials(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.
 class Tuning:
     "A committed sweep: the trials of each method at several sizes, and the chosen settings."
     grid: dict     # method -> its trials (settings), the public one first
-    sizes: dict    # data set -> settings of its runs
+    sizes: dict    # name of a size -> settings of its runs; it names the data set if `data` is not set
     chosen: dict   # method -> the chosen settings, if they are not the public ones
     path: Callable # () -> the committed table
+    again: dict = field(default_factory=dict) # method -> sizes at which it is chosen instead
+    failed: dict = field(default_factory=dict) # method -> the choice at the first sizes
     worth: float = 1. # points of accuracy that a change has to gain
 
     def spec(self, name:str, settings:dict)->Spec: return methods().resolve(Spec.of(name, **settings))
@@ -193,11 +195,19 @@ class Tuning:
         spec = methods().resolve(spec)
         return self.spec(spec.name, self.chosen[spec.name]) if self.is_left(spec) else spec
 
-    def runs(self, names)->list: # of Run
-        "One run for each trial of each method and data set; a method without trials has its defaults."
-        listed = [(Spec.of(n), trial) for n in names for trial in self.grid.get(n, [{}])]
-        trials = [(s, {f'method.{k}': v for k, v in trial.items()}) for s, trial in listed]
-        return [run_with(s, t, data=d, **size) for d, size in self.sizes.items() for s, t in trials]
+    def sizes_of(self, name:str)->dict:
+        "The sizes at which a method is chosen."
+        return self.again.get(name, self.sizes)
+
+    def trials(self, names)->dict: # Run -> name of its size
+        "A run for each trial of each method at each size; a method without trials has its defaults."
+        found = {}
+        for n in names:
+            for size, settings in (self.sizes | self.again.get(n, {})).items():
+                for trial in self.grid.get(n, [{}]):
+                    own = {f'method.{k}': v for k, v in trial.items()}
+                    found[run_with(Spec.of(n), own, **{'data': size} | settings)] = size
+        return found
 
 # %% ../../nbs/study/sweep.ipynb #88c25a64
 def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of the chosen trial
@@ -206,7 +216,7 @@ def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of
     for name, grid in tuning.grid.items():
         specs = [tuning.spec(name, trial) for trial in grid]
         own = table[table.method == name].set_index(['setting', 'data']).accuracy
-        wanted = [(str(s), d) for s in specs for d in tuning.sizes]
+        wanted = [(str(s), size) for s in specs for size in tuning.sizes_of(name)]
         complete = set(wanted) <= set(own.index)
         accuracies = own.reindex(wanted).fillna(-math.inf) # a trial that diverged is the worst
         means = accuracies.groupby(level=0, sort=False).mean()
@@ -221,27 +231,28 @@ def committed_trials(tuning:Tuning)->pd.DataFrame:
         return table.assign(setting=table.setting.map(today)) # with settings that were added later
     return pd.DataFrame(columns=['method', 'setting', 'data', 'accuracy', 'rounds', 'seconds', 'run'])
 
-def finished_trials(runs, store:Store)->pd.DataFrame:
-    "The same columns for the finished runs of a store."
-    rows = summary(read_rows(runs, store))
+def finished_trials(trials:dict, store:Store)->pd.DataFrame:
+    "The same columns for the finished runs of a store. `trials`: run -> name of its size."
+    rows = summary(read_rows(trials, store))
     return pd.DataFrame(dict(
-        method=rows.method, setting=[str(r.method) for r in rows.settings], data=rows.dataset,
+        method=rows.method, setting=[str(r.method) for r in rows.settings],
+        data=[trials[r] for r in rows.settings],
         accuracy=rows.micro.round(3), rounds=rows['round'],
         seconds=[store.read(id)[1]['seconds'] for id in rows.run], run=rows.run))
 
-def diverged_trials(outcomes)->pd.DataFrame:
+def diverged_trials(outcomes, trials:dict)->pd.DataFrame:
     "The same columns for runs whose numbers became infinite: they have no accuracy."
     runs = [o.run for o in outcomes if o.why.startswith('FloatingPointError')]
-    rows = [dict(method=r.method.name, setting=str(r.method), data=r.data.name, run=run_id(r)) for r in runs]
+    rows = [dict(method=r.method.name, setting=str(r.method), data=trials[r], run=run_id(r)) for r in runs]
     return pd.DataFrame(rows)
 
 def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
     "Train the trials that the committed table lacks, and add those that ended to it."
     known = committed_trials(tuning)
     there = set(zip(known.setting, known.data))
-    new = [r for r in tuning.runs(names) if (str(r.method), r.data.name) not in there]
-    diverged = diverged_trials(train_all(new, store, jobs=1, minutes=minutes, quiet=True))
-    ended = [r for r in new if store.has(run_id(r))]
+    new = {r: size for r, size in tuning.trials(names).items() if (str(r.method), size) not in there}
+    diverged = diverged_trials(train_all(list(new), store, jobs=1, minutes=minutes, quiet=True), new)
+    ended = {r: size for r, size in new.items() if store.has(run_id(r))}
     parts = known, finished_trials(ended, store) if ended else known[:0], diverged
     table = pd.concat([part for part in parts if len(part)], ignore_index=True)
     write_text(tuning.path(), table.to_csv(index=False))

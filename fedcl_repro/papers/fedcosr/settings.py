@@ -7,9 +7,9 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'SINGLE', 'QUARTER', 'IN_FLOAT32', 'QUARTERED', 'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST',
            'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
            'BOTH_PRECISIONS', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
-           'earlier_runs', 'single_runs', 'ending', 'whole_column', 'with_endings', 'with_earlier', 'column_of',
-           'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values', 'beside_whole', 'second',
-           'table2_claims', 'often', 'often_fairest', 'often_good', 'leads', 'margins_grow', 'of_split',
+           'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'whole_column', 'with_endings', 'with_earlier',
+           'column_of', 'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values', 'beside_whole',
+           'second', 'table2_claims', 'often', 'often_fairest', 'often_good', 'leads', 'margins_grow', 'of_split',
            'judge_margins', 'cells', 'beside_single', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone',
            'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_curves', 'earlier2', 'table2',
            'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'all_below_zero',
@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import Spec
-from .tuning import CHOSEN, fair, is_chosen, is_left, public_settings
+from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import over_part, pooled_loss, rise, unrest
 from ...study.experiments import matrix
 from ...study.majority import draw_panels, majority_of
@@ -101,6 +101,12 @@ def public_runs(profile:str, columns=None, **change)->list: # of Run, one seed
     "Methods for which validation chose other settings, here with those of public code."
     alike = [r for r in runs(list(CHOSEN), profile, columns, **change) if r.seed == 0]
     return [replace(r, method=public_settings(r.method.name)) for r in alike]
+
+def failed_runs(profile:str)->list: # of Run, one seed
+    "Methods on practical CIFAR-10 with settings that a sweep at a small size chose and one at full size did not."
+    if profile != 'lite': return []
+    alike = [r for r in runs(list(TUNING.failed), profile, [PRACTICAL]) if r.seed == 0]
+    return [replace(r, method=TUNING.spec(r.method.name, TUNING.failed[r.method.name])) for r in alike]
 
 def earlier_runs(profile:str, names=None)->list: # of Run
     "The runs that `lite` trained before; the smaller ones also with the settings of public code."
@@ -322,7 +328,7 @@ def draw_curves(rows:pd.DataFrame, profile:str, window=1):
 def earlier2(profile):
     smaller = ['practical CIFAR-100', 'practical EMNIST']
     more = public_runs(profile, smaller, **SMALLER) if profile == 'lite' else []
-    return earlier_runs(profile) + more
+    return earlier_runs(profile) + more + failed_runs(profile)
 
 @experiment(
     FEDCOSR, 'fedcosr/table2', 'Accuracy and spread over clients, practical and pathological',
