@@ -311,10 +311,11 @@ def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
     order, placed = titles(WELL_PERFORMING), place(table)
     title = placed.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
     chosen = set(zip(placed.column, placed.label))
-    shown = [name == label or (column, name) not in chosen
+    shown = [name in order and (name == label or (column, name) not in chosen) # not settings that failed
              for column, label, name in zip(placed.column, placed.label, title)]
     columns = with_earlier([*TABLE2, *TABLE3])
-    placed = placed[shown].assign(place=title.map(order.index), panel=placed.column.map(columns.index))
+    placed = placed[shown].assign(title=title).assign(
+        place=lambda t: t.title.map(order.index), panel=lambda t: t.column.map(columns.index))
     return placed.sort_values(['panel', 'place'], kind='stable')
 
 def draw_curves(rows:pd.DataFrame, profile:str, window=1):
