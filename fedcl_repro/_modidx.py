@@ -3239,6 +3239,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fedcl_repro/study/figures.py'),
                                            'fedcl_repro.study.figures.noted_table': ( 'study/figures.html#noted_table',
                                                                                       'fedcl_repro/study/figures.py'),
+                                           'fedcl_repro.study.figures.say_start': ( 'study/figures.html#say_start',
+                                                                                    'fedcl_repro/study/figures.py'),
                                            'fedcl_repro.study.figures.set_style': ( 'study/figures.html#set_style',
                                                                                     'fedcl_repro/study/figures.py'),
                                            'fedcl_repro.study.figures.shared_legend': ( 'study/figures.html#shared_legend',

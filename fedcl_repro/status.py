@@ -68,6 +68,7 @@ FINDINGS = ( # (experiment, how the claim begins)
     ('fedssc/table1', 'FedSSC is more accurate than FedAvg'),
     ('mapl/table1', 'MAPL is above Local: Scenario 1, FashionMNIST'),
     ('mfcl/table5', 'MFCL(BN) collapses'),
+    ('mfcl/table5', 'MFCL(BN), local statistics, fitted to what was received collapses'),
 )
 
 def finding(name:str, begins:str)->str: # Markdown
@@ -128,8 +129,9 @@ def sizes_told(
 STATUS = """# What came out
 > Every table and figure of the papers, the largest size that was run, and its verdicts
 
-`fedcl report` writes this page from committed rows. `holds`, `undecided` and `fails` count claims of the
-text. The other words count printed numbers. A claim about runs is a paired difference with an
+`fedcl report` writes this page from committed rows. `holds`, `undecided`, `fails` and `mixed` count claims
+of the text; `within`, `above`, `below`, `smaller run` and `stand-in` count printed numbers; `not run` and
+`contradicts itself` count both. A claim about runs is a paired difference with an
 [interval](../study/intervals.ipynb) over clients and seeds; it is decided only if the interval lies on one
 side. With one seed, a spread of one point between seeds is assumed, and the unrest of its curve is added.
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'PALETTE', 'DASHES', 'HATCHES', 'GREEN', 'BLUE', 'ORANGE', 'YELLOW', 'PURPLE', 'WORD_COLOURS', 'style_of',
-           'smooth', 'families_of', 'curves', 'smoothed', 'shared_legend', 'set_style', 'bars', 'lower_limit',
-           'cell_style', 'with_code', 'nice_table', 'noted_table', 'draw_corners']
+           'smooth', 'families_of', 'curves', 'smoothed', 'shared_legend', 'set_style', 'bars', 'say_start',
+           'lower_limit', 'cell_style', 'with_code', 'nice_table', 'noted_table', 'draw_corners']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
 import html
@@ -117,12 +117,17 @@ def bars(table:pd.DataFrame, y:str, ax=None, ylabel=None):
     for bar, label in zip(ax.patches, members): bar.set(hatch=HATCHES[dashes[label]], edgecolor='white')
     low = lower_limit(table[y])
     high = min(ax.get_ylim()[1], max(100, table[y].max()))
-    start = f' (from {low:.0f})' if low else ''
-    ax.set(xlabel='', ylabel=(ylabel or y) + start, ylim=(low, high))
+    ax.set(xlabel='', ylabel=ylabel or y, ylim=(low, high))
+    say_start(ax)
     plt.setp(ax.get_xticklabels(), rotation=25, ha='right', rotation_mode='anchor')
     return ax
 
 # %% ../../nbs/study/figures.ipynb #8567402d
+def say_start(ax):
+    "Say in the label of the upward axis where it starts, unless it starts at 0."
+    low, label = ax.get_ylim()[0], ax.get_ylabel().partition(' (from ')[0]
+    ax.set_ylabel(f'{label} (from {low:.0f})' if low > 0 else label)
+
 def lower_limit(values:pd.Series)->float:
     "A whole number a little below all values, by a third of their range, and not below 0."
     margin = .3*(values.max() - values.min()) + 1

@@ -133,6 +133,9 @@ def majority_line(ax, accuracy, upright=False):
     if upright: return
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, accuracy - 1), max(high, accuracy + 1))
+    if ' (from ' in ax.get_ylabel():
+        from fedcl_repro.study.figures import say_start
+        say_start(ax)
 
 # %% ../../nbs/study/majority.ipynb #dae43fa5
 def mark_majority(paper:Paper, rows:pd.DataFrame, axes):

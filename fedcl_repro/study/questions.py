@@ -81,7 +81,7 @@ def top(name:str, k:int, among, says:str, ascending=False)->Claim:
     def margin(table): # to the k-th best of the others
         others = np.sort(table[labels[1:]].to_numpy(dtype=float), axis=1)
         return others[:, k - 1] - table[name] if ascending else table[name] - others[:, -k]
-    def tell(table, margin): return f'rank {rank(table).mean():.1f} of {len(labels)}'
+    def tell(table, margin): return f'rank {round(rank(table).mean(), 1):g} of {len(labels)}'
     return Claim(says, tuple(labels), margin, tell, equal=True, comparisons=len(labels) - 1)
 
 def at_most(limit:float, gap:Callable, needs, says:str)->Claim:

@@ -127,7 +127,7 @@ def setting_blocks(
 
 # %% ../../nbs/study/show.ipynb #72841f80
 HOW_TO_READ = (
-    '`interval`: of our accuracy, over clients and seeds, 95 %. '
+    '`interval`: of our accuracy, over clients (or test images, for one model) and seeds, 95 %. '
     f'{HOW_IT_ENDS} `std` and `sd_clients` are spreads over clients.')
 
 def no_words(rows:pd.DataFrame)->dict: return {}

@@ -128,7 +128,9 @@ def answer(
     moved = () if drawn.evaluations is None else c.margin(drawn.evaluations)
     found = interval(margin, others, drawn.n_clients, c.comparisons, moved)
     answered = 'holds' if c.equal and found.low >= -1e-9 else found.word
-    told = [c.tell(table, margin), f'interval {found.bounds}']
+    told, by = [c.tell(table, margin)], f'{margin.mean():+.2f}'
+    if by not in told[0]: told.append(f'margin {by}') # a rank, or a number that has a limit
+    told.append(f'interval {found.bounds}')
     told.append('one seed' if found.seeds == 1 else f'{found.seeds} seeds')
     if answered == 'undecided' and found.more: told.append(found.more)
     much = ''

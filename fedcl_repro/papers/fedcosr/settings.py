@@ -103,7 +103,7 @@ def public_runs(profile:str, columns=None, **change)->list: # of Run, one seed
     return [replace(r, method=public_settings(r.method.name)) for r in alike]
 
 def failed_runs(profile:str)->list: # of Run, one seed
-    "Methods on practical CIFAR-10 with settings that a sweep at a small size chose and one at full size did not."
+    "Practical CIFAR-10 with settings that a sweep at a small size chose and one at full size did not."
     if profile != 'lite': return []
     alike = [r for r in runs(list(TUNING.failed), profile, [PRACTICAL]) if r.seed == 0]
     return [replace(r, method=TUNING.spec(r.method.name, TUNING.failed[r.method.name])) for r in alike]

@@ -102,7 +102,8 @@ def round_word(ours, printed:float, profile:str)->str:
     "The verdict on one number of rounds; none if nothing is printed."
     if math.isnan(printed): return ''
     if not len(ours): return 'not run'
-    if profile != 'paper': return 'stand-in'
+    if profile == 'quick': return 'stand-in'
+    if profile != 'paper': return 'smaller run'
     mean = np.mean(ours)
     same = mean == printed
     if not (math.isinf(mean) or math.isinf(printed)):
