@@ -114,6 +114,7 @@ def tables_of_paper(artifact:str, columns):
         names = [n for n in dict.fromkeys([*cells.label, *placed.label]) if n in labels]
         fig = draw_beside(FEDCOSR, cells, rows, profile, names)
         for ax, accuracy in zip(fig.axes, majorities(rows)): majority_line(ax, accuracy, upright=True)
+        fig.axes[-1].legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
         plt.show()
     return view
 
@@ -316,7 +317,9 @@ def draw_ablation(rows:pd.DataFrame, profile:str):
     from fedcl_repro.study.figures import bars
     tables = {moment: FEDCOSR.runs(rows, moment) for moment in ('merged', 'trained')}
     columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, rows)
-    fig, axes = plt.subplots(2, len(columns), figsize=(4.2*len(columns), 5.4), squeeze=False)
+    bars_of = tables['merged'].groupby('column').label.nunique()
+    columns = [column for column in columns if bars_of[column] > 1] or columns # a lone bar compares nothing
+    fig, axes = plt.subplots(2, len(columns), figsize=(4.2*len(columns), 6.6), squeeze=False)
     for line, (moment, table) in zip(axes, tables.items()):
         for ax, column in zip(line, columns):
             bars(table[table.column == column], 'micro', ax, f'accuracy, {moment}, %')
