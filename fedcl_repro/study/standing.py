@@ -6,12 +6,12 @@
 __all__ = ['in_points', 'AmongRivals', 'rank_of', 'standings_of']
 
 # %% ../../nbs/study/standing.ipynb #91ff5c30
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from .questions import above
-from .tables import Paper, Redrawn, answer, by_seed, complete, redraw
+from .tables import Paper, Redrawn, answer, by_seed, complete, printed_margins, redraw
 
 # %% ../../nbs/study/standing.ipynb #626f8fbf
 def in_points(differences:dict)->str:
@@ -51,11 +51,11 @@ def standings_of(
     paper:Paper, name:str,
     among,           # labels, in the order in which they are listed
     rows:pd.DataFrame,
-    printed=None,    # values of the keys -> published numbers by label
+    cells=None,      # published cells with the paper's keys
 )->dict:             # values of the keys -> AmongRivals
     "Where a method stands in each setting in which it and a rival were trained."
     tables, chances, found = by_seed(paper.measured(rows, 'accuracy'), paper.keys), redraw(paper, rows), {}
-    rivals = [label for label in among if label != name]
+    rivals, printed = [label for label in among if label != name], printed_margins(paper, cells)
     for key, table in tables.items():
         there = [label for label in rivals if len(complete(table, [name, label]))]
         if not there: continue
@@ -67,8 +67,7 @@ def standings_of(
             points = (both[name] - both[rival]).mean()
             sides[answer(question, both, drawn=drawn).word][rival] = float(points)
         ours = rank_of(name, table[[name, *there]].mean())
-        theirs = (printed or {}).get(key)
-        in_print = rank_of(name, theirs) if theirs is not None and name in theirs else 0
+        in_print = rank_of(name, printed[key].loc['printed']) if name in printed.get(key, ()) else 0
         missing = tuple(label for label in rivals if label not in there)
         found[key] = AmongRivals(name, ours, **sides, missing=missing, printed=in_print)
     return found

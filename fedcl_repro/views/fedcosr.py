@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PLACES', 'SENT', 'both_prints', 'first_version',
-           'with_first_version', 'how_trained', 'columns_missing', 'in_column_order', 'tables_of_paper', 'majorities',
-           'printed_by_label', 'where_fedcosr_stands', 'all_readings', 'footnotes', 'about_runs', 'of_another',
-           'held_counts', 'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view', 'each_client',
-           'draw_each_client', 'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation', 'draw_square',
-           'square_view', 'readings_table', 'in_pairs', 'precision_view', 'ablation_view', 'shares_kept', 'kept_view',
+           'with_first_version', 'how_trained', 'columns_missing', 'in_column_order', 'tables_of_paper',
+           'where_fedcosr_stands', 'all_readings', 'footnotes', 'about_runs', 'of_another', 'held_counts',
+           'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view', 'each_client', 'draw_each_client',
+           'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation', 'draw_square', 'square_view',
+           'readings_table', 'in_pairs', 'precision_view', 'ablation_view', 'shares_kept', 'kept_view',
            'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy', 'printed_taxonomy', 'taxonomy_view',
            'hyperparameter_table', 'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view',
            'fault_table', 'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound',
@@ -35,7 +35,8 @@ from fedcl_repro.papers.fedcosr.settings import (
 from ..papers.fedcosr.sentences import printed_claims
 from ..study.curve_measures import pooled_loss
 from ..study.experiments import committed_runs, has_data
-from ..study.majority import MAJORITY, draw_panels, majority_line, majority_of, with_majority
+from ..study.majority import (
+    MAJORITY, draw_panels, majority_line, majority_of, mark_majority, with_majority)
 from ..study.published import hyperparameters, published
 from ..study.representations import kept, projected, scatter, within
 from ..study.result_page import asked_table, display_all, say_line, shown_table
@@ -113,29 +114,18 @@ def tables_of_paper(artifact:str, columns):
         labels = set(placed.label)
         names = [n for n in dict.fromkeys([*cells.label, *placed.label]) if n in labels]
         fig = draw_beside(FEDCOSR, cells, rows, profile, names)
-        for ax, accuracy in zip(fig.axes, majorities(rows)): majority_line(ax, accuracy, upright=True)
-        fig.axes[-1].legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
+        mark_majority(FEDCOSR, rows, fig.axes)
         plt.show()
     return view
 
 # %% ../../nbs/views/fedcosr.ipynb #08b98a20
-def majorities(rows:pd.DataFrame)->list:
-    "The accuracy of the majority class in each column, in the order of the rows."
-    found = majority_of(FEDCOSR, rows)
-    return [found.get(column) for column in dict.fromkeys(FEDCOSR.runs(rows).column)]
-
 table2_view, table3_view = tables_of_paper('table2', TABLE2), tables_of_paper('table3', TABLE3)
 
 # %% ../../nbs/views/fedcosr.ipynb #f42341f9
-def printed_by_label(artifact:str)->dict: # (column,) -> accuracy by label; again for our other sizes
-    "The published numbers of each column."
-    cells = with_endings(printed(artifact))
-    return {(column,): part.set_index('label').value for column, part in cells.groupby('column')}
-
 def where_fedcosr_stands(rows, profile):
     "FedCoSR beside each of the compared methods, in words; a line for each column."
     rows = in_column_order(rows, TABLE2)
-    found = standings_of(FEDCOSR, 'FedCoSR', compared_labels(), rows, printed_by_label('table2'))
+    found = standings_of(FEDCOSR, 'FedCoSR', compared_labels(), rows, with_endings(printed('table2')))
     for (column,), standing in found.items(): say_line(f'{say(column, profile)}: {standing.words}')
 
 # %% ../../nbs/views/fedcosr.ipynb #2634f5b7
