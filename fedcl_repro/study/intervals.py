@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DRAWS', 'ALPHA', 'SEED_SD', 'MANY', 'OF_SECONDS', 'FAR', 'Hits', 'hits_of', 'pooled_accuracy', 'mean_accuracy',
            'client_spread', 'redrawn', 'evaluation_noise', 'evaluated_anew', 'Interval', 'finite_margin', 'interval',
-           'what_would_decide']
+           'nothing_said', 'what_would_decide']
 
 # %% ../../nbs/study/intervals.ipynb #d47ee02e
 import math
@@ -99,10 +99,12 @@ class Interval:
     more: str = '' # what would decide it
 
     @property
+    def known(self)->bool: return math.isfinite(self.high - self.low)
+    @property
     def bounds(self)->str:
         "Both ends in words."
         def said(v): return f'{v:+.2f}' if abs(v) < FAR / 10 else '∞' if v > 0 else '-∞'
-        return f'{said(self.low)} to {said(self.high)}'
+        return f'interval {said(self.low)} to {said(self.high)}' if self.known else 'no interval'
     @property
     def word(self)->str: return 'holds' if self.low > 0 else 'fails' if self.high < 0 else 'undecided'
     def __str__(self): return f'{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]'
@@ -118,11 +120,13 @@ def interval(
     n_clients:int,    # 1: test images were drawn, of which there are many
     comparisons=1,    # how many differences the claim is about
     moved=(),         # (draws,) the margin of one seed, as other evaluations might have shown it
+    seed_sd=SEED_SD,  # of one seed's margin, if there is one seed; infinite: nothing is known of it
 )->Interval:
     "The interval of the mean margin over clients and seeds, and over evaluations if there is one seed."
     from scipy.special import stdtrit
     margin, n = finite_margin(margin), len(margin)
-    between = np.var(margin, ddof=1) if n > 1 else SEED_SD**2
+    if nothing_said(margin, seed_sd): return Interval(float(margin.mean()), -math.inf, math.inf, n)
+    between = np.var(margin, ddof=1) if n > 1 else seed_sd**2
     of_curve = np.var(moved) if n == 1 and len(moved) else 0.
     of_clients = np.var(drawn) * (n_clients / (n_clients - 1) if n_clients > 1 else 1) # without bias
     parts = np.array([of_clients, between / n, of_curve])
@@ -133,6 +137,11 @@ def interval(
     mean = float(margin.mean())
     more = what_would_decide(mean, parts[0], between + of_curve, n, n_clients, t)
     return Interval(mean, mean - t*se, mean + t*se, n, more)
+
+def nothing_said(margin:np.ndarray, seed_sd:float)->bool:
+    """Whether seeds tell nothing of the spread of a number without a unit of its own: one seed, or several that
+    agree exactly, but too few for a sign test."""
+    return math.isinf(seed_sd) and np.ptp(margin) == 0 and 2 * .5**len(margin) > ALPHA
 
 def what_would_decide(mean, of_clients, between, n_seeds, n_clients, t)->str:
     "How many seeds in all, or clients, would move the interval away from zero if nothing else changed."

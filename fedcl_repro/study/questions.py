@@ -20,6 +20,8 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
+from .intervals import SEED_SD
+
 # %% ../../nbs/study/questions.ipynb #2b4256c3
 def points(table:pd.DataFrame, margin:pd.Series)->str:
     "Evidence: the mean margin."
@@ -36,7 +38,8 @@ class Claim:
     place: str = ''           # place in the paper: 'FedSSC Sec. VI'
     of: str | Callable = 'accuracy' # the measure: a name, or (rows) -> one row per run with `value`
     comparisons: int = 1      # number of differences that the sentence is about; its level is divided by it
-    each: bool = False        # not an accuracy: checked seed by seed, without an interval
+    each: bool = False        # about a number of each run, which has a limit: checked seed by seed
+    seed_sd: float = SEED_SD  # of one seed's margin, assumed if there is one seed; infinite: not in points
     where: Callable = None    # (values of the keys) -> whether it is about this setting; None: about all
     unless: Callable = None   # table -> why these runs cannot decide it, or ''
 
@@ -204,7 +207,7 @@ def claim_of_line(line:dict, keys=())->Claim:
     ask, where, floors = line.pop('ask'), line.pop('where', None), line.pop('floors', ())
     if ask not in QUESTIONS: raise ValueError(f'no question {ask!r}: choose from {", ".join(QUESTIONS)}')
     told = '' if 'told' in signature(QUESTIONS[ask]).parameters else line.pop('told', '')
-    shared = {k: line.pop(k) for k in ('place', 'of', 'each') if k in line}
+    shared = {k: line.pop(k) for k in ('place', 'of', 'each', 'seed_sd') if k in line}
     more = line.pop('needs', ())
     try: c = QUESTIONS[ask](**line)
     except TypeError as error: raise ValueError(f'{ask!r} cannot be asked so, {error}: {line}') from None
