@@ -30,7 +30,8 @@ class OverPart:
     def parts(self)->tuple: return (self.inside,)
 
     def __call__(self, rows:pd.DataFrame)->pd.DataFrame:
-        table = self.paper.place(per_round(rows))
+        tested = self.paper.tested(rows) if self.paper.tested else rows
+        table = self.paper.place(per_round(tested))
         on = [*self.paper.keys, 'label', 'seed']
         means = table[self.inside(table)].groupby(on, as_index=False, sort=False).micro.mean()
         return means.rename(columns=dict(micro='value'))

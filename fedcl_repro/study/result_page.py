@@ -195,11 +195,11 @@ class ClaimsPage(ResultPage):
         "The claims of each table and figure on its best committed rows, and those across several."
         paper = self.entry.about['paper']
         others = [n for n, e in experiments().items() if e.about['paper'] == paper and n != self.name]
-        found = {} # sentence -> the first experiment that checks it
+        found = {} # sentence and place -> the first experiment that checks it
         for name in [*others, self.name]:
             profile, verdicts = committed_verdicts(name)
             for v in verdicts:
-                if v.kind == 'claim': found.setdefault(v.what, (name, profile, v))
+                if v.kind == 'claim': found.setdefault((v.what, v.source), (name, profile, v))
         return list(found.values())
 
     def show(self, *papers):

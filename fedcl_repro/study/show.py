@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'HOW_TO_READ', 'BESIDE_PRINT', 'SIMILARITY', 'cells_beside', 'with_ends',
-           'curve_table', 'accuracy_blocks', 'reasons_of', 'with_notes', 'row_names', 'setting_blocks', 'no_words',
-           'show_table', 'show_dots', 'without_settings', 'measured_cells', 'cells_of_print', 'beside_and_below',
-           'beside_blocks', 'beside_table', 'show_lines', 'train_here', 'client_matrices', 'last_matrices',
-           'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own', 'shown_rounds',
-           'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
+           'without_print', 'curve_table', 'accuracy_blocks', 'reasons_of', 'with_notes', 'row_names', 'setting_blocks',
+           'no_words', 'show_table', 'show_dots', 'without_settings', 'measured_cells', 'cells_of_print',
+           'beside_and_below', 'beside_blocks', 'beside_table', 'show_lines', 'train_here', 'client_matrices',
+           'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own',
+           'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
            'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps', 'ranks_marked', 'with_spread',
            'show_shaped']
 
@@ -53,6 +53,14 @@ def with_ends(paper:Paper, table:pd.DataFrame, rows:pd.DataFrame, keys)->pd.Data
     for found in (accuracy_intervals(paper, rows, keys), curve_table(paper, rows, on)):
         table = table.merge(found, on=on, how='left')
     return table.fillna(TEXTS)
+
+def without_print(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
+    "Our accuracies of labels that a published table lacks, such as trivial baselines."
+    if not len(rows): return pd.DataFrame(columns=['label', *keys])
+    runs = paper.runs(rows)
+    more = runs[~runs.label.isin(cells.label)].groupby(['label', *keys], sort=False, dropna=False)
+    more = more.agg(ours=('micro', 'mean'), sd_seeds=('micro', 'std'), sd_clients=('sd_clients', 'mean'))
+    return with_ends(paper, more.reset_index(), rows, keys)
 
 def curve_table(paper:Paper, rows:pd.DataFrame, on:list)->pd.DataFrame: # the columns `on`, late, curve
     "The mean over the last ten evaluations of each cell's runs, and whether their curves are level."
@@ -141,7 +149,9 @@ def show_table(
     words:Callable=no_words,    # rows -> {values of the keys: more words for a heading}
 ): # a styled table, or None
     "Published and ours, a block of columns for each setting that was trained; or 'not run'."
-    table = cells_beside(paper, cells, rows, profile, more)
+    below = without_print(paper, cells, rows, [*paper.keys, *more])
+    table = pd.concat([cells_beside(paper, cells, rows, profile, more), below], ignore_index=True)
+    table = table.fillna(TEXTS)
     if paper.personal: table = with_majority_lines(paper, table, rows, more).fillna(TEXTS)
     blocks = setting_blocks(paper, table, profile, words(rows), more)
     if not blocks:
@@ -203,9 +213,7 @@ def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile
     keys = [k for k in cells if k not in PRINTED and k != 'label']
     own = [k for k in paper.keys if k in both] # a table with one setting does not print it
     shown = both.merge(runs[own].drop_duplicates(), on=own) if len(runs) else both[:0]
-    more = runs[~runs.label.isin(cells.label)].groupby(['label', *keys], sort=False, dropna=False)
-    more = more.agg(ours=('micro', 'mean'), sd_seeds=('micro', 'std'), sd_clients=('sd_clients', 'mean'))
-    more = with_ends(paper, more.reset_index(), rows, keys)
+    more = without_print(paper, cells, rows, keys)
     return pd.concat([shown, more], ignore_index=True).sort_values(own, kind='stable')
 
 # %% ../../nbs/study/show.ipynb #521c4d5c

@@ -208,6 +208,7 @@ def redraw(
         tables = {name: with_other_clients(tests, measure) for name, measure in REDRAWN.items()}
         moved = {name: own[column].to_dict() for name, column in MEASURES.items()}
         for name, chosen in parts.items():
+            if not all(key in t for t in chosen): continue
             tables[name], moved[name] = over_parts([t[key] for t in chosen], own.micro)
         found[key] = Chances(tables, tests.groupby('label').client.nunique().to_dict(), moved)
     return found

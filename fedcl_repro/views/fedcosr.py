@@ -362,15 +362,17 @@ def ablation_view(rows, profile):
 
 # %% ../../nbs/views/fedcosr.ipynb #ab27f679
 def shares_kept(rows:pd.DataFrame)->pd.DataFrame: # column, label, round, mean, least, most
-    "Mean and range over clients of the share kept, of each method, column and recorded round."
+    """Mean over samples and range over clients of the share kept, of each method, column and recorded round.
+    A round that is kept as one pooled row has no range."""
     told = rows[(rows.metric == SHARE_KEPT) & (rows.n > 0)]
     told = place(told) if len(told) else told.assign(column=[])
-    by_client = told.groupby(['column', 'label', 'round'], sort=False).value
-    return by_client.agg(['mean', 'min', 'max']).rename(columns=dict(min='least', max='most')).reset_index()
+    by_round = told.assign(total=told.value * told.n).groupby(['column', 'label', 'round'], sort=False)
+    found = by_round.agg(least=('value', 'min'), most=('value', 'max'), total=('total', 'sum'), n=('n', 'sum'))
+    return found.assign(mean=found.total / found.n).reset_index().drop(columns=['total', 'n'])
 
 # %% ../../nbs/views/fedcosr.ipynb #f1db5239
 def kept_view(rows:pd.DataFrame, profile:str):
-    "A panel per column of the paper: a line per method for the mean share, a band for its range."
+    "A panel per column of the paper: a line per method for the mean share, a band where the range is known."
     import matplotlib.pyplot as plt
     table = shares_kept(rows)
     if not len(table): return print('not recorded: these rows are older than the share')

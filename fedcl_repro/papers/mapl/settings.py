@@ -10,13 +10,13 @@ __all__ = ['MAPL_FILE', 'MAPL_LABELS', 'COPY', 'ONE_VIEW', 'TWO_VIEWS', 'HETEROG
            'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'mapl_specs', 'mapl_named', 'as_theirs', 'networks', 'views_of',
            'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'on_the_way', 'mapl_printed', 'cell_of_mapl',
            'left_to', 'size_in_words', 'sizes_of', 'matrix_of', 'mapl_experiment', 'view_of', 'table1',
-           'lead_by_clients', 'of_ten_clients', 'table5', 'with_clients', 'few_clients', 'table5_cells',
-           'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4', 'table4_cells',
-           'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8',
-           'judge_table8', 'no_runs', 'printed_again', 'printed_facts', 'mapl_alone']
+           'lead_by_clients', 'WithClients', 'table5', 'with_clients', 'few_clients', 'table5_cells', 'communications',
+           'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4', 'table4_cells', 'numbers_carried',
+           'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8',
+           'no_runs', 'printed_again', 'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 
 import numpy as np
@@ -27,6 +27,7 @@ from ...data.augment import AUGMENTATIONS, Blur, CropResize, Flip, Grey, Jitter
 from ...parts.backbones import BACKBONES
 from ...parts.graph_measures import away_from_equal, numbers_sent, saved_at_best
 from ...parts.models import MODELS, architectures
+from ...study.curve_measures import OverPart
 from ...study.experiments import claims_page
 from ...study.published import published
 from ...study.questions import claims_on_print, named_labels, lead, paper_file
@@ -34,7 +35,7 @@ from ...study.runs import Run, methods, setting
 from ...study.result_page import display_all, table_view
 from ...study.show import of_matrices, show_dots, show_table
 from ...study.tables import Paper, asked_in_print, by_seed, cells_judged, experiment
-from ...study.tables import printed_cells, share_possible
+from ...study.tables import last_round, printed_cells, share_possible
 from ...study.training import in_short
 from ...study.verdicts import Verdict, claim, per_round
 
@@ -126,7 +127,7 @@ def mapl_where(scenario, data, profile)->str:
     return f'Scenario {scenario}, {MAPL_DATA[data]}' + (' (digits stand in)' if profile == 'quick' else '')
 
 def on_the_way(rows:pd.DataFrame)->pd.DataFrame: # one row per run and recorded round, with `value`
-    "Accuracy in every recorded round; a table of seeds takes their mean."
+    "Accuracy in every recorded round."
     return mapl_placed(per_round(mapl_tested(rows))).rename(columns=dict(micro='value'))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #de45c681
@@ -150,9 +151,10 @@ def left_to(profile:str)->dict:
     return dict(few=few, many=many, saving=PRINTED_SAVING, least_saving=PRINTED_SAVING - 5)
 
 MAPL = Paper(
-    ('scenario', 'data'), mapl_placed, mapl_where, dict(way=on_the_way), mapl_tested,
+    ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested,
     sizes=('mapl/table1', 'mapl/table4'), title='MAPL', printed=mapl_printed, margins=dict(table4='table4'),
     cell=cell_of_mapl, values=left_to, not_asked='quick trains too few steps', personal=True)
+MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
 MAPL_ROUND = [*MAPL_RUN, 'round']
 
@@ -224,9 +226,21 @@ def lead_by_clients(rows:pd.DataFrame)->pd.DataFrame: # label is '10 clients'
         found += [(f'{n} clients', *key, seed, points) for seed, points in ahead.items()]
     return pd.DataFrame(found, columns=[*MAPL_RUN, 'value'])
 
-def of_ten_clients(rows): return MAPL.measured(rows[rows.n_clients == 10], 'accuracy')
+@dataclass(frozen=True)
+class WithClients:
+    "A measure: the accuracy of runs with so many clients."
+    n: int
 
-MAPL.measures.update({'lead by clients': lead_by_clients, 'ten clients': of_ten_clients})
+    def inside(self, tests:pd.DataFrame)->pd.Series: # of bools
+        "The last tests of these runs."
+        return last_round(tests) & (tests.n_clients == self.n)
+
+    @property
+    def parts(self)->tuple: return (self.inside,)
+
+    def __call__(self, rows): return MAPL.measured(rows[rows.n_clients == self.n], 'accuracy')
+
+MAPL.measures.update({'lead by clients': lead_by_clients, 'ten clients': WithClients(10)})
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #a13337cf
 def table5(profile)->list: # of Run
@@ -415,11 +429,29 @@ def printed_again(column:str)->pd.DataFrame: # one row per cell, with its number
     return found[found['max'] > found['min']].reset_index()
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #20ada88b
+def printed_gain(artifact:str, label:str, other:str)->pd.Series: # scenario -> points
+    "How far a printed accuracy is above another in each scenario."
+    cells = mapl_printed(artifact).pivot_table(index='scenario', columns='label', values='value')
+    return cells[label] - cells[other]
+
+def printed_lead(artifact:str, clients:int)->pd.Series: # scenario -> points
+    "How far MAPL is above the best other in print with so many clients."
+    cells = mapl_printed(artifact, clients=clients).pivot_table(index='scenario', columns='label', values='value')
+    return lead(cells, 'MAPL', cells.columns)
+
+def by_scenario(numbers:pd.Series, how='{:+.2f}')->str:
+    "A number of each scenario, in words."
+    return ', '.join(f'Scenario {k} {how.format(v)}' for k, v in numbers.items())
+
 def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
     "Sentences about single printed numbers."
     cells = pd.concat([mapl_printed('table1'), mapl_printed('table9')])
-    two = cells[cells.scenario.isin([2, 4])].value
-    six, seven = (share_possible(two, 20*k*15) for k in (6, 7))
+    many = cells.scenario.isin([2, 4])
+    six, seven = (share_possible(cells[many].value, 20*k*15) for k in (6, 7))
+    five = share_possible(cells[~many].value, 20*5*15)
+    uniform = printed_gain('table2', 'MAPL w/o CGL', 'MAPL(ce+proto+cont)')
+    norm = printed_gain('table3', 'MAPL', 'MAPL(S+gamma+l1)')
+    part = printed_lead('table5', 10) / printed_lead('table5', 20)
     twice = {column: len(printed_again(column)) for column in ('value', 'std')}
     neighbours = (101_000 - 100*20*19) / 300 / 20
     counts = published('mapl', 'table4', metric='num_communications', comm_budget='none').value
@@ -436,6 +468,12 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
          f'{100*six:.0f} % of the accuracies are possible with six, {100*seven:.0f} % with seven', 'Fig. 6'),
         ('cells printed more than once agree', not any(twice.values()),
          f'{twice["value"]} accuracies and {twice["std"]} spreads do not', 'Tables 1 to 6'),
+        ('all accuracies are possible with 15 test samples of each class', min(five, seven) > .9,
+         f'{100*five:.0f} % with five classes a client, {100*seven:.0f} % with seven', '5.1'),
+        ('uniformity adds more in Scenario 2', uniform[2] > uniform[1], by_scenario(uniform), 'Table 2'),
+        ('the 2-norm leads by more in Scenario 1', norm[1] > norm[2], by_scenario(norm), 'Table 3'),
+        ('the lead with ten clients is about half of that with twenty (a third to two thirds)',
+         part.between(1/3, 2/3).all(), by_scenario(part, '{:.2f}'), 'Table 5'),
         ('MAPL sends much less than DFedAvgM', share < .5, f'{100*share:.2f} % of it', 'Table 7')]
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #a0fda089
