@@ -133,8 +133,9 @@ STATUS = """# What came out
 of the text; `within`, `above`, `below`, `smaller run` and `stand-in` count printed numbers; `not run` and
 `contradicts itself` count both. A claim about methods is a paired difference with an
 [interval](../study/intervals.ipynb) over clients and seeds; it is decided only if the interval lies on one
-side. With one seed, a spread of one point between seeds is assumed, and the unrest of its curve is added. A number of one run that has a limit, such as the weight across clusters,
-is checked run by run, without an interval.
+side. With one seed, a spread of one point between seeds is assumed, and the unrest of its curve is added.
+A number of one run that has a limit, such as the weight across clusters, is checked run by run, without an
+interval.
 
 {table}
 

@@ -139,8 +139,8 @@ def interval(
     return Interval(mean, mean - t*se, mean + t*se, n, more)
 
 def nothing_said(margin:np.ndarray, seed_sd:float)->bool:
-    """Whether seeds tell nothing of the spread of a number without a unit of its own: one seed, or several that
-    agree exactly, but too few for a sign test."""
+    """Whether seeds tell nothing of the spread of a number of which nothing is known: one seed, or several
+    that agree exactly, but too few for a sign test."""
     return math.isinf(seed_sd) and np.ptp(margin) == 0 and 2 * .5**len(margin) > ALPHA
 
 def what_would_decide(mean, of_clients, between, n_seeds, n_clients, t)->str:

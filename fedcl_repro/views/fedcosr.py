@@ -367,7 +367,8 @@ def shares_kept(rows:pd.DataFrame)->pd.DataFrame: # column, label, round, mean, 
     told = rows[(rows.metric == SHARE_KEPT) & (rows.n > 0)]
     told = place(told) if len(told) else told.assign(column=[])
     by_round = told.assign(total=told.value * told.n).groupby(['column', 'label', 'round'], sort=False)
-    found = by_round.agg(least=('value', 'min'), most=('value', 'max'), total=('total', 'sum'), n=('n', 'sum'))
+    ends = dict(least=('value', 'min'), most=('value', 'max'))
+    found = by_round.agg(**ends, total=('total', 'sum'), n=('n', 'sum'))
     return found.assign(mean=found.total / found.n).reset_index().drop(columns=['total', 'n'])
 
 # %% ../../nbs/views/fedcosr.ipynb #f1db5239
@@ -381,7 +382,7 @@ def kept_view(rows:pd.DataFrame, profile:str):
     for ax, column in zip(axes[0], columns):
         for label, line in table[table.column == column].groupby('label', sort=False):
             ax.plot(line['round'], line['mean'], 'o-', ms=3, label=label)
-            ax.fill_between(line['round'], line.least, line.most, alpha=.15)
+            ax.fill_between(line['round'], line.least, line.most, where=line.least < line.most, alpha=.15)
         ax.set(title=say(column, profile), xlabel='communication round', ylim=(0, 1))
         ax.xaxis.get_major_locator().set_params(integer=True)
     axes[0, 0].set_ylabel('share of the own body kept')

@@ -91,7 +91,8 @@ def arrows_of(name:str, printed_sides:pd.Series, of:str)->Claim:
     def tell(table, margin): return f'{agree(table).sum(axis=1).mean():.0f} of {len(labels)} arrows'
     def here(column): return column == name
     sentence = f'all methods are on the printed side of the mean {of}'
-    return Claim(sentence, labels, margin, tell, True, 'FedCoSR Tables II, III', of, where=here, seed_sd=math.inf)
+    place = 'FedCoSR Tables II, III'
+    return Claim(sentence, labels, margin, tell, True, place, of, where=here, seed_sd=math.inf)
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00015
 def judge_numbers(rows:pd.DataFrame, profile:str)->list: # of Verdict

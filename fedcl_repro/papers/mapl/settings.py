@@ -436,7 +436,8 @@ def printed_gain(artifact:str, label:str, other:str)->pd.Series: # scenario -> p
 
 def printed_lead(artifact:str, clients:int)->pd.Series: # scenario -> points
     "How far MAPL is above the best other in print with so many clients."
-    cells = mapl_printed(artifact, clients=clients).pivot_table(index='scenario', columns='label', values='value')
+    cells = mapl_printed(artifact, clients=clients)
+    cells = cells.pivot_table(index='scenario', columns='label', values='value')
     return lead(cells, 'MAPL', cells.columns)
 
 def by_scenario(numbers:pd.Series, how='{:+.2f}')->str:
