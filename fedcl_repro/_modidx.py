@@ -2234,6 +2234,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                      'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.printed_lead': ( 'papers/mapl/settings.html#printed_lead',
                                                                                                      'fedcl_repro/papers/mapl/settings.py'),
+                                                  'fedcl_repro.papers.mapl.settings.printed_scenarios': ( 'papers/mapl/settings.html#printed_scenarios',
+                                                                                                          'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.saved_of_possible': ( 'papers/mapl/settings.html#saved_of_possible',
                                                                                                           'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.size_in_words': ( 'papers/mapl/settings.html#size_in_words',

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'MOST_CASES', 'READINGS', 'Paper', 'last_round', 'tests_in', 'by_seed', 'complete',
-           'why_not', 'held', 'seed_by_seed', 'Redrawn', 'answer', 'tested_alike', 'Chances', 'noise_of_curves',
-           'with_other_clients', 'over_parts', 'redraw', 'printed_margins', 'not_decided', 'ask', 'drawn_together',
+           'why_not', 'held', 'seed_by_seed', 'Redrawn', 'answer', 'tested_alike', 'with_other_clients', 'Chances',
+           'noise_of_curves', 'over_parts', 'redraw', 'printed_margins', 'not_decided', 'ask', 'drawn_together',
            'ask_across', 'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
            'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason',
            'with_reasons', 'beside_print', 'accuracy_intervals', 'interval_of', 'draw_beside', 'beginnings',
@@ -156,6 +156,11 @@ def tested_alike(tests:pd.DataFrame)->list: # of tests
     alone = tests.groupby('label').client.transform('nunique') == 1
     return [part for part in (tests[alone], tests[~alone]) if len(part)]
 
+def with_other_clients(tests:pd.DataFrame, measure=pooled_accuracy)->pd.DataFrame: # (draw, seed) x label
+    "A measure of each label, drawn as it was tested."
+    return pd.concat([redrawn(hits_of(part), measure) for part in tested_alike(tests)], axis=1)
+
+# %% ../../nbs/study/tables.ipynb #68081348
 @dataclass(frozen=True)
 class Chances:
     "What chance does to the numbers of a setting."
@@ -180,10 +185,7 @@ def noise_of_curves(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # 
     of_clients = noise(rows[rows.client >= 0]) # a round kept as one pooled row has no spread of clients
     return noise(rows).assign(macro=of_clients.macro, sd_clients=of_clients.sd_clients).fillna(0.)
 
-def with_other_clients(tests:pd.DataFrame, measure=pooled_accuracy)->pd.DataFrame: # (draw, seed) x label
-    "A measure of each label, drawn as it was tested."
-    return pd.concat([redrawn(hits_of(part), measure) for part in tested_alike(tests)], axis=1)
-
+# %% ../../nbs/study/tables.ipynb #35b2ab24
 def over_parts(
     parts:list,     # tests in the first part of the rounds, and those in another that is subtracted
     noise:pd.Series, # label -> standard deviation of single evaluations
@@ -195,18 +197,19 @@ def over_parts(
 
 def redraw(
     paper:Paper, rows:pd.DataFrame,
-    of=tuple(REDRAWN), # measures; those that are neither accuracies nor over parts of the rounds are left out
-)->dict:               # key values -> Chances
+    of=('accuracy',), # measures; those that are neither accuracies nor over parts of the rounds are left out
+)->dict:              # key values -> Chances
     "What other clients and evaluations do in each setting; empty if no client was tested."
-    if not len(rows) or not (rows.metric == 'accuracy').any(): return {}
-    def by_setting(chosen): return dict(list(tests_in(paper, rows, chosen=chosen).groupby(list(paper.keys))))
+    last = {name: measure for name, measure in REDRAWN.items() if name in of}
     curves = {name: paper.measures[name] for name in of if hasattr(paper.measures.get(name), 'parts')}
+    if not (last or curves) or not len(rows) or not (rows.metric == 'accuracy').any(): return {}
+    def by_setting(chosen): return dict(list(tests_in(paper, rows, chosen=chosen).groupby(list(paper.keys))))
     parts = {name: [by_setting(part) for part in measure.parts] for name, measure in curves.items()}
     found, noise = {}, noise_of_curves(paper, rows)
     for key, tests in by_setting(last_round).items():
         own = noise.xs(key, level=list(range(len(key))))
-        tables = {name: with_other_clients(tests, measure) for name, measure in REDRAWN.items()}
-        moved = {name: own[column].to_dict() for name, column in MEASURES.items()}
+        tables = {name: with_other_clients(tests, measure) for name, measure in last.items()}
+        moved = {name: own[MEASURES[name]].to_dict() for name in last}
         for name, chosen in parts.items():
             if not all(key in t for t in chosen): continue
             tables[name], moved[name] = over_parts([t[key] for t in chosen], own.micro)

@@ -13,7 +13,8 @@ __all__ = ['MAPL_FILE', 'MAPL_LABELS', 'COPY', 'ONE_VIEW', 'TWO_VIEWS', 'HETEROG
            'lead_by_clients', 'WithClients', 'table5', 'with_clients', 'few_clients', 'table5_cells', 'communications',
            'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4', 'table4_cells', 'numbers_carried',
            'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8',
-           'no_runs', 'printed_again', 'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts', 'mapl_alone']
+           'no_runs', 'printed_again', 'printed_scenarios', 'printed_gain', 'printed_lead', 'by_scenario',
+           'printed_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from dataclasses import dataclass, fields, replace
@@ -429,15 +430,18 @@ def printed_again(column:str)->pd.DataFrame: # one row per cell, with its number
     return found[found['max'] > found['min']].reset_index()
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #20ada88b
+def printed_scenarios(artifact:str, **equal)->pd.DataFrame: # scenario x label
+    "The accuracies of a printed table on one data set."
+    return mapl_printed(artifact, **equal).pivot_table(index='scenario', columns='label', values='value')
+
 def printed_gain(artifact:str, label:str, other:str)->pd.Series: # scenario -> points
     "How far a printed accuracy is above another in each scenario."
-    cells = mapl_printed(artifact).pivot_table(index='scenario', columns='label', values='value')
+    cells = printed_scenarios(artifact)
     return cells[label] - cells[other]
 
 def printed_lead(artifact:str, clients:int)->pd.Series: # scenario -> points
     "How far MAPL is above the best other in print with so many clients."
-    cells = mapl_printed(artifact, clients=clients)
-    cells = cells.pivot_table(index='scenario', columns='label', values='value')
+    cells = printed_scenarios(artifact, clients=clients)
     return lead(cells, 'MAPL', cells.columns)
 
 def by_scenario(numbers:pd.Series, how='{:+.2f}')->str:
