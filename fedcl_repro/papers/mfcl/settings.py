@@ -19,7 +19,8 @@ import numpy as np
 import pandas as pd
 
 from ...core import Spec, parse_spec
-from .counted import judge_architecture, judge_costs, judge_fig7, judge_table3
+from .counted import (
+    judge_architecture, judge_costs, judge_fig7, judge_printed_costs, judge_table3)
 from ...study.experiments import claims_page
 from ...study.published import published
 from ...study.questions import claims_on_print, paper_file
@@ -208,8 +209,8 @@ def mfcl_experiment(artifact:str, title:str, cells='', **about):
     return experiment(MFCL, f'mfcl/{artifact}', title, cells=cells, **about)
 
 def costs_in(artifact:str):
-    "(rows, profile) -> a verdict for each printed cost of a table."
-    def judge(rows, profile): return judge_costs(artifact)
+    "(rows, profile) -> a verdict for each printed cost of a table, and for each sentence about them."
+    def judge(rows, profile): return judge_printed_costs(artifact) + judge_costs(artifact)
     return judge
 
 def borne_out(rows, profile)->list: # of Verdict
