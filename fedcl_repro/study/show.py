@@ -28,8 +28,8 @@ from .majority import mark_majority, with_majority_lines
 from .representations import draw_map
 from .runs import Run, dataset, federation, shards, stages
 from .tables import (
-    PRINTED, Paper, accuracy_intervals, beside_print, curve_words, draw_beside, means_of_seeds)
-from .verdicts import COMPARISONS, LATE
+    PRINTED, Paper, beside_print, curve_words, draw_beside, intervals_of_cells, means_of_seeds)
+from .verdicts import COMPARISONS, LATE, between_words
 
 # %% ../../nbs/study/show.ipynb #79464b5b
 TEXTS = dict(interval='', curve='', verdict='') # columns of words, and the value for none
@@ -50,9 +50,9 @@ def cells_beside(
 def with_ends(paper:Paper, table:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
     "The table with `interval`, `late` and `curve` of each of our accuracies; empty if nothing was trained."
     on = ['label', *keys]
-    for found in (accuracy_intervals(paper, rows, keys), curve_table(paper, rows, on)):
-        table = table.merge(found, on=on, how='left')
-    return table.fillna(TEXTS)
+    if 'low' not in table: table = table.merge(intervals_of_cells(paper, rows, keys), on=on, how='left')
+    words = [between_words(cell) for cell in table.itertuples()]
+    return table.assign(interval=words).merge(curve_table(paper, rows, on), on=on, how='left').fillna(TEXTS)
 
 def without_print(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
     "Our accuracies of labels that a published table lacks, such as trivial baselines."

@@ -8,7 +8,7 @@ __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'MOST_CASES', 'READINGS', 'Paper', 
            'noise_of_curves', 'over_parts', 'redraw', 'printed_margins', 'not_decided', 'ask', 'drawn_together',
            'ask_across', 'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
            'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason',
-           'with_reasons', 'beside_print', 'accuracy_intervals', 'interval_of', 'draw_beside', 'beginnings',
+           'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings',
            'claim_list', 'unlisted', 'sentence_of', 'claims_overview', 'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
@@ -397,32 +397,38 @@ def with_reasons(paper:Paper, rows:pd.DataFrame, moment:str, at:str)->pd.DataFra
 
 def beside_print(
     paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, *,
-    moment='merged', at='last', measure='micro',
-    keys=None, # columns that identify cells; by default the paper's settings
+    measure='micro', # a column of `MEASURES`
+    keys=None,       # columns that identify cells; by default the paper's settings
 )->pd.DataFrame:
-    "Published cells and ours, one row per cell, each with a verdict."
+    "Published cells and ours after the last round, one row per cell, each with a verdict."
     on = ['label', *(keys or paper.keys)]
-    ours = pd.DataFrame(columns=[*on, 'micro', 'sd_seeds', 'sd_clients', 'seeds', 'why'])
-    if len(rows): ours = means_of_seeds(with_reasons(paper, rows, moment, at), on)
+    ours = pd.DataFrame(columns=[*on, 'micro', 'low', 'high', 'sd_seeds', 'sd_clients', 'seeds', 'why'])
+    if len(rows):
+        ours = means_of_seeds(with_reasons(paper, rows, 'merged', 'last'), on)
+        ours = ours.merge(intervals_of_cells(paper, rows, keys, measure), on=on, how='left')
     return compare(cells, ours, on, measure, data_fits=profile != 'quick')
 
-def accuracy_intervals(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # label, keys, interval
-    "The interval of each accuracy of ours over clients and seeds, in words: '37.1 to 43.5'."
+def intervals_of_cells(
+    paper:Paper, rows:pd.DataFrame, keys=None,
+    measure='micro', # a column of `MEASURES`
+)->pd.DataFrame:     # label, keys, low, high
+    "The interval of each number of ours, over clients (or test images) and seeds."
     on, found = ['label', *(keys or paper.keys)], []
     if len(rows):
-        noise = noise_of_curves(paper, rows, on[1:]).micro.to_dict()
+        noise = noise_of_curves(paper, rows, on[1:])[measure].to_dict()
+        redraw_by = {MEASURES[name]: measured for name, measured in REDRAWN.items()}[measure]
         for cell, tests in tests_in(paper, rows, on[1:]).groupby(on, sort=False, dropna=False):
-            found.append((*cell, interval_of(hits_of(tests), noise[*cell[1:], cell[0]])))
-    return pd.DataFrame(found, columns=[*on, 'interval'])
+            found.append((*cell, *interval_of(hits_of(tests), noise[*cell[1:], cell[0]], redraw_by)))
+    return pd.DataFrame(found, columns=[*on, 'low', 'high'])
 
-def interval_of(hits, noise:float)->str:
-    "The interval of one label's pooled accuracy in one setting. `noise`: of single evaluations, in points."
+def interval_of(hits, noise:float, measure=pooled_accuracy)->tuple: # (low, high) within 0 and 100
+    "The interval of one label's number in one setting. `noise`: of single evaluations, in points."
     n_clients = hits.n.shape[2]
-    measured = pooled_accuracy(hits.correct, hits.n, np.ones((n_clients, 1))).ravel() # (seeds,)
-    with_other_clients = redrawn(hits).groupby('draw').mean().to_numpy()
+    measured = measure(hits.correct, hits.n, np.ones((n_clients, 1))).ravel() # (seeds,)
+    with_other_clients = redrawn(hits, measure).groupby('draw').mean().to_numpy()
     moved = evaluated_anew(pd.DataFrame(dict(a=measured)), dict(a=noise)).a
     sure = interval(measured, with_other_clients, n_clients, moved=moved)
-    return f'{max(0, sure.low):.1f} to {min(100, sure.high):.1f}'
+    return max(0., sure.low), min(100., sure.high)
 
 # %% ../../nbs/study/tables.ipynb #2a4111d2
 def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None):
