@@ -3507,6 +3507,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.plan.part_of': ('study/plan.html#part_of', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.passes': ('study/plan.html#passes', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.plan_record': ('study/plan.html#plan_record', 'fedcl_repro/study/plan.py'),
+                                        'fedcl_repro.study.plan.plan_table': ('study/plan.html#plan_table', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.plan_text': ('study/plan.html#plan_text', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.plans_of': ('study/plan.html#plans_of', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.pretended': ('study/plan.html#pretended', 'fedcl_repro/study/plan.py'),
