@@ -13,7 +13,7 @@ __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOIN
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
            'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes', 'report_verb',
            'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_workloads',
-           'bench_verb', 'entry']
+           'bench_against', 'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -777,6 +777,8 @@ def bench_options(p):
     p.add_argument('--threads', type=between(1), nargs='+', default=[1, 2], help='numbers of threads')
     p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the images')
     p.add_argument('--repeats', type=between(1), default=3, help='the fastest of so many counts')
+    against_help = 'another checkout, timed in turn with this one'
+    p.add_argument('--against', default='', metavar='FOLDER', help=against_help)
     p.add_argument('--json', default='', metavar='FILE', help='write the numbers as JSON')
     p.add_argument('--figure', default='', metavar='FILE', help='draw them')
 
@@ -788,6 +790,7 @@ def bench_workloads(options)->int:
         raise ValueError('workloads are timed on a CPU: leave out --workload, or say --device cpu')
     for name in options.workload: workloads.WORKLOADS[name]
     threads = tuple(options.threads)
+    if options.against: return bench_against(options, threads)
     found = workloads.time_works(options.workload, options.share, threads, options.repeats)
     print(workloads.work_table(found))
     print(workloads.peak_words(found))
@@ -797,6 +800,14 @@ def bench_workloads(options)->int:
     return 0
 
 # %% ../nbs/cli.ipynb #4c955021
+def bench_against(options, threads:tuple)->int:
+    "Time the workloads in this version and in another checkout."
+    from fedcl_repro.scale import checkouts
+    found = checkouts.time_against(options.workload, options.against, options.share, threads, options.repeats)
+    print(checkouts.against_table(found))
+    if options.json: write_text(options.json, json.dumps(found, indent=1))
+    return 0
+
 @VERBS.add('bench', options=bench_options)
 def bench_verb(options)->int:
     """Time the executors against a plain simulator and the machine's peak.
@@ -804,6 +815,7 @@ def bench_verb(options)->int:
     examples:
       fedcl bench --share 0.05 --threads 1
       fedcl bench --workload fedcosr digits --share 0.2
+      fedcl bench --workload fedssc --against ../before
       fedcl bench --device cuda --json bench.json
     """
     from fedcl_repro.scale import bench
@@ -811,6 +823,7 @@ def bench_verb(options)->int:
     for option in ('json', 'figure'):
         if getattr(options, option): check_file(getattr(options, option), f'--{option}')
     if options.workload: return bench_workloads(options)
+    if options.against: raise ValueError('--against times workloads: name them with --workload')
     work = bench.Workload(share=options.share)
     found = bench.time_engines(work, options.device, tuple(options.threads), options.repeats)
     grown = shares = None

@@ -523,11 +523,11 @@ def plan_record(plan:Plan)->dict: # plain JSON; None if a number is unknown
     )
 
 # %% ../../nbs/study/plan.ipynb #463fe61e
-PLAN_COLUMNS = dict(train='runs to train', hours='core-hours', unknown='of unknown length', decides='claims decided')
+PLAN_COLUMNS = 'runs to train', 'core-hours', 'of unknown length', 'claims decided'
 
 def plan_table(plans:list)->pd.DataFrame: # one row per plan, in their order
     "Runs to train, their hours of one core, and the claims that they decide."
     rows = [(str(p.part), len(p.estimates), p.hours, p.n_unknown, len(p.decisions.decided)) for p in plans]
     names, *columns = zip(*rows)
     numbered = pd.MultiIndex.from_arrays([range(1, len(rows) + 1), names], names=['', 'entry'])
-    return pd.DataFrame(dict(zip(PLAN_COLUMNS.values(), columns)), index=numbered)
+    return pd.DataFrame(dict(zip(PLAN_COLUMNS, columns)), index=numbered)
