@@ -24,7 +24,7 @@ from ..study.training import in_short
 # %% ../../nbs/scale/checkouts.ipynb #c4e00006
 def settings_in_words(run:Run)->dict: # setting -> number or text
     "The settings of a run that differ from the defaults, as `Run.of` takes them."
-    usual, said = Run.of('fedavg'), {}
+    usual, said = Run.of('fedavg'), dict(method='fedavg')
     for field in fields(Run):
         value = getattr(run, field.name)
         if value == getattr(usual, field.name): continue
@@ -78,7 +78,7 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, '-c', program], env=environment, cwd=folder, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        asked = dict(run=dict(method='fedavg') | settings_in_words(work.run), shape=work.shape, threads=threads)
+        asked = dict(run=settings_in_words(work.run), shape=work.shape, threads=threads)
         asked |= dict(images=round(work.share * work.about['images']), first=work.about['first'], dtype=dtype)
         print(json.dumps(asked), file=self.process.stdin, flush=True)
 
