@@ -11,7 +11,7 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'column_of', 'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values', 'beside_whole',
            'second', 'table2_claims', 'often', 'often_fairest', 'often_good', 'leads', 'margins_grow', 'of_split',
            'judge_margins', 'cells', 'beside_single', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone',
-           'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_curves', 'earlier2', 'table2',
+           'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_whole', 'earlier2', 'table2',
            'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'all_below_zero',
            'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision']
 
@@ -27,11 +27,11 @@ from ...core import Spec
 from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
 from ...study.experiments import matrix
-from ...study.majority import draw_panels, majority_of
+from ...study.majority import mark_majority
 from ...study.runs import Run, methods, setting
 from ...study.questions import QUESTIONS, Claim, lead, top
-from ...study.tables import Paper, ask_across, beside_print, by_seed, claims_asked, experiment
-from ...study.tables import printed_cells, redraw
+from ...study.tables import Paper, ask_across, beside_print, by_seed, claims_asked, draw_beside
+from ...study.tables import experiment, printed_cells, redraw
 from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
@@ -319,12 +319,14 @@ def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
         place=lambda t: t.title.map(order.index), panel=lambda t: t.column.map(columns.index))
     return placed.sort_values(['panel', 'place'], kind='stable')
 
-def draw_curves(rows:pd.DataFrame, profile:str, window=1):
-    "Accuracy of the merged models by round, a panel for each column."
-    table = in_legend_order(per_round(rows[rows.method.isin(WELL_PERFORMING)]))
-    columns = [c for c in with_earlier(TABLE2) if c in set(table.column)]
-    titles_of = {c: say(c, profile) for c in columns}
-    return draw_panels(table, 'column', titles_of, window, 'merged models, %', majority_of(FEDCOSR, rows))
+def draw_whole(rows:pd.DataFrame, profile:str):
+    "Published and ours on all images of practical CIFAR-10, in either precision, with the majority class."
+    whole = PRACTICAL, PRACTICAL + IN_FLOAT32
+    rows = rows[place(rows).column.isin(whole).to_numpy()]
+    cells = beside_single(printed('table2'), rows)
+    fig = draw_beside(FEDCOSR, cells, rows, profile, list(dict.fromkeys(cells.label)))
+    mark_majority(FEDCOSR, rows, fig.axes)
+    return fig
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1
 def earlier2(profile):
@@ -334,7 +336,7 @@ def earlier2(profile):
 
 @experiment(
     FEDCOSR, 'fedcosr/table2', 'Accuracy and spread over clients, practical and pathological',
-    also=more_of_table2, highlight=True, picture=draw_curves, earlier=earlier2)
+    also=more_of_table2, highlight=True, picture=draw_whole, earlier=earlier2)
 def table2(profile):
     more = ['practical CIFAR-100', 'practical EMNIST'] if profile == 'lite' else []
     both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
