@@ -6,7 +6,7 @@
 __all__ = ['VIEW_PAIRS', 'SHOWN_IMAGES', 'NEARNESS', 'data_here', 'two_clients', 'skew', 'car_and_airplane', 'client_maps',
            'saliency_on', 'draw_saliency', 'images_of_one_client', 'draw_classes', 'representations_on', 'Victim',
            'attacked_client', 'pairs_of_views', 'in_unit', 'images_made', 'compare_images', 'attack_table',
-           'judge_attacks', 'AttackPage', 'draw_attacks', 'datamix_apart']
+           'attack_numbers', 'AttackPage', 'draw_attacks', 'datamix_apart']
 
 # %% ../../nbs/views/mfcl_trained.ipynb #e0e87069
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..core import torch_stream
+from ..core import torch_stream, write_text
 from ..federation.federation import pixels
 from ..federation.loop import Loop, Worker
 from ..federation.privacy import datamix
 from ..federation.rounds import rounds
 from ..methods.mfcl import seen_by_rserver, whole_network
+from ..papers.mfcl.counted import attacks_path, judge_attacks
 from ..papers.mfcl.settings import MFCL_TITLES, ours
 from fedcl_repro.parts.attacks import (
     blended_with, decode, map_correlation, mean_luminance, neighbours_found, psnr, search, seen_by_pca, ssim,
@@ -31,7 +32,6 @@ from ..study.representations import distinct_classes, projected, scatter
 from ..study.result_page import ResultPage, display_all, say_line, shown_table
 from ..study.runs import dataset, federation, find_root, label, shards, stages
 from ..study.show import train_here
-from ..study.verdicts import claim
 
 # %% ../../nbs/views/mfcl_trained.ipynb #242e6ce1
 def data_here(data_root=None)->str:
@@ -220,23 +220,14 @@ def attack_table(victim:Victim, made:dict)->pd.DataFrame: # one row per attack
     return pd.DataFrame(lines).T
 
 # %% ../../nbs/views/mfcl_trained.ipynb #d9abfb87
-def judge_attacks(table:pd.DataFrame, correlation:dict, fits:bool)->list: # of Verdict
-    "Verdicts on what Section 5.6.2 says about the four scenarios."
+def attack_numbers(table:pd.DataFrame, correlation:dict)->dict: # name -> number, as `judge_attacks` takes them
+    "What the verdicts on the attacks need. `correlation`: blended (0, 1) -> of each image with luminance."
     c = table['correlation, view']
-    plain, blended = (float(correlation[d].median()) for d in (0, 1))
-    pca, best = c['C0D0, principal component'], max(c['C1D0, decoder'], c['C1D0, search'])
-    told = f'median correlation with luminance {plain:.2f}, blended {blended:.2f}; '
-    told += f"SSIM {table.loc['C0D0, principal component', 'SSIM, view']:.2f}"
-    decoders = c['C1D1, decoder'], c['C1D0, decoder']
-    harder = f'median correlation with luminance {blended:.2f}, not blended {plain:.2f}'
-    asked = [
-        ('Without collusion there is nothing to decode with (C0D0)', plain < .3, told),
-        ('Without collusion and with DataMix reconstruction is not possible (C0D1)', blended < .3, told),
-        ('C0D0 is harder than C1D0', bool(pca < best), f'correlation {pca:.2f} and {best:.2f}'),
-        ('DataMix makes reconstruction harder with collusion (C1D1)', bool(decoders[0] < decoders[1]),
-         f'correlation {decoders[0]:.2f} and {decoders[1]:.2f}, by the decoder'),
-        ('DataMix makes reconstruction harder without collusion (C0D1)', blended < plain, harder)]
-    return [claim(what, [ok], evidence, 'MFCL 5.6.2', fits) for what, ok, evidence in asked]
+    return dict(
+        plain=float(correlation[0].median()), blended=float(correlation[1].median()),
+        ssim=table.loc['C0D0, principal component', 'SSIM, view'], alone=c['C0D0, principal component'],
+        colluding=max(c['C1D0, decoder'], c['C1D0, search']), decoded=c['C1D0, decoder'],
+        decoded_blended=c['C1D1, decoder'])
 
 # %% ../../nbs/views/mfcl_trained.ipynb #84a7dc01
 class AttackPage(ResultPage):
@@ -246,8 +237,8 @@ class AttackPage(ResultPage):
         steps = 300 if self.profile == 'quick' else 2000
         self.made, self.maps_seen, self.correlation = images_made(self.victim, steps)
         self.table = attack_table(self.victim, self.made)
-        fits = self.victim.data == 'cifar10'
-        return super().judge(*more, *judge_attacks(self.table, self.correlation, fits))
+        self.numbers = attack_numbers(self.table, self.correlation)
+        return [*more, *judge_attacks(self.numbers, self.victim.data == 'cifar10')]
 
     def show_attacks(self, rows, profile):
         "The numbers, then the pictures."
@@ -255,6 +246,11 @@ class AttackPage(ResultPage):
         caption = f'{data}: reconstructions against view and image. PSNR in decibel; 1 is equal.'
         display_all(shown_table(self.table.round(2), caption))
         draw_attacks(self.victim, self.made)
+
+    def keep(self):
+        "Write the numbers on CIFAR-10 to the file that the page of all claims reads."
+        if self.victim.data != 'cifar10': raise ValueError(f'only CIFAR-10 is kept, got {self.victim.data}')
+        write_text(attacks_path(), pd.Series(self.numbers, name='number').rename_axis('name').round(4).to_csv())
 
     def show_datamix(self, rows, profile):
         "How far an attacker can undo DataMix."

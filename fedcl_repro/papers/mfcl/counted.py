@@ -4,19 +4,23 @@
 
 # %% auto #0
 __all__ = ['COST_NAMES', 'CHARGED', 'judge_cost', 'judge_costs', 'printed_costs', 'cost_pairs', 'judge_printed_cost',
-           'judge_printed_costs', 'judge_table3', 'cifar10_counts', 'judge_fig7', 'judge_architecture']
+           'judge_printed_costs', 'judge_table3', 'cifar10_counts', 'judge_fig7', 'judge_architecture', 'judge_attacks',
+           'attacks_path', 'judge_table8']
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5e3f7099
 from functools import cache
 from itertools import product
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 from ...core import stream
 from ...data.partition import classes_owned, equal_counts
 from ...parts.autoencoder import mfcl_model
 from ...parts.costs import COST_RIVALS, COST_ROUNDS, cost_true, costs_of
+from ...study.experiments import papers_folder
 from ...study.published import published
 from ...study.questions import paper_file
 from ...study.tables import printed_evidence
@@ -134,3 +138,29 @@ def judge_architecture(rows, profile)->list: # of Verdict
             f'{side}x{side} for 32x32: the pooling is never undone', 'MFCL Table 9'),
         say('A representation has 32x32x64 numbers', shape == (64, 32, 32),
             f'{shape} behind the printed pooling', 'MFCL 5.4 and Table 9')]
+
+# %% ../../../nbs/papers/mfcl/counted.ipynb #a77ac002
+def judge_attacks(n:dict, fits=True)->list: # of Verdict
+    """Verdicts on what Section 5.6.2 says about the four scenarios. `n`: median correlations with luminance
+    (`plain`, `blended`), means of the attackers' correlations (`alone`, `colluding`, `decoded`,
+    `decoded_blended`), and `ssim` without collusion."""
+    told = f"median correlation with luminance {n['plain']:.2f}; SSIM {n['ssim']:.2f}"
+    by_decoder = f"correlation {n['decoded_blended']:.2f} and {n['decoded']:.2f}, by the decoder"
+    harder = f"median correlation with luminance {n['blended']:.2f}, not blended {n['plain']:.2f}"
+    asked = [
+        ('Without collusion there is nothing to decode with (C0D0)', n['plain'] < .3, told),
+        ('Without collusion and with DataMix reconstruction is not possible (C0D1)', n['blended'] < .3,
+         harder),
+        ('C0D0 is harder than C1D0', n['alone'] < n['colluding'],
+         f"correlation {n['alone']:.2f} and {n['colluding']:.2f}"),
+        ('DataMix makes reconstruction harder with collusion (C1D1)', n['decoded_blended'] < n['decoded'],
+         by_decoder),
+        ('DataMix makes reconstruction harder without collusion (C0D1)', n['blended'] < n['plain'], harder)]
+    return [claim(what, [bool(ok)], evidence, 'MFCL 5.6.2', fits) for what, ok, evidence in asked]
+
+def attacks_path()->Path: return papers_folder() / 'mfcl' / 'results' / 'attacks.csv'
+
+def judge_table8(rows, profile)->list: # of Verdict
+    "Verdicts on the numbers that were kept; none, if there are none."
+    if not attacks_path().exists(): return []
+    return judge_attacks(pd.read_csv(attacks_path(), index_col='name').number.to_dict())

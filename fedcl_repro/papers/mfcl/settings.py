@@ -20,7 +20,7 @@ import pandas as pd
 
 from ...core import Spec, parse_spec
 from .counted import (
-    judge_architecture, judge_costs, judge_fig7, judge_printed_costs, judge_table3)
+    judge_architecture, judge_costs, judge_fig7, judge_printed_costs, judge_table3, judge_table8)
 from ...study.experiments import claims_page
 from ...study.published import published
 from ...study.questions import claims_on_print, paper_file
@@ -348,7 +348,7 @@ untrained('table3', 'Costs of a client', judge_table3)
 untrained('fig7', 'Class distributions', judge_fig7, 'figure')
 untrained('architecture', 'Tables 9 to 13: networks, hyperparameters, augmentations', judge_architecture)
 untrained('fig4', 'Saliency of two classes in one image', kind='figure', on_page=True)
-untrained('table8', 'Attacks on representations', kind='figure', on_page=True)
+untrained('table8', 'Attacks on representations', judge_table8, 'figure', on_page=True)
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #5e10a002
 claims_page('mfcl', 'Sentences, all in one place')
