@@ -2942,6 +2942,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.scale.peak.measured_rate': ( 'scale/peak.html#measured_rate',
                                                                                   'fedcl_repro/scale/peak.py'),
                                         'fedcl_repro.scale.peak.peak': ('scale/peak.html#peak', 'fedcl_repro/scale/peak.py'),
+                                        'fedcl_repro.scale.peak.processor': ('scale/peak.html#processor', 'fedcl_repro/scale/peak.py'),
                                         'fedcl_repro.scale.peak.product_work': ( 'scale/peak.html#product_work',
                                                                                  'fedcl_repro/scale/peak.py'),
                                         'fedcl_repro.scale.peak.works': ('scale/peak.html#works', 'fedcl_repro/scale/peak.py')},

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import fedcl_repro
 from ..core import Spec
+from .peak import processor
 from .workloads import PRECISIONS, WORKLOADS, Work
 from ..study.runs import REGISTERS, Run
 from ..study.training import in_short
@@ -100,13 +101,13 @@ def check_checkout(folder)->Path:
     raise ValueError(f'{folder} has no fedcl_repro: {way_out}')
 
 # %% ../../nbs/scale/checkouts.ipynb #c4e0000c
-def time_against(names, folder, share=1., threads=(1, 2), repeats=5, tell=print)->list: # of dicts, for JSON
+def time_against(names, folder, share=1., threads=(1, 2), repeats=5, tell=print)->dict: # for JSON
     "How many times faster this version trains than the one in a folder, which trains in float32."
     other, own = check_checkout(folder), Path(fedcl_repro.__file__).parents[1]
-    rows = []
+    rows, load = [], os.getloadavg()[0]
     for name in names:
         for t in threads: rows += ratios_of(Work(name, share), other, own, t, repeats, tell)
-    return rows
+    return dict(rows=rows, repeats=repeats, load=load, cores=os.cpu_count(), processor=processor())
 
 def ratios_of(work:Work, other:Path, own:Path, threads:int, repeats:int, tell)->list: # of dicts
     "The same for one workload and number of threads: a row for each precision."
@@ -125,8 +126,9 @@ def ratios_of(work:Work, other:Path, own:Path, threads:int, repeats:int, tell)->
         tell(f"{work.name}, {threads} threads, {dtype}: {row['ratio']:.2f} times as fast")
     return rows
 
-def against_table(rows)->str: # Markdown
+def against_table(found:dict)->str: # Markdown
     "One line per workload and number of threads."
+    rows = found['rows']
     each = ' | '.join(f's {dtype} | times as fast (range)' for dtype in PRECISIONS)
     lines = [f'| workload | threads | s before | {each} |', '| --- ' * (3 + 2*len(PRECISIONS)) + '|']
     for k in range(0, len(rows), len(PRECISIONS)):

@@ -32,7 +32,7 @@ from ..federation.loop import Loop, keep_memory, one_thread
 from ..federation.rounds import begin
 from ..parts.models import architectures
 from .bench import Clock, OPERATIONS, Engine, seconds
-from .peak import peak
+from .peak import peak, processor
 from ..study.runs import Run, federation_with, setting, stages
 
 # %% ../../nbs/scale/workloads.ipynb #4b4dd413
@@ -392,7 +392,7 @@ def time_works(names, share=1., threads=(1, 2), repeats=5, tell=print)->dict: # 
         most = peaks[f"{row['precision']}, {row['threads']}"] / 1e9
         row['share_of_peak'] = row['gflops'] / most
     return dict(rows=rows, shares=shares, peaks=peaks, reached_by=reached_by, repeats=repeats,
-                load=[load, os.getloadavg()[0]], cores=os.cpu_count())
+                load=[load, os.getloadavg()[0]], cores=os.cpu_count(), processor=processor())
 
 # %% ../../nbs/scale/workloads.ipynb #5440391f
 def work_table(found:dict)->str: # Markdown
