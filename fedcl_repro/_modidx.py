@@ -3535,6 +3535,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.loose_kind': ('study/plan.html#loose_kind', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.looser_kind': ('study/plan.html#looser_kind', 'fedcl_repro/study/plan.py'),
+                                        'fedcl_repro.study.plan.loosest_kind': ( 'study/plan.html#loosest_kind',
+                                                                                 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.measure_rounds': ( 'study/plan.html#measure_rounds',
                                                                                    'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.measured_path': ( 'study/plan.html#measured_path',

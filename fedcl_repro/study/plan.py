@@ -6,11 +6,11 @@
 __all__ = ['TO_TRAIN', 'NOT_HERE', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'PLAN_COLUMNS', 'Part', 'part_of',
            'Here', 'Standing', 'standing', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations',
            'passes', 'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at',
-           'known_timings', 'Estimate', 'kind_of', 'alike', 'loose_kind', 'looser_kind', 'nearest_timings', 'estimate',
-           'why_unknown', 'source_of', 'send_rounds', 'measured_round', 'to_measure', 'measure_rounds', 'tested_rounds',
-           'pretended', 'rows_there', 'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions',
-           'decisions', 'by_sentence', 'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line',
-           'seed_lines', 'hours_line', 'plan_text', 'plan_record', 'plan_table']
+           'known_timings', 'Estimate', 'kind_of', 'alike', 'loose_kind', 'looser_kind', 'loosest_kind',
+           'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'send_rounds', 'measured_round', 'to_measure',
+           'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'one_table', 'claims_in', 'is_open',
+           'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence', 'Plan', 'estimates_of', 'plans_of',
+           'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line', 'plan_text', 'plan_record', 'plan_table']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
 import json
@@ -217,9 +217,13 @@ def looser_kind(run:Run)->tuple:
     "The same in any arithmetic: better than no estimate."
     return loose_kind(replace(run, dtype='float32'))
 
+def loosest_kind(run:Run)->tuple:
+    "The same with batches and epochs of any size."
+    return looser_kind(replace(run, batch_size=1, local_epochs=1))
+
 def nearest_timings(run:Run, timings:list)->list: # of Timing, all of one origin
     "The timings that are most similar to a run."
-    kinds = kind_of, loose_kind, looser_kind
+    kinds = kind_of, loose_kind, looser_kind, loosest_kind
     likely = ([t for t in timings if kind(t.run) == kind(run)] for kind in kinds)
     fitting = next(filter(None, likely), [])
     origin = next((o for o in ORIGINS if any(t.origin == o for t in fitting)), None)
@@ -243,7 +247,7 @@ def estimate(s:Standing, timings:list, data_root=None)->Estimate:
 def why_unknown(run:Run)->str:
     "What kind of earlier run is missing for an estimate."
     what = f'{run.method.name} on {run.data} with {run.model.name}'
-    return f'no earlier run of {what}, batch size {run.batch_size}, local epochs {run.local_epochs}'
+    return f'no earlier run of {what}'
 
 def source_of(run:Run, found:list, data_root)->str:
     "The source of an estimate, and from what it was scaled."
@@ -253,6 +257,7 @@ def source_of(run:Run, found:list, data_root)->str:
         words += f" of {methods()[first.run.method.name].about['title']}"
     words += f' {ORIGINS[first.origin]}'
     if first.run.dtype != run.dtype: words += f', in {first.run.dtype}'
+    if loose_kind(first.run)[3:5] != loose_kind(run)[3:5]: words += ', with other batches or epochs'
     own, other = (images_of_run(r, data_root)[0] for r in (run, first.run))
     return words if own == other else f'{words}, scaled from {other:,} to {own:,} training images'
 
