@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FINDINGS', 'STATUS', 'SPEED', 'status_of', 'status_table', 'speed_table', 'bench_record', 'workload_table',
-           'bound_of_speed', 'finding', 'personal_papers', 'majority_beside', 'findings', 'sizes_told',
-           'replace_between', 'written_pages', 'write_pictures']
+           'bound_of_speed', 'before_and_after', 'finding', 'personal_papers', 'majority_beside', 'findings',
+           'sizes_told', 'replace_between', 'written_pages', 'write_pictures']
 
 # %% ../nbs/status.ipynb #a9048c87
 import json
@@ -13,6 +13,7 @@ import json
 from matplotlib import rc_context
 
 from .scale.bench import markdown
+from .scale.checkouts import against_table
 from .scale.workloads import bound_table, peak_words, work_table
 from .study.comparable import curve_ends, smaller
 from .study.experiments import PROFILES, committed, committed_verdicts, experiments, papers_folder
@@ -59,6 +60,12 @@ def workload_table()->str: # Markdown
 def bound_of_speed()->str: # Markdown
     "How near to the peak the products of each workload run, and how much of the time they take."
     return bound_table(bench_record('workloads-cpu.json'))
+
+def before_and_after()->str: # Markdown
+    "The committed measurements of `fedcl bench --against`, with the processor."
+    found = bench_record('checkouts-cpu.json')
+    where = f"{found['cores']} cores of {found['processor']}, load {found['load']:.1f} before"
+    return f'{against_table(found)}\n\n{where}; the median and the range of {found["repeats"]} turns.'
 
 # %% ../nbs/status.ipynb #ed8856e5
 FINDINGS = ( # (experiment, how the claim begins)
@@ -176,6 +183,16 @@ peak; nothing written in Python can raise it, since these operations are calls o
 
 {bound}
 
+[Layer by layer](layers.ipynb) shows the calls of one network.
+
+## Before and after
+
+`fedcl bench --workload NAME ... --against FOLDER` ([how](checkouts.ipynb)) trains a round of this version and
+of another checkout in turn. The other is the last version before the work on speed that these pages describe
+(`fd7f59b`), in float32; it takes MFCL's positives from twins.
+
+{before}
+
 Four [executors](../federation/executors.ipynb) run one [local step](../federation/local_step.ipynb): the
 loop, stacked clients, captured steps, and seeds that are trained together. In float64 all equal the loop. The
 last three are meant for a GPU, where `auto` measures which is fastest. [Another page](bench.ipynb) explains
@@ -198,7 +215,8 @@ def written_pages()->dict: # path -> text
     return {
         nbs / 'papers' / 'status.md': STATUS.format(table=status_table(), sizes=sizes_told()),
         nbs / 'scale' / 'speed.md': SPEED.format(
-            table=speed_table(), workloads=workload_table(), bound=bound_of_speed()),
+            table=speed_table(), workloads=workload_table(), bound=bound_of_speed(),
+            before=before_and_after()),
         readme: replace_between(readme.read_text(encoding='utf-8'), 'findings', findings()),
     }
 
