@@ -250,7 +250,8 @@ class AttackPage(ResultPage):
     def keep(self):
         "Write the numbers on CIFAR-10 to the file that the page of all claims reads."
         if self.victim.data != 'cifar10': raise ValueError(f'only CIFAR-10 is kept, got {self.victim.data}')
-        write_text(attacks_path(), pd.Series(self.numbers, name='number').rename_axis('name').round(4).to_csv())
+        kept = pd.Series(self.numbers, name='number').rename_axis('name').round(4)
+        write_text(attacks_path(), kept.to_csv())
 
     def show_datamix(self, rows, profile):
         "How far an attacker can undo DataMix."
