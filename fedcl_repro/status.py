@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FINDINGS', 'STATUS', 'SPEED', 'status_of', 'status_table', 'speed_table', 'bench_record', 'workload_table',
-           'bound_of_speed', 'before_and_after', 'finding', 'personal_papers', 'majority_beside', 'findings',
-           'sizes_told', 'replace_between', 'written_pages', 'write_pictures']
+           'bound_of_speed', 'speed_against', 'finding', 'personal_papers', 'majority_beside', 'findings', 'sizes_told',
+           'replace_between', 'written_pages', 'write_pictures']
 
 # %% ../nbs/status.ipynb #a9048c87
 import json
@@ -61,7 +61,7 @@ def bound_of_speed()->str: # Markdown
     "How near to the peak the products of each workload run, and how much of the time they take."
     return bound_table(bench_record('workloads-cpu.json'))
 
-def before_and_after()->str: # Markdown
+def speed_against()->str: # Markdown
     "The committed measurements of `fedcl bench --against`, with the processor."
     found = bench_record('checkouts-cpu.json')
     where = f"{found['cores']} cores of {found['processor']}, load {found['load']:.1f} before"
@@ -216,7 +216,7 @@ def written_pages()->dict: # path -> text
         nbs / 'papers' / 'status.md': STATUS.format(table=status_table(), sizes=sizes_told()),
         nbs / 'scale' / 'speed.md': SPEED.format(
             table=speed_table(), workloads=workload_table(), bound=bound_of_speed(),
-            before=before_and_after()),
+            before=speed_against()),
         readme: replace_between(readme.read_text(encoding='utf-8'), 'findings', findings()),
     }
 

@@ -249,7 +249,8 @@ class AttackPage(ResultPage):
 
     def keep(self):
         "Write the numbers on CIFAR-10 to the file that the page of all claims reads."
-        if self.victim.data != 'cifar10': raise ValueError(f'only CIFAR-10 is kept, got {self.victim.data}')
+        data = self.victim.data
+        if data != 'cifar10': raise ValueError(f'only numbers on CIFAR-10 are kept, got {data}')
         kept = pd.Series(self.numbers, name='number').rename_axis('name').round(4)
         write_text(attacks_path(), kept.to_csv())
 
