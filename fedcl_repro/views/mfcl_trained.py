@@ -220,8 +220,8 @@ def attack_table(victim:Victim, made:dict)->pd.DataFrame: # one row per attack
     return pd.DataFrame(lines).T
 
 # %% ../../nbs/views/mfcl_trained.ipynb #d9abfb87
-def attack_numbers(table:pd.DataFrame, correlation:dict)->dict: # name -> number, as `judge_attacks` takes them
-    "What the verdicts on the attacks need. `correlation`: blended (0, 1) -> of each image with luminance."
+def attack_numbers(table:pd.DataFrame, correlation:dict)->dict: # name -> number
+    "What `judge_attacks` needs. `correlation`: blended (0, 1) -> of each image with luminance."
     c = table['correlation, view']
     return dict(
         plain=float(correlation[0].median()), blended=float(correlation[1].median()),
