@@ -3927,6 +3927,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.show.weight_scale': ( 'study/show.html#weight_scale',
                                                                                  'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.with_ends': ('study/show.html#with_ends', 'fedcl_repro/study/show.py'),
+                                        'fedcl_repro.study.show.with_intervals': ( 'study/show.html#with_intervals',
+                                                                                   'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.with_notes': ('study/show.html#with_notes', 'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.with_spread': ('study/show.html#with_spread', 'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.without_own': ('study/show.html#without_own', 'fedcl_repro/study/show.py'),

@@ -803,6 +803,7 @@ def bench_workloads(options)->int:
 def bench_against(options, threads:tuple)->int:
     "Time the workloads in this version and in another checkout."
     from fedcl_repro.scale import checkouts
+    if options.figure: raise ValueError('--against has no figure: leave out --figure')
     found = checkouts.time_against(options.workload, options.against, options.share, threads, options.repeats)
     print(checkouts.against_table(found))
     if options.json: write_text(options.json, json.dumps(found, indent=1))

@@ -150,6 +150,8 @@ interval.
 the top of each paper: `fedcl run PAPER/ARTIFACT --profile paper --device cuda --minutes 9` continues where it
 stopped.
 """
+
+# %% ../nbs/status.ipynb #5beed001
 SPEED = """# Speed
 > How long a round takes, compared with a plain simulator and with the machine's peak
 

@@ -16,6 +16,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from ..federation.loop import keep_memory, one_thread
+from .bench import seconds as seconds_of
 from .peak import peak
 
 # %% ../../nbs/scale/layers.ipynb #1a7e0006
@@ -66,10 +67,7 @@ def time_of_call(call:Callable, seconds=.2)->float: # seconds, the median
     "How long a call takes, repeated for about so many seconds after a warm-up."
     call()
     took, end = [], time.perf_counter() + seconds
-    while not took or time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        took.append(time.perf_counter() - start)
+    while not took or time.perf_counter() < end: took.append(seconds_of(call))
     return statistics.median(took)
 
 def layer_rates(net:nn.Module, x, dtype=torch.float32, seconds=.2)->pd.DataFrame: # a row per call

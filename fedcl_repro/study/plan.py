@@ -257,7 +257,8 @@ def source_of(run:Run, found:list, data_root)->str:
         words += f" of {methods()[first.run.method.name].about['title']}"
     words += f' {ORIGINS[first.origin]}'
     if first.run.dtype != run.dtype: words += f', in {first.run.dtype}'
-    if loose_kind(first.run)[3:5] != loose_kind(run)[3:5]: words += ', with other batches or epochs'
+    steps = {(r.batch_size, r.local_epochs) for r in (first.run, run)}
+    if len(steps) > 1: words += ', with other batches or epochs'
     own, other = (images_of_run(r, data_root)[0] for r in (run, first.run))
     return words if own == other else f'{words}, scaled from {other:,} to {own:,} training images'
 

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'HOW_TO_READ', 'BESIDE_PRINT', 'SIMILARITY', 'cells_beside', 'with_ends',
-           'without_print', 'curve_table', 'accuracy_blocks', 'reasons_of', 'with_notes', 'row_names', 'setting_blocks',
-           'no_words', 'show_table', 'show_dots', 'without_settings', 'measured_cells', 'cells_of_print',
-           'beside_and_below', 'beside_blocks', 'beside_table', 'show_lines', 'train_here', 'client_matrices',
-           'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own',
-           'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
-           'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps', 'ranks_marked', 'with_spread',
-           'show_shaped']
+           'with_intervals', 'without_print', 'curve_table', 'accuracy_blocks', 'reasons_of', 'with_notes', 'row_names',
+           'setting_blocks', 'no_words', 'show_table', 'show_dots', 'without_settings', 'measured_cells',
+           'cells_of_print', 'beside_and_below', 'beside_blocks', 'beside_table', 'show_lines', 'train_here',
+           'client_matrices', 'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices',
+           'weight_scale', 'without_own', 'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers',
+           'draw_graph_numbers', 'last_of_names', 'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps',
+           'ranks_marked', 'with_spread', 'show_shaped']
 
 # %% ../../nbs/study/show.ipynb #de8ab0d1
 from collections.abc import Callable
@@ -48,11 +48,14 @@ def cells_beside(
     return with_ends(paper, table.assign(sd_clients=table.sd_clients.mask(pooled)), rows, keys)
 
 def with_ends(paper:Paper, table:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
-    "The table with `interval`, `late` and `curve` of each of our accuracies; empty if nothing was trained."
+    "A table with `low` and `high` and, of each accuracy, `interval`, `late` and `curve`; empty without runs."
     on = ['label', *keys]
-    if 'low' not in table: table = table.merge(intervals_of_cells(paper, rows, keys), on=on, how='left')
     words = [between_words(cell) for cell in table.itertuples()]
     return table.assign(interval=words).merge(curve_table(paper, rows, on), on=on, how='left').fillna(TEXTS)
+
+def with_intervals(paper:Paper, table:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
+    "The table with `low` and `high` of each of our accuracies."
+    return table.merge(intervals_of_cells(paper, rows, keys), on=['label', *keys], how='left')
 
 def without_print(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
     "Our accuracies of labels that a published table lacks, such as trivial baselines."
@@ -60,7 +63,7 @@ def without_print(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, keys)->pd.
     runs = paper.runs(rows)
     more = runs[~runs.label.isin(cells.label)].groupby(['label', *keys], sort=False, dropna=False)
     more = more.agg(ours=('micro', 'mean'), sd_seeds=('micro', 'std'), sd_clients=('sd_clients', 'mean'))
-    return with_ends(paper, more.reset_index(), rows, keys)
+    return with_ends(paper, with_intervals(paper, more.reset_index(), rows, keys), rows, keys)
 
 def curve_table(paper:Paper, rows:pd.DataFrame, on:list)->pd.DataFrame: # the columns `on`, late, curve
     "The mean over the last ten evaluations of each cell's runs, and whether their curves are level."

@@ -9,7 +9,7 @@ __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'MOST_CASES', 'READINGS', 'Paper', 
            'ask_across', 'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
            'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason',
            'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings',
-           'claim_list', 'unlisted', 'sentence_of', 'claims_overview', 'curve_words', 'readings', 'side_by_side']
+           'sentence_of', 'claim_list', 'unlisted', 'claims_overview', 'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 import textwrap
@@ -460,6 +460,8 @@ def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
 # %% ../../nbs/study/tables.ipynb #343e0f4e
 def beginnings(asked:str)->list: return [b for b in asked.split('|') if b]
 
+def sentence_of(v:Verdict)->str: return v.what.split(':')[0]
+
 def claim_list(paper:str, verdicts)->pd.DataFrame: # place, sentence, asked as, verdict
     "Each sentence of a paper with its verdicts, or the reason why it is not asked."
     rows = []
@@ -467,7 +469,7 @@ def claim_list(paper:str, verdicts)->pd.DataFrame: # place, sentence, asked as, 
         said = [v for v in verdicts if v.what.startswith(tuple(beginnings(s.asked)))] if s.asked else []
         counts = verdict_counts([v for v in said if not v.what.endswith(': as printed')])
         words = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items())
-        claimed = '; '.join(dict.fromkeys(v.what.split(':')[0] for v in said))
+        claimed = '; '.join(dict.fromkeys(sentence_of(v) for v in said))
         if not s.asked: words = f'not asked, because: {s.because}'
         else: words = (words or 'no committed run') + (f' ({s.because})' if s.because else '')
         rows.append(dict(place=s.place, sentence=s.sentence, asked=claimed, verdict=words))
@@ -482,8 +484,6 @@ def unlisted(papers, verdicts)->tuple: # claims without an entry, beginnings wit
     return missing, {b for b in known if not any(w.startswith(b) for w in claims_made)}
 
 # %% ../../nbs/study/tables.ipynb #ed179f52
-def sentence_of(v:Verdict)->str: return v.what.split(':')[0]
-
 def claims_overview(title:str, printed:list, **verdicts)->pd.DataFrame: # one row per sentence up to its colon
     "Sentences of a paper by verdicts on printed numbers and by each list of verdicts."
     said = {v.what: v.word for v in printed}

@@ -12,7 +12,7 @@ import pandas as pd
 from ..papers.fedssc.settings import (
     DEFAULT, FEDSSC, FEDSSC_SIZES, LINES, MAIN, curves_of, in_rounds, lines, panels, round_cells)
 from ..study.result_page import display_all, shown_table
-from ..study.show import HOW_IT_ENDS, HOW_TO_READ, accuracy_blocks, with_ends
+from ..study.show import HOW_IT_ENDS, HOW_TO_READ, accuracy_blocks, with_ends, with_intervals
 from ..study.verdicts import summary
 
 # %% ../../nbs/views/fedssc.ipynb #f1d96f0e
@@ -21,7 +21,8 @@ def main_table(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per meth
     last = lines(summary(rows)).query('beta == @DEFAULT and label in @MAIN')
     accuracy = last.groupby('label').micro.agg(['mean', 'std', 'size'])
     accuracy.columns = 'accuracy, %', 'sd over seeds', 'seeds'
-    ends = with_ends(FEDSSC, FEDSSC.runs(rows)[['label', 'beta']].drop_duplicates(), rows, ['beta'])
+    settings = FEDSSC.runs(rows)[['label', 'beta']].drop_duplicates()
+    ends = with_ends(FEDSSC, with_intervals(FEDSSC, settings, rows, ['beta']), rows, ['beta'])
     ends = ends.query('beta == @DEFAULT').set_index('label')[['interval', 'late', 'curve']]
     cells = round_cells(rows, profile).set_index('name')
     rounds = cells[['published', 'ours']].map(in_rounds).add_prefix('rounds, ')

@@ -238,7 +238,8 @@ class AttackPage(ResultPage):
         self.made, self.maps_seen, self.correlation = images_made(self.victim, steps)
         self.table = attack_table(self.victim, self.made)
         self.numbers = attack_numbers(self.table, self.correlation)
-        return [*more, *judge_attacks(self.numbers, self.victim.data == 'cifar10')]
+        fits = self.victim.data == 'cifar10'
+        return [*more, *judge_attacks(self.numbers, fits)] # not on the numbers that were kept
 
     def show_attacks(self, rows, profile):
         "The numbers, then the pictures."

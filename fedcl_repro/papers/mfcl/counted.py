@@ -83,7 +83,7 @@ def judge_printed_cost(claim:dict)->Verdict:
         told += f" {'bytes' if 'bytes' in metric else 'operations' if metric == 'flops' else 'bits'}"
         (agreeing if least <= high / low <= most else broken).append(told)
     word = 'contradicts itself' if broken else 'holds'
-    what = f"As printed: {claim['says']}"
+    what = f"in print, {claim['says']}"
     return Verdict(what, word, printed_evidence(agreeing, broken), claim['place'], 'claim')
 
 def judge_printed_costs(artifact:str)->list: # of Verdict

@@ -216,7 +216,7 @@ def costs_in(artifact:str):
 def borne_out(rows, profile)->list: # of Verdict
     "Whether the paper's own tables support its claims."
     asked = claims_on_print('mfcl', MFCL.keys, **values_of('paper'))
-    return [asked_in_print(MFCL, c, words='As printed: ', **cells) for c, cells in asked]
+    return [asked_in_print(MFCL, c, words='in print, ', **cells) for c, cells in asked]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0aca3332
 @mfcl_experiment(
