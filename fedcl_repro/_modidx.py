@@ -2331,8 +2331,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.say_setting': ( 'papers/mfcl/settings.html#say_setting',
                                                                                                     'fedcl_repro/papers/mfcl/settings.py'),
-                                                  'fedcl_repro.papers.mfcl.settings.small_federation': ( 'papers/mfcl/settings.html#small_federation',
-                                                                                                         'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.table1': ( 'papers/mfcl/settings.html#table1',
                                                                                                'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.table15': ( 'papers/mfcl/settings.html#table15',

@@ -10,6 +10,7 @@ __all__ = ['by_cut', 'by_batch', 'by_group', 'COST_CASES', 'COST_TITLES', 'cost_
            'augmentation_changes', 'training_view']
 
 # %% ../../nbs/views/mfcl.ipynb #af4b9b19
+import re
 from functools import partial
 
 import numpy as np
@@ -77,7 +78,7 @@ def partners_found(rows:pd.DataFrame)->pd.DataFrame: # one row per label
 def draw_partners(table:pd.DataFrame):
     "Partners found by each trained network, one bar per pairing; the dotted line is chance."
     import matplotlib.pyplot as plt
-    names = [n for n in table.index if 'untrained' not in n and 'before' not in n]
+    names = [n for n in table.index if not re.match('floor|.*(untrained|before)', n)]
     fig, ax = plt.subplots(figsize=(6, .8 + .5*len(names)))
     for k, pairing in enumerate(PAIRINGS):
         places = [j + .25*(1 - k) for j in range(len(names))]

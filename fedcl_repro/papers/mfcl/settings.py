@@ -9,8 +9,7 @@ __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'FLOORS', 'UNTRAINED', 'PAP
            'ours', 'each_setting', 'floors', 'varied', 'rivals', 'rival', 'training_beside', 'placed', 'with_value',
            'labelled_by', 'of_metric', 'say_setting', 'cell_of_mfcl', 'mfcl_printed', 'values_of', 'mfcl_experiment',
            'costs_in', 'borne_out', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15',
-           'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'small_federation', 'twins', 'floors_alone',
-           'untrained']
+           'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from itertools import product
@@ -315,24 +314,20 @@ def fig9(profile):
     return varied(profile, ways, (.1,), n_floors=0)
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #a12fae88
-def small_federation(profile:str)->tuple: # (settings of a run, of the method)
-    "The small setting of `lite`: 1,000 images of CIFAR-10 and two rounds of phase 1, trained in minutes."
-    if profile != 'lite': return {}, {}
-    return dict(scarcity='all_clients(share=0.02)'), dict(phase1=2, server_batch=128)
-
 @mfcl_experiment(
     'twins', 'Who is found as partner: two views, or strangers normalised together', kind='figure')
 def twins(profile):
-    few, fewer = small_federation(profile)
-    T, epochs = (MFCL_SIZES[profile]['method'] | fewer)['phase1'] + 1, 60 if profile == 'paper' else 10
-    def trained(epochs, **more):
-        return dict(run=few | dict(n_rounds=T + epochs, eval_every=T + epochs)) | fewer | more
-    ways = [trained(epochs, positives=p) for p in MFCL_READINGS]
-    if profile != 'lite':
-        ways += [trained(10, positives=p, probe='chi') for p in MFCL_READINGS]
-        ways += [trained(0, probe=q) for q in ('proj', 'chi')]
     norm = dict(norm='tn', **group_of(profile))
-    theirs = [rival('fedsimclr', *at, norm, **few, n_rounds=8, eval_every=8) for at in each_setting(profile)]
+    readings = [dict(positives=p) for p in MFCL_READINGS]
+    if profile == 'lite': # the runs of Tables 2 and 5, whose rows hold the partners found
+        theirs = [rival('fedsimclr', *at, norm) for at in each_setting(profile)]
+        return varied(profile, readings) + theirs
+    T, epochs = MFCL_SIZES[profile]['method']['phase1'] + 1, 60 if profile == 'paper' else 10
+    def trained(epochs, **more): return dict(run=dict(n_rounds=T + epochs, eval_every=T + epochs)) | more
+    ways = [trained(epochs, **reading) for reading in readings]
+    ways += [trained(10, **reading, probe='chi') for reading in readings]
+    ways += [trained(0, probe=q) for q in ('proj', 'chi')]
+    theirs = [rival('fedsimclr', *at, norm, n_rounds=8, eval_every=8) for at in each_setting(profile)]
     return varied(profile, ways, n_floors=0) + theirs
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e6bb2534
