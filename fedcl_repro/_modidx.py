@@ -2301,6 +2301,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.each_setting': ( 'papers/mfcl/settings.html#each_setting',
                                                                                                      'fedcl_repro/papers/mfcl/settings.py'),
+                                                  'fedcl_repro.papers.mfcl.settings.extremes': ( 'papers/mfcl/settings.html#extremes',
+                                                                                                 'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.fig8': ( 'papers/mfcl/settings.html#fig8',
                                                                                              'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.fig9': ( 'papers/mfcl/settings.html#fig9',

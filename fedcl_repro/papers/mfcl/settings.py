@@ -6,10 +6,11 @@
 __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'FLOORS', 'UNTRAINED', 'PAPER_ROUNDS', 'SMALL_RESOURCES', 'BASELINES',
            'OWN_EPOCHS', 'TRAINED_HOW', 'MFCL_TITLES', 'MFCL_SYMBOLS', 'MFCL_PLACES', 'MFCL_COLUMNS', 'MFCL_WORDS',
            'TN', 'GN', 'MFCL_READINGS', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'MFCL', 'BN_READINGS', 'run_of',
-           'ours', 'each_setting', 'floors', 'varied', 'rivals', 'rival', 'training_beside', 'placed', 'with_value',
-           'labelled_by', 'of_metric', 'say_setting', 'cell_of_mfcl', 'mfcl_printed', 'values_of', 'mfcl_experiment',
-           'costs_in', 'borne_out', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15',
-           'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'untrained']
+           'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rivals', 'rival', 'training_beside', 'placed',
+           'with_value', 'labelled_by', 'of_metric', 'say_setting', 'cell_of_mfcl', 'mfcl_printed', 'values_of',
+           'mfcl_experiment', 'costs_in', 'borne_out', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17',
+           'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone',
+           'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from itertools import product
@@ -58,6 +59,11 @@ def each_setting(profile:str, xis=(.01,), data=None)->list: # of (profile, data 
     "Settings of a table, as `ours` and `rival` take them; of the first data set unless `data` says which."
     size = MFCL_SIZES[profile]
     return [(profile, d, x, s) for s, d, x in product(range(size['seeds']), data or size['data'][:1], xis)]
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #a7c41e09
+def extremes(profile:str)->list:
+    "The ξ of most and of least skew, as far as a profile has them."
+    return [xi for xi in (.01, 200.) if xi in MFCL_SIZES[profile]['xis']]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #022817de
 FLOORS = MFCL_FILE['labels']['FLOORS'] # of every table
@@ -224,9 +230,8 @@ def table2(profile):
     size = MFCL_SIZES[profile]
     ways = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(positives=p) for p in MFCL_READINGS]
     runs = varied(profile, ways, size['xis'], size['data'])
-    for at, name in product(each_setting(profile, size['xis'], size['data']), BASELINES):
-        if profile != 'quick' or at[2] < 1 or name == 'fedavg': runs.append(rival(name, *at))
-    return runs
+    settings = each_setting(profile, size['xis'], size['data'])
+    return runs + [rival(name, *at) for at in settings for name in BASELINES]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e5e6fd72
 BN_READINGS = ({}, dict(run=dict(buffers='local')), dict(run=dict(buffers='local'), probe_on='received'))
@@ -273,7 +278,7 @@ def table1(profile):
 # %% ../../../nbs/papers/mfcl/settings.ipynb #567d777c
 @mfcl_experiment('table15', 'VGG-16-BN', 'table15', also=costs_in('table15'))
 def table15(profile):
-    xis, vgg = (.01,) if profile == 'quick' else (.01, 200.), dict(kind='vgg16')
+    xis, vgg = extremes(profile), dict(kind='vgg16')
     runs = varied(profile, [dict(model=vgg)], xis, n_floors=2)
     return runs + [rival('fedsimclr', *at, vgg) for at in each_setting(profile, xis)]
 
@@ -294,7 +299,7 @@ def table7(profile):
 # %% ../../../nbs/papers/mfcl/settings.ipynb #603ae671
 @mfcl_experiment('table4', 'Methods for small resources', 'table4', also=costs_in('table4'))
 def table4(profile):
-    settings = each_setting(profile, (.01, 200.))
+    settings = each_setting(profile, extremes(profile))
     runs = [ours(*at) for at in settings] + [r for at in settings for r in floors(*at)]
     return runs + [rival(m, *at) for at in settings for m in SMALL_RESOURCES]
 
@@ -302,7 +307,7 @@ def table4(profile):
 @mfcl_experiment('fig8', 'Clients that drop out of phase 2', kind='figure')
 def fig8(profile):
     ways = product(MFCL_NORMS, MFCL_SIZES[profile]['drop'])
-    xis = (200., .1, .01) if profile == 'paper' else (200., .01)
+    xis = (200., .1, .01) if profile == 'paper' else extremes(profile)[::-1]
     return varied(profile, [dict(model=dict(norm=n), dropout=d) for n, d in ways], xis)
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e27a4891
