@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DRAWS', 'ALPHA', 'SEED_SD', 'MANY', 'OF_SECONDS', 'FAR', 'Hits', 'hits_of', 'pooled_accuracy', 'mean_accuracy',
-           'client_spread', 'redrawn', 'evaluation_noise', 'evaluated_anew', 'Interval', 'finite_margin', 'interval',
-           'nothing_said', 'what_would_decide']
+           'client_spread', 'draws_of', 'redrawn', 'evaluation_noise', 'evaluated_anew', 'Interval', 'finite_margin',
+           'interval', 'nothing_said', 'what_would_decide']
 
 # %% ../../nbs/study/intervals.ipynb #d47ee02e
 import math
@@ -28,14 +28,12 @@ class Hits:
 
 def hits_of(tests:pd.DataFrame)->Hits: # tests: seed, label, client, value (share correct), n
     "Right answers and test samples, as arrays."
-    tests = tests.assign(correct=tests.value * tests.n)
-    seeds, labels, clients = (sorted(tests[k].unique()) for k in ('seed', 'label', 'client'))
-    wide = tests.pivot_table(index='seed', columns=['label', 'client'], values=['correct', 'n'], sort=False)
-    columns = pd.MultiIndex.from_product([labels, clients])
+    keys = 'seed', 'label', 'client'
+    codes, (seeds, labels, clients) = zip(*(pd.factorize(tests[k], sort=True) for k in keys))
     shape = len(seeds), len(labels), len(clients)
-    wide = wide.reindex(index=seeds)
-    correct, n = (wide[k].reindex(columns=columns).to_numpy().reshape(shape) for k in ('correct', 'n'))
-    return Hits(seeds, labels, correct, n)
+    correct, n = np.full((2, *shape), np.nan)
+    correct[codes], n[codes] = tests.value * tests.n, tests.n
+    return Hits(list(seeds), list(labels), correct, n)
 
 # %% ../../nbs/study/intervals.ipynb #586925c6
 DRAWS = 400
@@ -55,7 +53,7 @@ def client_spread(correct, n, times)->np.ndarray: # (seeds, labels, draws), perc
     mean = each @ times / times.sum(0)
     return np.sqrt(np.maximum(0, each**2 @ times / times.sum(0) - mean**2))
 
-def redrawn(hits:Hits, measure=pooled_accuracy, draws=DRAWS)->pd.DataFrame: # (draw, seed) x label
+def draws_of(hits:Hits, measure=pooled_accuracy, draws=DRAWS)->np.ndarray: # (draws, seeds, labels)
     "The measure with other clients; for one model on one test set, with other images."
     rng, n_clients = stream(0, 'intervals', *hits.correct.shape), hits.correct.shape[2]
     if n_clients > 1:
@@ -66,8 +64,13 @@ def redrawn(hits:Hits, measure=pooled_accuracy, draws=DRAWS)->pd.DataFrame: # (d
         drawn = rng.binomial(np.nan_to_num(hits.n).astype(int), share, size=(draws, *share.shape))[..., 0]
         drawn = np.where(np.isnan(hits.correct[..., 0]), np.nan, drawn)
         values = np.concatenate([measure(d[..., None], hits.n, np.ones((1, 1))) for d in drawn], axis=2)
+    return values.transpose(2, 0, 1)
+
+def redrawn(hits:Hits, measure=pooled_accuracy, draws=DRAWS)->pd.DataFrame: # (draw, seed) x label
+    "The same as a table."
     index = pd.MultiIndex.from_product([range(draws), hits.seeds], names=['draw', 'seed'])
-    return pd.DataFrame(values.transpose(2, 0, 1).reshape(len(index), -1), index=index, columns=hits.labels)
+    values = draws_of(hits, measure, draws).reshape(len(index), -1)
+    return pd.DataFrame(values, index=index, columns=hits.labels)
 
 # %% ../../nbs/study/intervals.ipynb #d0f1189f
 def evaluation_noise(values, last=LATE)->float: # values: (evaluations,) in their order; in their unit

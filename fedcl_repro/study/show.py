@@ -29,7 +29,7 @@ from .representations import draw_map
 from .runs import Run, dataset, federation, shards, stages
 from .tables import (
     PRINTED, Paper, beside_print, curve_words, draw_beside, intervals_of_cells, means_of_seeds)
-from .verdicts import COMPARISONS, LATE, between_words
+from .verdicts import COMPARISONS, LATE, between_words, table_of_means
 
 # %% ../../nbs/study/show.ipynb #79464b5b
 TEXTS = dict(interval='', curve='', verdict='') # columns of words, and the value for none
@@ -283,7 +283,7 @@ def client_matrices(
     t = t.assign(peer=t.metric.str.split().str[1].astype(int)).sort_values('round', kind='stable')
     found = {}
     for key, part in t.groupby(['label', *paper.keys, 'seed', 'round'], sort=False):
-        found[key] = part.pivot_table(index='client', columns='peer', values='value').to_numpy()
+        found[key] = table_of_means(part, 'client', 'peer', 'value', sort=True).to_numpy()
     return found
 
 def last_matrices(paper:Paper, rows:pd.DataFrame, what:str)->dict: # without the round

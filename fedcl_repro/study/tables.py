@@ -22,12 +22,12 @@ import pandas as pd
 from .comparable import curve_ends, not_comparable
 from .experiments import EXPERIMENTS
 from fedcl_repro.study.intervals import (
-    client_spread, evaluated_anew, evaluation_noise, hits_of, interval, mean_accuracy, pooled_accuracy,
-    redrawn)
+    client_spread, draws_of, evaluated_anew, evaluation_noise, hits_of, interval, mean_accuracy,
+    pooled_accuracy, redrawn)
 from .published import published, read_published, with_values
 from .questions import Claim, claims_on
-from .verdicts import Verdict, cell_verdicts, claim, compare, per_round, summary
-from .verdicts import verdict_counts
+from .verdicts import (
+    Verdict, cell_verdicts, claim, compare, per_round, summary, table_of_means, verdict_counts)
 
 # %% ../../nbs/study/tables.ipynb #f124a296
 MEASURES = dict(accuracy='micro', mean='macro', spread='sd_clients') # a paper's word -> a column of runs
@@ -85,10 +85,8 @@ def tests_in(
 
 def by_seed(runs:pd.DataFrame, keys, value='value')->dict: # values of the keys -> table seed x label
     "A table for each setting."
-    tables = {}
-    for key, part in runs.groupby(list(keys), sort=False) if len(runs) else []:
-        tables[key] = part.pivot_table(index='seed', columns='label', values=value, sort=False)
-    return tables
+    settings = runs.groupby(list(keys), sort=False) if len(runs) else []
+    return {key: table_of_means(part, 'seed', 'label', value) for key, part in settings}
 
 # %% ../../nbs/study/tables.ipynb #1522252f
 def complete(table:pd.DataFrame, needs)->pd.DataFrame:
@@ -425,7 +423,7 @@ def interval_of(hits, noise:float, measure=pooled_accuracy)->tuple: # (low, high
     "The interval of one label's number in one setting. `noise`: of single evaluations, in points."
     n_clients = hits.n.shape[2]
     measured = measure(hits.correct, hits.n, np.ones((n_clients, 1))).ravel() # (seeds,)
-    with_other_clients = redrawn(hits, measure).groupby('draw').mean().to_numpy()
+    with_other_clients = np.nanmean(draws_of(hits, measure), axis=1)
     moved = evaluated_anew(pd.DataFrame(dict(a=measured)), dict(a=noise)).a
     sure = interval(measured, with_other_clients, n_clients, moved=moved)
     return max(0., sure.low), min(100., sure.high)

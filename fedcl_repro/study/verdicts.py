@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['LATE', 'MEASURED', 'OURS', 'ALWAYS_WITHIN', 'COMPARISONS', 'CELL_WORDS', 'ANSWERS', 'CLAIM_WORDS', 'per_round',
-           'summary', 'chosen_rounds', 'Verdict', 'cell_word', 'claim', 'verdict_counts', 'verdict_table', 'compare',
-           'between_words', 'cell_verdicts']
+           'summary', 'chosen_rounds', 'table_of_means', 'Verdict', 'cell_word', 'claim', 'verdict_counts',
+           'verdict_table', 'compare', 'between_words', 'cell_verdicts']
 
 # %% ../../nbs/study/verdicts.ipynb #0e75cacb
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 # %% ../../nbs/study/verdicts.ipynb #e6c570bc
@@ -59,6 +60,17 @@ def chosen_rounds(
     table = per_round(rows, moment, 'valid')
     if len(table): return table.loc[table.groupby('run', sort=False).micro.idxmax()]
     raise ValueError('these runs have no validation rows: train them with validation=0.1 (--validation 0.1)')
+
+# %% ../../nbs/study/verdicts.ipynb #3e9a1b74
+def table_of_means(t:pd.DataFrame, row:str, column:str, value:str, sort=False)->pd.DataFrame: # row x column
+    "A column as a table; several values of a cell count with their mean, nan are left out."
+    t = t[t[value].notna()]
+    (i, rows), (j, columns) = (pd.factorize(t[k], sort=sort) for k in (row, column))
+    total, n = np.zeros((2, len(rows), len(columns)))
+    np.add.at(total, (i, j), t[value].to_numpy(float))
+    np.add.at(n, (i, j), 1)
+    mean = np.divide(total, n, out=np.full_like(n, np.nan), where=n > 0)
+    return pd.DataFrame(mean, pd.Index(rows, name=row), pd.Index(columns, name=column))
 
 # %% ../../nbs/study/verdicts.ipynb #5dd90c65
 OURS = 'ours' # the source of a sentence that is in no paper
