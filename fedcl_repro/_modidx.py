@@ -2840,6 +2840,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fedcl_repro.scale.layers.operations_of': ( 'scale/layers.html#operations_of',
                                                                                       'fedcl_repro/scale/layers.py'),
                                           'fedcl_repro.scale.layers.overall': ('scale/layers.html#overall', 'fedcl_repro/scale/layers.py'),
+                                          'fedcl_repro.scale.layers.ratio_of_times': ( 'scale/layers.html#ratio_of_times',
+                                                                                       'fedcl_repro/scale/layers.py'),
                                           'fedcl_repro.scale.layers.seen_layers': ( 'scale/layers.html#seen_layers',
                                                                                     'fedcl_repro/scale/layers.py'),
                                           'fedcl_repro.scale.layers.time_of_call': ( 'scale/layers.html#time_of_call',
