@@ -48,7 +48,7 @@ EXPERIMENTS = Register(
     highlight=Attribute('whether the first command makes it', False),
     on_page=Attribute('whether its page trains what it shows, without runs of its own', False),
     tables=Attribute('whether its committed rows keep tables that a method reports', False),
-    maps=Attribute('whether maps of its representations are committed', False),
+    maps=Attribute('how images are placed on committed maps: (n, k) -> (n, 2)', None),
     earlier=Attribute('(profile) -> runs that are trained no more, but whose committed rows are shown', None),
 )
 
@@ -178,7 +178,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     ids = [about['run'] for about in kept]
     write_text(path, with_kept_rows(path, committed_rows(rows, about['tables']), ids))
     if about['maps']:
-        maps = maps_of(runs, store, data_root).round(5)
+        maps = maps_of(runs, store, data_root, about['maps']).round(5)
         write_text(maps_path(path), with_kept_rows(maps_path(path), maps, ids))
     records = sorted(kept + records, key=record_place(name, profile))
     write_text(path.with_suffix('.json'), json.dumps(records, indent=1))

@@ -19,11 +19,12 @@ MAP = ['run', 'client', 'label', 'x', 'y', 'nearest']
 
 def map_of(
     sample:dict,   # z (n, k), y (n,), client (n,)
+    project=None,  # (n, k) -> (n, 2): `projected`, or by default the plane of largest variance
 )->pd.DataFrame:   # client, label (the class), x, y, nearest
-    "The position of each image in the plane of largest variance, and the client of its nearest other image."
+    "The position of each image in a plane, and the client of its nearest other image."
     z = sample['z'].astype(np.float64)
     z = z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-12)
-    x, y = plane(z).T
+    x, y = (project or plane)(z).T
     nearest = nearest_other(z, sample['client'])
     return pd.DataFrame(dict(client=sample['client'], label=sample['y'], x=x, y=y, nearest=nearest))
 
@@ -101,9 +102,9 @@ def kept(runs, store:Store, data_root=None)->dict: # run -> sample: z (n, k), y 
     found = {run: store.arrays(run_id(run, data_root), 'representations') for run in runs}
     return {run: sample for run, sample in found.items() if sample}
 
-def maps_of(runs, store:Store, data_root=None)->pd.DataFrame: # run, client, label, x, y, nearest
+def maps_of(runs, store:Store, data_root=None, project=None)->pd.DataFrame: # of `MAP`'s columns
     "The maps of all finished runs, one below the other."
     samples = kept(runs, store, data_root)
     if not samples: return pd.DataFrame(columns=MAP)
-    maps = [map_of(sample).assign(run=run_id(run, data_root)) for run, sample in samples.items()]
+    maps = [map_of(s, project).assign(run=run_id(run, data_root)) for run, s in samples.items()]
     return pd.concat(maps, ignore_index=True)[MAP]

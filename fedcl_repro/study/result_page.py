@@ -88,7 +88,7 @@ class PageWithEvidence(Page):
         "Verdicts on the maps of the runs that this page trained, if its experiment keeps maps."
         judge = self.entry.about['judge_maps']
         if judge is None: return []
-        self.maps = maps_of(self.available(), self.store, self.data_root)
+        self.maps = maps_of(self.available(), self.store, self.data_root, self.entry.about['maps'])
         return judge(self.maps, self.rows, self.profile)
 
     def found_evidence(self)->list: # of (profile, rows, verdicts), best first

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['VIEW_PAIRS', 'SHOWN_IMAGES', 'NEARNESS', 'data_here', 'two_clients', 'skew', 'car_and_airplane', 'client_maps',
-           'saliency_on', 'draw_saliency', 'images_of_one_client', 'draw_classes', 'representations_on', 'Victim',
-           'attacked_client', 'pairs_of_views', 'in_unit', 'images_made', 'compare_images', 'attack_table',
-           'attack_numbers', 'AttackPage', 'draw_attacks', 'datamix_apart']
+           'saliency_on', 'draw_saliency', 'images_of_one_client', 'draw_classes', 'clusters_in_words', 'kept_panels',
+           'representations_on', 'Victim', 'attacked_client', 'pairs_of_views', 'in_unit', 'images_made',
+           'compare_images', 'attack_table', 'attack_numbers', 'AttackPage', 'draw_attacks', 'datamix_apart']
 
 # %% ../../nbs/views/mfcl_trained.ipynb #e0e87069
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from fedcl_repro.parts.attacks import (
     blended_with, decode, map_correlation, mean_luminance, neighbours_found, psnr, search, seen_by_pca, ssim,
     unmix)
 from ..parts.saliency import composites, left_share, saliency
-from ..study.experiments import has_data
+from ..study.experiments import committed_maps, has_data
 from ..study.representations import distinct_classes, projected, scatter
 from ..study.result_page import ResultPage, display_all, say_line, shown_table
 from ..study.runs import dataset, federation, find_root, label, shards, stages
@@ -114,28 +114,51 @@ def images_of_one_client(run, data_root=None, most=300)->tuple: # ((n, pixels), 
     own = shards(run, data_root).train[0][:most]
     return np.asarray(data.x)[own].reshape(len(own), -1).astype(np.float32), np.asarray(data.y)[own]
 
-def draw_classes(panels:dict): # title -> ((n, k), (n,) classes)
-    "t-SNE of each panel, coloured by class; the title counts the classes that are clusters before t-SNE."
+def draw_classes(panels:dict): # title -> ((n, 2) places, (n,) classes, what is said of them)
+    "Each panel, coloured by class."
     import matplotlib.pyplot as plt
-    fig, axes = plt.subplots(1, len(panels), figsize=(3*len(panels), 3))
-    for ax, (name, (z, y)) in zip(axes, panels.items()):
-        scatter(ax, projected(z), y)
-        ax.set_title(f'{name}\n{len(distinct_classes(z, y))} of {len(np.unique(y))} classes', fontsize=9)
+    across = min(3, len(panels))
+    down = -(-len(panels) // across)
+    fig, axes = plt.subplots(down, across, figsize=(3*across, 3.1*down), squeeze=False)
+    for ax in axes.flat[len(panels):]: ax.axis('off')
+    for ax, (name, (at, y, said)) in zip(axes.flat, panels.items()):
+        scatter(ax, at, y)
+        ax.set_title(f'{name}\n{said}', fontsize=9)
     fig.tight_layout()
     plt.show()
 
+def clusters_in_words(z:np.ndarray, y:np.ndarray)->str:
+    "How many classes are clusters among these points."
+    return f'{len(distinct_classes(z, y))} of {len(np.unique(y))} classes are clusters'
+
+def kept_panels(maps:pd.DataFrame, rows:pd.DataFrame)->dict: # panels for `draw_classes`
+    "The maps of the first seed, floors last. Clusters are counted in the plane; silhouettes are before t-SNE."
+    first = rows[rows.seed == 0]
+    silhouettes = first[first.metric == 'silhouette'].set_index('run').value
+    named, panels = first.drop_duplicates('run').set_index('run').label, {}
+    for run, name in sorted(named.items(), key=lambda n: n[1].startswith('floor')):
+        m = maps[maps.run == run]
+        if not len(m): continue
+        at, y = m[['x', 'y']].to_numpy(), m.label.to_numpy()
+        panels[name] = at, y, f'{clusters_in_words(at, y)}\nsilhouette {silhouettes[run]:+.3f}'
+    return panels
+
 # %% ../../nbs/views/mfcl_trained.ipynb #7d472530
 def representations_on(page):
-    "A view of the rServer's representations of what it received: first seed, trained again."
+    """A view of the rServer's representations of what it received: first seed, trained again.
+    Committed rows have no network: their maps are drawn, of test images."""
     def view(rows, profile):
-        runs = [r for r in page.available() if r.seed == 0]
-        if profile != page.profile or not (page.train and runs):
+        if profile != page.profile:
+            panels = kept_panels(committed_maps(page.name, profile), rows)
+            return draw_classes(panels) if panels else say_line('No map is kept.', look='note')
+        runs = [r for r in page.available() if r.seed == 0 and not label(r).startswith('floor')]
+        if not (page.train and runs):
             return say_line('No network is kept; the page trains them when executed.', look='note')
-        panels = {'raw images of client 0': images_of_one_client(runs[0], page.data_root)}
+        seen = {'raw images of client 0': images_of_one_client(runs[0], page.data_root)}
         for run in runs:
             trained = train_here(run, page.device, page.data_root)
-            panels[label(run)] = seen_by_rserver(*trained, most=1000)
-        draw_classes(panels)
+            seen[label(run)] = seen_by_rserver(*trained, most=1000)
+        draw_classes({name: (projected(z), y, clusters_in_words(z, y)) for name, (z, y) in seen.items()})
     return view
 
 # %% ../../nbs/views/mfcl_trained.ipynb #ed405b5d

@@ -21,6 +21,7 @@ from ...parts.graph_measures import away_from_equal, strangers, unevenness
 from fedcl_repro.papers.mapl.settings import (
     CIFAR, LEARNS_WATCHED, MAPL, MAPL_RUN, MAPL_SIZES, SIZE_OF, WATCHED, as_theirs, mapl_experiment,
     mapl_runs)
+from ...study.representations import plane
 from ...study.runs import setting
 from ...study.show import client_matrices, draw_by_round, draw_graph_numbers, draw_last_weights
 from ...study.show import draw_maps, map_numbers, of_matrices
@@ -120,7 +121,7 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->list: # of Ve
     return out
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #bb5d3339
-MAPPED = dict(kind='figure', judge_maps=judge_maps, tables=True, maps=True)
+MAPPED = dict(kind='figure', judge_maps=judge_maps, tables=True, maps=plane)
 
 mapl_experiment(
     'fig4', 'The learned graph, Scenario 1', graph_of(1), highlight=True, picture=draw_graph, **MAPPED)
