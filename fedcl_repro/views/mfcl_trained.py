@@ -132,7 +132,7 @@ def clusters_in_words(z:np.ndarray, y:np.ndarray)->str:
     return f'{len(distinct_classes(z, y))} of {len(np.unique(y))} classes are clusters'
 
 def kept_panels(maps:pd.DataFrame, rows:pd.DataFrame)->dict: # panels for `draw_classes`
-    "The maps of the first seed, floors last. Clusters are counted in the plane; silhouettes are before t-SNE."
+    "The maps of the first seed, floors last. Clusters are counted after t-SNE, silhouettes before."
     first = rows[rows.seed == 0]
     silhouettes = first[first.metric == 'silhouette'].set_index('run').value
     named, panels = first.drop_duplicates('run').set_index('run').label, {}
