@@ -31,6 +31,7 @@ def beside(session, *command):
 def turn(item):
     "Tests that wait for what is made beside them come late; those that let it go first come after it."
     if item.get_closest_marker('yields'): return 2
+    if item.get_closest_marker('late'): return 1
     return int(bool({'report', 'attempts'} & set(getattr(item, 'fixturenames', ()))))
 
 

@@ -180,6 +180,7 @@ def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, ca
     assert list(losses[executor]) == pytest.approx(list(losses['loop']), rel=1e-2)
 
 
+@pytest.mark.late
 def test_written_pages_are_what_the_committed_rows_say():
     from fedcl_repro.status import written_pages
     for path, text in written_pages().items():
