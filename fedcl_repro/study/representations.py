@@ -65,7 +65,7 @@ def nearest_other(
 def scatter(ax, at:np.ndarray, colour, title=''):
     "Points of a plane, coloured by a whole number."
     cmap = 'tab10' if np.max(colour) < 10 else 'tab20'
-    ax.scatter(*np.asarray(at).T, c=colour, cmap=cmap, s=7, lw=0, rasterized=True) # not 1,000 shapes
+    ax.scatter(*np.asarray(at).T, c=colour, cmap=cmap, s=7, lw=0)
     ax.set(title=title, xticks=[], yticks=[])
 
 # %% ../../nbs/study/representations.ipynb #d0d3de86
