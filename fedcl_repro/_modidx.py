@@ -3677,6 +3677,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fedcl_repro/study/questions.py'),
                                              'fedcl_repro.study.questions.above': ( 'study/questions.html#above',
                                                                                     'fedcl_repro/study/questions.py'),
+                                             'fedcl_repro.study.questions.as_labels': ( 'study/questions.html#as_labels',
+                                                                                        'fedcl_repro/study/questions.py'),
                                              'fedcl_repro.study.questions.at_most': ( 'study/questions.html#at_most',
                                                                                       'fedcl_repro/study/questions.py'),
                                              'fedcl_repro.study.questions.below_floors': ( 'study/questions.html#below_floors',
