@@ -72,7 +72,7 @@ def scatter(ax, at:np.ndarray, colour, title=''):
 def draw_map(m:pd.DataFrame, title=''):
     "A map twice: by client, and by class."
     import matplotlib.pyplot as plt
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2))
+    fig, (left, right) = plt.subplots(1, 2, figsize=(6, 2.8))
     scatter(left, m[['x', 'y']], m.client, 'by client')
     scatter(right, m[['x', 'y']], m.label, 'by class')
     fig.suptitle(title)

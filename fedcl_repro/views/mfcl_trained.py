@@ -119,7 +119,7 @@ def draw_classes(panels:dict): # title -> ((n, 2) places, (n,) classes, what is 
     import matplotlib.pyplot as plt
     across = min(3, len(panels))
     down = -(-len(panels) // across)
-    fig, axes = plt.subplots(down, across, figsize=(3*across, 3.1*down), squeeze=False)
+    fig, axes = plt.subplots(down, across, figsize=(2.4*across, 2.6*down), squeeze=False)
     for ax in axes.flat[len(panels):]: ax.axis('off')
     for ax, (name, (at, y, said)) in zip(axes.flat, panels.items()):
         scatter(ax, at, y)
