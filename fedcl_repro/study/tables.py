@@ -44,6 +44,7 @@ class Paper:
     sizes: tuple = ()       # experiments whose profile `paper` has the paper's size; empty: all runs fit
     title: str = ''         # 'MAPL', before the place of a cell
     printed: Callable = None # name of a table -> its published cells with the paper's labels and keys
+    more_printed: dict = field(default_factory=dict) # measure -> its metric in print, for `printed(metric=)`
     margins: dict = field(default_factory=dict) # artifact -> table whose margins are shown beside ours, if it
                                                 # is not the one with judged cells
     beside: Callable = None  # published cells -> the same, again for each of our columns of the paper's size
@@ -229,13 +230,13 @@ def not_decided(c:Claim, where:str, why:str, data_fits:bool)->Verdict:
 # %% ../../nbs/study/tables.ipynb #bc011fcc
 def ask(
     paper:Paper, said, rows:pd.DataFrame, profile:str,
-    cells=None, # published cells with the paper's keys, whose margins are compared with our intervals
+    cells=None, # measure -> published cells with the paper's keys; their margins stand beside our intervals
 )->list: # of Verdict
     "Verdicts: one for each claim and each of its settings that has what it needs; else 'not run'."
     out, measures, fits = [], dict.fromkeys(c.of for c in said), profile != 'quick'
     tables = {of: by_seed(paper.measured(rows, of), paper.keys) for of in measures}
     anew = redraw(paper, rows, measures)
-    printed = printed_margins(paper, cells)
+    printed = {of: printed_margins(paper, numbers) for of, numbers in (cells or {}).items()}
     for c in said:
         about = {key: t for key, t in tables[c.of].items() if c.where is None or c.where(*key)}
         fitting = {key: complete(t, c.needs) for key, t in about.items()}
@@ -245,7 +246,7 @@ def ask(
                 out.append(not_decided(c, paper.say(*key, profile), c.unless(t), fits))
                 continue
             drawn = anew[key].drawn(c, t) if key in anew else Redrawn()
-            there = printed.get(key) if c.of == 'accuracy' else None
+            there = printed.get(c.of, {}).get(key)
             out.append(answer(c, t, paper.say(*key, profile), fits, drawn, there))
         if not asked: out.append(claim(c.sentence, [], why_not(about, c.needs), c.place))
     return out
@@ -279,11 +280,13 @@ def ask_across(
     return claim(what, [], f'{len(fitting)} of {least} settings have all methods', c.place)
 
 # %% ../../nbs/study/tables.ipynb #06dad4e2
-def printed_of(paper:Paper, artifact:str, cells:str, profile:str): # None: nothing is printed
-    "Published accuracies whose margins are shown beside ours: those of `cells`, or of the artifact itself."
+def printed_of(paper:Paper, artifact:str, cells:str, profile:str)->dict: # measure -> published cells
+    "Printed numbers whose margins are shown beside ours: those of `cells`, or of the artifact itself."
     table = cells or paper.margins.get(artifact)
-    if not table or profile == 'quick': return None
-    return paper.beside(paper.printed(table)) if paper.beside else paper.printed(table)
+    if not table or profile == 'quick': return {}
+    found = dict(accuracy=paper.printed(table))
+    for of, metric in paper.more_printed.items(): found[of] = paper.printed(table, metric=metric)
+    return {of: paper.beside(cells) for of, cells in found.items()} if paper.beside else found
 
 def claims_asked(paper:Paper, name:str, said, profile:str)->list: # of Claim
     "Claims of the paper's file on an artifact, and those of the code: claims, or profile -> claims."

@@ -193,7 +193,7 @@ def beside_whole(cells:pd.DataFrame)->pd.DataFrame:
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
     printed=printed, margins=dict(table2='table2', table3='table3', fig8='table2'), beside=beside_whole,
-    values=fedcosr_values)
+    more_printed=dict(spread='client_std'), values=fedcosr_values)
 FEDCOSR.measures.update(
     early=OverPart(FEDCOSR, 0., .2), late=OverPart(FEDCOSR, .8, 1.), rise=rise(FEDCOSR),
     unrest=unrest(FEDCOSR), loss_unrest=unrest(FEDCOSR, pooled_loss))
