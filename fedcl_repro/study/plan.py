@@ -7,10 +7,11 @@ __all__ = ['TO_TRAIN', 'NOT_HERE', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS
            'Here', 'Standing', 'standing', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations',
            'passes', 'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at',
            'known_timings', 'Estimate', 'kind_of', 'alike', 'loose_kind', 'looser_kind', 'loosest_kind',
-           'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'send_rounds', 'measured_round', 'to_measure',
-           'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'one_table', 'claims_in', 'is_open',
-           'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence', 'Plan', 'estimates_of', 'plans_of',
-           'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line', 'plan_text', 'plan_record', 'plan_table']
+           'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'duration', 'seconds_of_run', 'send_seconds',
+           'measured_seconds', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'one_table',
+           'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence', 'Plan',
+           'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line', 'plan_text',
+           'plan_record', 'plan_table']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
 import json
@@ -146,7 +147,7 @@ class Timing:
     origin: str # one of ORIGINS
 
 ORIGINS = dict(
-    measured='measured here',
+    measured='measured here by two rounds',
     store='finished in the store',
     committed='committed, on whatever machine',
 )
@@ -252,7 +253,7 @@ def why_unknown(run:Run)->str:
 def source_of(run:Run, found:list, data_root)->str:
     "The source of an estimate, and from what it was scaled."
     first = found[0]
-    words = amount_of(len(found), 'round' if first.origin == 'measured' else 'run')
+    words = amount_of(len(found), 'run')
     if first.run.method != run.method: # an old record may lack settings that its label would tell
         words += f" of {methods()[first.run.method.name].about['title']}"
     words += f' {ORIGINS[first.origin]}'
@@ -263,32 +264,41 @@ def source_of(run:Run, found:list, data_root)->str:
     return words if own == other else f'{words}, scaled from {other:,} to {own:,} training images'
 
 # %% ../../nbs/study/plan.ipynb #bebf696e
-def send_rounds(sender, run:Run, data_root, device:str):
-    "In a process of its own: train two rounds and send the seconds of each."
+def duration(step)->float:
+    "The seconds that a step takes."
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+def seconds_of_run(session:Session)->float:
+    "The time of a whole run, from two rounds of each of its stages and one test."
+    total, first = 0., 0
+    for stage in session.stages:
+        session.state = replace(session.state, round=first) # the rounds before are left out
+        each = [duration(session.train) for _ in range(min(2, stage.rounds))]
+        total, first = total + stage.rounds * each[-1], first + stage.rounds
+    return total + evaluations(session.run, session.run.n_rounds) * duration(session.test)
+
+def send_seconds(sender, run:Run, data_root, device:str):
+    "In a process of its own: send the time of a run."
     quiet_worker()
     with one_core():
         session = Session(run, None, device, data_root, 'auto', 1, None, 0)
-        for _ in range(min(2, run.n_rounds)):
-            start = time.perf_counter()
-            session.advance()
-            sender.send(time.perf_counter() - start)
+        sender.send(seconds_of_run(session))
     sender.close()
 
-def measured_round(run:Run, seconds:float, here:Here)->float: # seconds; nan if there was no time for one
-    "The time of the last round that a process finished within `seconds`."
+def measured_seconds(run:Run, within:float, here:Here)->float: # nan if it did not end `within` these seconds
+    "The time of a run, measured in another process."
     context = get_context('spawn')
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=send_rounds, args=(sender, run, here.data_root, here.device))
-    deadline, found = time.monotonic() + seconds, math.nan
+    process = context.Process(target=send_seconds, args=(sender, run, here.data_root, here.device))
     process.start()
     sender.close()
-    try:
-        while receiver.poll(max(0., deadline - time.monotonic())): found = receiver.recv()
-    except EOFError: pass # it has sent all
+    try: return receiver.recv() if receiver.poll(within) else math.nan
+    except EOFError: return math.nan # the run cannot be trained here
     finally:
         process.kill()
         process.join()
-    return found
 
 # %% ../../nbs/study/plan.ipynb #3b8a8643
 def to_measure(standings:list, timings:list)->list: # of Run
@@ -302,16 +312,16 @@ def to_measure(standings:list, timings:list)->list: # of Run
     return sorted(found.values(), key=lambda r: kind_of(r) in elsewhere)
 
 def measure_rounds(runs:list, minutes:float, here:Here)->list: # of Timing
-    "Measure a round of each run while there is time, and write the times to the store."
+    "Measure rounds of each run while there is time, and write each time to the store at once."
     deadline, found = time.monotonic() + 60 * minutes, []
+    path, device = measured_path(here.store), device_name(here.device)
     for k, run in enumerate(runs):
-        tested = replace(run, eval_every=1)
-        share = (deadline - time.monotonic()) / (len(runs) - k)
-        seconds = measured_round(tested, share, here)
-        if not math.isnan(seconds): found.append(Timing(tested, 1, seconds, 'measured'))
-    path, shared = measured_path(here.store), dict(rounds=1, device=device_name(here.device))
-    notes = [dict(config=config(t.run), seconds=t.seconds, **shared) for t in found]
-    write_text(path, json.dumps(records(path) + notes, indent=1))
+        share = max(0., deadline - time.monotonic()) / (len(runs) - k)
+        seconds = measured_seconds(run, share, here)
+        if math.isnan(seconds): continue
+        found.append(Timing(run, run.n_rounds, seconds, 'measured'))
+        note = dict(config=config(run), rounds=run.n_rounds, seconds=seconds, device=device)
+        write_text(path, json.dumps([*records(path), note], indent=1))
     return found
 
 # %% ../../nbs/study/plan.ipynb #6c4dc94f

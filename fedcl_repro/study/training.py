@@ -158,14 +158,21 @@ class Session:
 
     def advance(self):
         "Train one more round; test in the rounds that the run names and after the last one."
+        self.train()
+        if self.state.round % self.run.eval_every == 0 or self.finished: self.test()
+
+    def train(self):
+        "One more round, without a test."
         try: self.state = one_round(self.execute, self.stages, self.state)
         except NonFinite as e: raise FloatingPointError(f'{label(self.run)}: {e}: {cause_of(self)}') from e
-        if self.state.round % self.run.eval_every == 0 or self.finished:
-            self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner, self.who)
-            about = self.run.metrics, self.who
-            found = measure(self.execute, self.stages, self.state, self.owner, self.tests, *about)
-            self.rows += found
-            self.watch(found)
+
+    def test(self):
+        "Add the rows of a test."
+        self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner, self.who)
+        about = self.run.metrics, self.who
+        found = measure(self.execute, self.stages, self.state, self.owner, self.tests, *about)
+        self.rows += found
+        self.watch(found)
 
     def to_checkpoint(self)->dict:
         content = to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
