@@ -3582,6 +3582,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.plan.standings': ('study/plan.html#standings', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.tested_rounds': ( 'study/plan.html#tested_rounds',
                                                                                   'fedcl_repro/study/plan.py'),
+                                        'fedcl_repro.study.plan.time_spent': ('study/plan.html#time_spent', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.timing_of': ('study/plan.html#timing_of', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.to_measure': ('study/plan.html#to_measure', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.why_unknown': ('study/plan.html#why_unknown', 'fedcl_repro/study/plan.py')},

@@ -53,7 +53,7 @@ def night(path, store, *more):
 def seconds_said(store, id, seconds):
     "Let a finished run have taken so many seconds."
     path = store.folder(id)/'run.json'
-    path.write_text(json.dumps(json.loads(path.read_text()) | dict(seconds=seconds)))
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(seconds=seconds, core_seconds=seconds)))
 
 
 def planned(capsys, *argv):

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['TO_TRAIN', 'NOT_HERE', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'PLAN_COLUMNS', 'Part', 'part_of',
            'Here', 'Standing', 'standing', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations',
-           'passes', 'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at',
-           'known_timings', 'Estimate', 'kind_of', 'alike', 'loose_kind', 'looser_kind', 'loosest_kind',
-           'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'duration', 'seconds_of_run', 'send_seconds',
-           'measured_seconds', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'one_table',
-           'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence', 'Plan',
-           'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line', 'plan_text',
-           'plan_record', 'plan_table']
+           'passes', 'Timing', 'run_from', 'time_spent', 'timing_of', 'device_name', 'measured_path', 'records',
+           'provenance_at', 'known_timings', 'Estimate', 'kind_of', 'alike', 'loose_kind', 'looser_kind',
+           'loosest_kind', 'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'duration', 'seconds_of_run',
+           'send_seconds', 'measured_seconds', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended',
+           'rows_there', 'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions',
+           'by_sentence', 'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines',
+           'hours_line', 'plan_text', 'plan_record', 'plan_table']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
 import json
@@ -83,7 +83,7 @@ def standing(run:Run, here:Here, known:set)->Standing:
     if has and here.store.has(id): return Standing(run, 'finished', run.n_rounds)
     if run in known: return Standing(run, 'committed', run.n_rounds)
     if not has: return Standing(run, 'no data')
-    rounds, seconds = checkpoint_progress(here.store, id)
+    rounds, seconds = checkpoint_progress(here.store, id, here.device)
     return Standing(run, 'waiting' if rounds else 'not begun', rounds, seconds)
 
 # %% ../../nbs/study/plan.ipynb #3d526ff5
@@ -156,12 +156,16 @@ def run_from(config:dict)->Run:
     "The run that `config` describes; it is not checked."
     return Run(**settings_recorded(config))
 
+def time_spent(about:dict)->float:
+    "Seconds of training; on a CPU those of one core, without waiting for it, if they were recorded."
+    return about.get('core_seconds', about['seconds']) if about['device'] == 'cpu' else about['seconds']
+
 def timing_of(about:dict, origin:str, device:str): # Timing, or None if it cannot be used
     "The time in the provenance of a run."
     try:
         run = run_from(about['config'])
         if about['device'] != device: return None
-        return Timing(run, about.get('rounds', run.n_rounds), about['seconds'], origin)
+        return Timing(run, about.get('rounds', run.n_rounds), time_spent(about), origin)
     except (KeyError, TypeError): return None # of a version with other settings
 
 # %% ../../nbs/study/plan.ipynb #a183e2dc

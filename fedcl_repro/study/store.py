@@ -146,13 +146,14 @@ def read_checkpoint(path:Path, id:str, **options)->dict:
     if found.get('run', id) != id: raise ValueError(f"it is of run {found['run']}")
     return found
 
-def checkpoint_progress(store:Store, id:str)->tuple: # (rounds, seconds)
-    "The progress of a checkpoint, (0, 0.) without a usable one; its tensors are not read."
+def checkpoint_progress(store:Store, id:str, device='cpu')->tuple: # (rounds, seconds)
+    "The progress of a checkpoint, (0, 0.) without a usable one; on a CPU in seconds of one core."
     path = store.checkpoint(id)
     if not path.is_file(): return 0, 0.
     try: found = read_checkpoint(path, id, mmap=True)
     except Exception: return 0, 0. # the run will start again
-    return found['round'], found['seconds']
+    cores = 'core_seconds' if device == 'cpu' and 'core_seconds' in found else 'seconds'
+    return found['round'], found[cores]
 
 # %% ../../nbs/study/store.ipynb #9aaf2b38
 @contextlib.contextmanager
