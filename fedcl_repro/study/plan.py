@@ -427,7 +427,8 @@ class Plan:
     def known(self)->list: return [e for e in self.estimates.values() if not math.isnan(e.seconds)]
 
     @property
-    def hours(self)->float: # of one core, of the runs whose time is known
+    def hours(self)->float: # of one core, of the runs whose time is known; nan if it is known of none
+        if self.estimates and not self.known: return math.nan
         return sum(e.seconds for e in self.known) / 3600
 
     @property
