@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['TO_TRAIN', 'NOT_HERE', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'PLAN_COLUMNS', 'Part', 'part_of',
            'Here', 'Standing', 'standing', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations',
-           'passes', 'Timing', 'run_from', 'time_spent', 'timing_of', 'device_name', 'measured_path', 'records',
-           'provenance_at', 'known_timings', 'Estimate', 'kind_of', 'alike', 'loose_kind', 'looser_kind',
-           'loosest_kind', 'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'duration', 'seconds_of_run',
-           'send_seconds', 'measured_seconds', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended',
-           'rows_there', 'one_table', 'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions',
-           'by_sentence', 'Plan', 'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines',
-           'hours_line', 'plan_text', 'plan_record', 'plan_table']
+           'passes', 'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at',
+           'known_timings', 'Estimate', 'kind_of', 'alike', 'loose_kind', 'looser_kind', 'loosest_kind',
+           'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'seconds_of_run', 'send_seconds',
+           'measured_seconds', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'one_table',
+           'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence', 'Plan',
+           'estimates_of', 'plans_of', 'most_first', 'hours_text', 'run_line', 'seed_lines', 'hours_line', 'plan_text',
+           'plan_record', 'plan_table']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
 import json
@@ -36,7 +36,7 @@ from .measures import MEASURE_COLUMNS
 from .processes import quiet_worker
 from .report import amount_of
 from .runs import Run, config, dataset, label, methods, run_id, settings_recorded
-from .store import Store, checkpoint_progress
+from .store import Store, checkpoint_progress, time_spent
 from .training import (
     RUN_COLUMNS, Session, described, in_short, one_core, read_rows, refusals)
 
@@ -156,16 +156,12 @@ def run_from(config:dict)->Run:
     "The run that `config` describes; it is not checked."
     return Run(**settings_recorded(config))
 
-def time_spent(about:dict)->float:
-    "Seconds of training; on a CPU those of one core, without waiting for it, if they were recorded."
-    return about.get('core_seconds', about['seconds']) if about['device'] == 'cpu' else about['seconds']
-
 def timing_of(about:dict, origin:str, device:str): # Timing, or None if it cannot be used
     "The time in the provenance of a run."
     try:
         run = run_from(about['config'])
         if about['device'] != device: return None
-        return Timing(run, about.get('rounds', run.n_rounds), time_spent(about), origin)
+        return Timing(run, about.get('rounds', run.n_rounds), time_spent(about, device), origin)
     except (KeyError, TypeError): return None # of a version with other settings
 
 # %% ../../nbs/study/plan.ipynb #a183e2dc
@@ -268,20 +264,15 @@ def source_of(run:Run, found:list, data_root)->str:
     return words if own == other else f'{words}, scaled from {other:,} to {own:,} training images'
 
 # %% ../../nbs/study/plan.ipynb #bebf696e
-def duration(step)->float:
-    "The seconds that a step takes."
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
-
 def seconds_of_run(session:Session)->float:
     "The time of a whole run, from two rounds of each of its stages and one test."
+    from fedcl_repro.scale.bench import seconds # its imports are for measurements only
     total, first = 0., 0
     for stage in session.stages:
         session.state = replace(session.state, round=first) # the rounds before are left out
-        each = [duration(session.train) for _ in range(min(2, stage.rounds))]
+        each = [seconds(session.train, session.device) for _ in range(min(2, stage.rounds))]
         total, first = total + stage.rounds * each[-1], first + stage.rounds
-    return total + evaluations(session.run, session.run.n_rounds) * duration(session.test)
+    return total + evaluations(session.run, session.run.n_rounds) * seconds(session.test, session.device)
 
 def send_seconds(sender, run:Run, data_root, device:str):
     "In a process of its own: send the time of a run."

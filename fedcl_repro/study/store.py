@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SHORTAGES', 'SHORT_TEXTS', 'UNREADABLE', 'CONTENT', 'Store', 'DamagedRun', 'is_shortage', 'refuse_damaged',
-           'file_digest', 'save_checkpoint', 'load_checkpoint', 'read_checkpoint', 'checkpoint_progress', 'locked']
+           'file_digest', 'save_checkpoint', 'load_checkpoint', 'read_checkpoint', 'time_spent', 'checkpoint_progress',
+           'locked']
 
 # %% ../../nbs/study/store.ipynb #da7e111f
 import contextlib
@@ -146,14 +147,17 @@ def read_checkpoint(path:Path, id:str, **options)->dict:
     if found.get('run', id) != id: raise ValueError(f"it is of run {found['run']}")
     return found
 
-def checkpoint_progress(store:Store, id:str, device='cpu')->tuple: # (rounds, seconds)
-    "The progress of a checkpoint, (0, 0.) without a usable one; on a CPU in seconds of one core."
+def time_spent(about:dict, device:str)->float:
+    "Seconds of training; on a CPU those of one core, without waiting for it, if they were recorded."
+    return about.get('core_seconds', about['seconds']) if device == 'cpu' else about['seconds']
+
+def checkpoint_progress(store:Store, id:str, device='cpu')->tuple: # (rounds, `time_spent`)
+    "The progress of a checkpoint, (0, 0.) without a usable one; its tensors are not read."
     path = store.checkpoint(id)
     if not path.is_file(): return 0, 0.
     try: found = read_checkpoint(path, id, mmap=True)
     except Exception: return 0, 0. # the run will start again
-    cores = 'core_seconds' if device == 'cpu' and 'core_seconds' in found else 'seconds'
-    return found['round'], found[cores]
+    return found['round'], time_spent(found, device)
 
 # %% ../../nbs/study/store.ipynb #9aaf2b38
 @contextlib.contextmanager

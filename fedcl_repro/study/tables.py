@@ -286,7 +286,7 @@ def printed_of(paper:Paper, artifact:str, cells:str, profile:str)->dict: # measu
     if not table or profile == 'quick': return {}
     found = dict(accuracy=paper.printed(table))
     for of, metric in paper.more_printed.items(): found[of] = paper.printed(table, metric=metric)
-    return {of: paper.beside(cells) for of, cells in found.items()} if paper.beside else found
+    return {of: paper.beside(numbers) for of, numbers in found.items()} if paper.beside else found
 
 def claims_asked(paper:Paper, name:str, said, profile:str)->list: # of Claim
     "Claims of the paper's file on an artifact, and those of the code: claims, or profile -> claims."
