@@ -9,6 +9,7 @@ __all__ = ['QUESTIONS', 'AS_IT_IS', 'points', 'Claim', 'claims', 'as_labels', 'a
            'named_labels', 'filled_lines', 'claims_on', 'claims_on_print']
 
 # %% ../../nbs/study/questions.ipynb #b7d76367
+import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,16 +32,16 @@ def points(table:pd.DataFrame, margin:pd.Series)->str:
 class Claim:
     "A sentence of a paper, checked on a table seed x label for each setting that it is about."
     sentence: str
-    needs: tuple              # labels that the table must have
+    needs: tuple              # labels that the table must have, and print too
     margin: Callable          # table seed x label -> one number per seed; the sentence holds above zero
     tell: Callable = points   # (table, margin) -> evidence in words
     equal: bool = False       # a margin of zero is enough: 'not worse than', 'among the first three'
     place: str = ''           # place in the paper: 'FedSSC Sec. VI'
     of: str | Callable = 'accuracy' # the measure: a name, or (rows) -> one row per run with `value`
     comparisons: int = 1      # number of differences that the sentence is about; its level is divided by it
-    each: bool = False        # about a number of each run, which has a limit: checked seed by seed
     seed_sd: float = SEED_SD  # of one seed's margin, assumed if there is one seed; infinite: not in points
     where: Callable = None    # (values of the keys) -> whether it is about this setting; None: about all
+    floors: tuple = ()        # untrained labels that our table must have
     unless: Callable = None   # table -> why these runs cannot decide it, or ''
 
 def claims(place:str, *said:Claim, **more)->list: # of Claim
@@ -106,10 +107,11 @@ def in_between(low:float, high:float, gap:Callable, needs, says:str)->Claim:
 
 # %% ../../nbs/study/questions.ipynb #c215ba10
 def limited(name:str, says:str, told:str, high=None, low=None)->Claim:
-    "A number of one method is at most `high`, or above `low`. `told`: its mean in words, '{:.2f} points'."
+    """A number of one method is at most `high`, or above `low`. `told`: its mean in words, '{:.2f} points'.
+    Its spread between seeds is unknown, unless the line gives `seed_sd`."""
     def margin(t): return high - t[name] if low is None else t[name] - low
     def tell(t, margin): return told.format(t[name].mean())
-    return Claim(says, (name,), margin, tell, equal=low is None, each=True)
+    return Claim(says, (name,), margin, tell, equal=low is None, seed_sd=math.inf)
 
 def gains_more(first:Callable, second:Callable, needs, says:str, told:str)->Claim:
     "One gain, (table) -> one number per seed, is above another. `told`: the means of both in words."
@@ -131,7 +133,7 @@ def below_floors(compared, higher, floors, table)->str:
 def past_floors(c:Claim, floors, higher=())->Claim:
     """The claim, decided only by runs above the floors; the floors are labels too.
     `higher`: labels that the claim puts above others, each of which has to be above the floors."""
-    return replace(c, needs=(*c.needs, *floors), unless=partial(below_floors, c.needs, higher, floors))
+    return replace(c, floors=tuple(floors), unless=partial(below_floors, c.needs, higher, floors))
 
 # %% ../../nbs/study/questions.ipynb #1219eda6
 @cache
@@ -217,7 +219,7 @@ def claim_of_line(line:dict, keys=())->Claim:
     higher = as_labels(line.get('high', ())) if ask == 'above' and not line.get('some') else ()
     if ask not in QUESTIONS: raise ValueError(f'no question {ask!r}: choose from {", ".join(QUESTIONS)}')
     told = '' if 'told' in signature(QUESTIONS[ask]).parameters else line.pop('told', '')
-    shared = {k: line.pop(k) for k in ('place', 'of', 'each', 'seed_sd') if k in line}
+    shared = {k: line.pop(k) for k in ('place', 'of', 'seed_sd') if k in line}
     more = line.pop('needs', ())
     try: c = QUESTIONS[ask](**line)
     except TypeError as error: raise ValueError(f'{ask!r} cannot be asked so, {error}: {line}') from None

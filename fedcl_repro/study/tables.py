@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'MOST_CASES', 'READINGS', 'Paper', 'last_round', 'tests_in', 'by_seed', 'complete',
-           'why_not', 'held', 'seed_by_seed', 'Redrawn', 'answer', 'tested_alike', 'with_other_clients', 'Chances',
-           'noise_of_curves', 'over_parts', 'redraw', 'printed_margins', 'not_decided', 'ask', 'drawn_together',
-           'ask_across', 'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
+           'why_not', 'held', 'claim_of_runs', 'Redrawn', 'answer', 'tested_alike', 'with_other_clients', 'Chances',
+           'noise_of_curves', 'over_parts', 'redraw', 'printed_margins', 'ask', 'drawn_together', 'ask_across',
+           'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
            'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason',
            'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings',
            'sentence_of', 'claim_list', 'unlisted', 'claims_overview', 'curve_words', 'readings', 'side_by_side']
@@ -21,9 +21,9 @@ import pandas as pd
 
 from .comparable import curve_ends, not_comparable
 from .experiments import EXPERIMENTS
-from fedcl_repro.study.intervals import (
+from .intervals import (
     client_spread, draws_of, evaluated_anew, evaluation_noise, hits_of, interval, mean_accuracy,
-    pooled_accuracy, redrawn)
+    pooled_accuracy, redrawn, seeds_that_agree)
 from .published import published, read_published, with_values
 from .questions import Claim, claims_on
 from .verdicts import (
@@ -106,9 +106,13 @@ def held(c:Claim, margin:pd.Series)->pd.Series: # bool
     "The seeds for which a claim with this margin holds."
     return margin.ge(-1e-9) if c.equal else margin.gt(1e-6)
 
-def seed_by_seed(c:Claim, table, margin:pd.Series)->str:
-    "Evidence of a claim about each run."
-    return c.tell(table, margin) + ('; one seed, no interval' if len(margin) == 1 else '')
+def claim_of_runs(what:str, per_seed, evidence:str, source:str, data_fits=True)->Verdict:
+    "Verdict on a sentence that is true or false of each run: decided by a sign test over its seeds."
+    found, needed = claim(what, per_seed, evidence, source, data_fits), seeds_that_agree()
+    if found.word == 'not run' or 'mixed' not in found.word and len(per_seed) >= needed: return found
+    n = f'{len(per_seed)} seeds' if len(per_seed) > 1 else 'one seed'
+    told = f'{found.evidence}; {n}; {needed} seeds that agree would decide'
+    return replace(found, word='undecided' if data_fits else 'stand-in undecided', evidence=told)
 
 @dataclass(frozen=True)
 class Redrawn:
@@ -128,16 +132,17 @@ def answer(
     "A verdict with the interval of the margin; only the seeds vary if nothing was drawn."
     margin = c.margin(table)
     what = f'{c.sentence}: {where}' if where else c.sentence
-    if c.each: return claim(what, held(c, margin), seed_by_seed(c, table, margin), c.place, data_fits)
+    why_open = c.unless(table) if c.unless else '' # such as runs below a trivial one
     others = np.zeros(1) if drawn.clients is None else c.margin(drawn.clients).groupby('draw').mean()
     moved = () if drawn.evaluations is None else c.margin(drawn.evaluations)
     found = interval(margin, others, drawn.n_clients, c.comparisons, moved, c.seed_sd)
     answered = 'holds' if c.equal and found.low >= -1e-9 else found.word
     told, by = [c.tell(table, margin)], f'{margin.mean():+.2f}'
     if by not in told[0]: told.append(f'margin {by}') # a rank, or a number that has a limit
+    if why_open: answered, told = 'undecided', [why_open, *told]
     told.append(found.bounds)
     told.append('one seed' if found.seeds == 1 else f'{found.seeds} seeds')
-    if answered == 'undecided' and found.more: told.append(found.more)
+    if answered == 'undecided' and found.more and not why_open: told.append(found.more)
     much = ''
     if data_fits and found.known and printed is not None and len(complete(printed, c.needs)):
         value = float(c.margin(printed).iloc[0])
@@ -222,11 +227,6 @@ def printed_margins(paper:Paper, cells)->dict: # values of the keys -> table of 
     if cells is None or not set(on) <= set(cells): return {}
     return by_seed(cells[~cells.duplicated(on, keep=False)].assign(seed='printed'), paper.keys)
 
-def not_decided(c:Claim, where:str, why:str, data_fits:bool)->Verdict:
-    "A claim that its runs cannot decide, such as runs below a trivial one."
-    word = 'undecided' if data_fits else 'stand-in undecided'
-    return Verdict(f'{c.sentence}: {where}', word, why, c.place, 'claim')
-
 # %% ../../nbs/study/tables.ipynb #bc011fcc
 def ask(
     paper:Paper, said, rows:pd.DataFrame, profile:str,
@@ -239,16 +239,14 @@ def ask(
     printed = {of: printed_margins(paper, numbers) for of, numbers in (cells or {}).items()}
     for c in said:
         about = {key: t for key, t in tables[c.of].items() if c.where is None or c.where(*key)}
-        fitting = {key: complete(t, c.needs) for key, t in about.items()}
+        needed = *c.needs, *c.floors
+        fitting = {key: complete(t, needed) for key, t in about.items()}
         asked = {key: t for key, t in fitting.items() if len(t)}
         for key, t in asked.items():
-            if c.unless and c.unless(t):
-                out.append(not_decided(c, paper.say(*key, profile), c.unless(t), fits))
-                continue
             drawn = anew[key].drawn(c, t) if key in anew else Redrawn()
             there = printed.get(c.of, {}).get(key)
             out.append(answer(c, t, paper.say(*key, profile), fits, drawn, there))
-        if not asked: out.append(claim(c.sentence, [], why_not(about, c.needs), c.place))
+        if not asked: out.append(claim(c.sentence, [], why_not(about, needed), c.place))
     return out
 
 # %% ../../nbs/study/tables.ipynb #81d00278

@@ -37,8 +37,9 @@ def gain_claim(paper:str, points:float, column:str, exactly=False)->Claim:
         return .0051 - gap.abs() if exactly else gap
     def tell(table, margin): return f"{lead(table, 'FedCoSR', compared_labels()).mean():+.2f} points"
     def here(name): return name == column
-    sentence = f'{PAPERS[paper]} gains {points:.2f} points over the second best'
-    return Claim(sentence, compared_labels(), margin, tell, not exactly, f'{PAPERS[paper]} V-B1', where=here)
+    sentence, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', compared_labels()
+    place, rivals = f'{PAPERS[paper]} V-B1', len(labels) - 1
+    return Claim(sentence, labels, margin, tell, not exactly, place, where=here, comparisons=rivals)
 
 def gain_claims(exactly=False)->list: # of Claim, ten
     "All gains that both papers state."

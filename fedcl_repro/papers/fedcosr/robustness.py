@@ -18,7 +18,7 @@ from fedcl_repro.papers.fedcosr.settings import (
     judge_fairest, place, runs, titles)
 from ...study.runs import methods, setting
 from ...study.questions import Claim, claims, lead
-from ...study.tables import Paper, ask_across, by_seed, claims_asked, experiment, redraw
+from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, claims_asked, experiment, redraw
 from ...study.verdicts import OURS, claim
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #2cc0fca7
@@ -47,7 +47,7 @@ def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
         elif missing == {'FedPAC'}: failed.append(True)
     ended = f'{failed.count(False)} of {len(failed)} runs of FedPAC went to their end'
     evidence = ended if failed else 'FedPAC was not run there'
-    return [claim(NOT_APPLICABLE, failed, evidence, 'FedCoSR V-B2', profile != 'quick')]
+    return [claim_of_runs(NOT_APPLICABLE, failed, evidence, 'FedCoSR V-B2', profile != 'quick')]
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #cbca3149
 def more_of_table3(rows:pd.DataFrame, profile:str)->list: # of Verdict

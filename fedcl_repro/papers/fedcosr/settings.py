@@ -30,8 +30,8 @@ from ...study.experiments import matrix
 from ...study.majority import mark_majority
 from ...study.runs import Run, methods, setting
 from ...study.questions import QUESTIONS, Claim, lead, top
-from ...study.tables import Paper, ask_across, beside_print, by_seed, claims_asked, draw_beside
-from ...study.tables import experiment, printed_cells, redraw
+from ...study.tables import Paper, ask_across, beside_print, by_seed, claim_of_runs, claims_asked
+from ...study.tables import draw_beside, experiment, printed_cells, redraw
 from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
@@ -388,7 +388,7 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
                         f'{plain:.2f} FedAvg tested alike, {p:.2f} printed')
         held = nearest(ways) == WITH_FAULT if len(ways) else []
         sentence = f'the printed value is nearest to the method with the fault: {label}'
-        out.append(claim(sentence, held, evidence, 'FedCoSR Table II', profile != 'quick'))
+        out.append(claim_of_runs(sentence, list(held), evidence, 'FedCoSR Table II', profile != 'quick'))
     return out
 
 @experiment(FEDCOSR, 'fedcosr/compat', 'Printed values that a fault may explain', also=judge_compat)

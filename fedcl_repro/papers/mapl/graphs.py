@@ -25,6 +25,7 @@ from ...study.representations import plane
 from ...study.runs import setting
 from ...study.show import client_matrices, draw_by_round, draw_graph_numbers, draw_last_weights
 from ...study.show import draw_maps, map_numbers, of_matrices
+from ...study.tables import claim_of_runs
 from ...study.verdicts import claim
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #27f140b5
@@ -117,7 +118,7 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->list: # of Ve
             own, chance = part['own cluster'], part['cluster, by chance'].mean()
             told = f'{own.mean():.0f} % are nearest to the own cluster, {chance:.0f} % would be by chance'
             told = told if len(part) else ''
-            out.append(claim(f'{sentence}: {what}', (own >= 90) == near, told, 'MAPL 5.1'))
+            out.append(claim_of_runs(f'{sentence}: {what}', list((own >= 90) == near), told, 'MAPL 5.1'))
     return out
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #bb5d3339
