@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'HOW_TO_READ', 'BESIDE_PRINT', 'SIMILARITY', 'cells_beside', 'with_ends',
            'with_intervals', 'without_print', 'curve_table', 'accuracy_blocks', 'reasons_of', 'with_notes', 'row_names',
-           'setting_blocks', 'no_words', 'show_table', 'show_dots', 'without_settings', 'measured_cells',
-           'cells_of_print', 'beside_and_below', 'beside_blocks', 'beside_table', 'show_lines', 'train_here',
-           'client_matrices', 'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices',
-           'weight_scale', 'without_own', 'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers',
-           'draw_graph_numbers', 'last_of_names', 'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps',
-           'ranks_marked', 'with_spread', 'show_shaped']
+           'setting_blocks', 'no_words', 'show_table', 'show_dots', 'measured_cells', 'cells_of_print',
+           'beside_and_below', 'beside_blocks', 'beside_table', 'show_lines', 'train_here', 'client_matrices',
+           'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own',
+           'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
+           'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps', 'ranks_marked', 'with_spread',
+           'show_shaped']
 
 # %% ../../nbs/study/show.ipynb #de8ab0d1
 from collections.abc import Callable
@@ -179,13 +179,6 @@ def show_dots(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, n
     fig = draw_beside(paper, cells.assign(**absent), rows, profile, names)
     if paper.personal: mark_majority(paper, rows, fig.axes)
     plt.show()
-
-# %% ../../nbs/study/show.ipynb #bb969e38
-def without_settings(paper:Paper, rows:pd.DataFrame, known:set)->pd.DataFrame:
-    "The rows of settings that are not in `known`."
-    if not len(rows): return rows
-    keys = paper.place(rows)[list(paper.keys)].itertuples(index=False, name=None)
-    return rows[[key not in known for key in keys]]
 
 # %% ../../nbs/study/show.ipynb #48f527e2
 def measured_cells(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # label, the paper's keys, value, std

@@ -9,7 +9,7 @@ __all__ = ['MAPL_FILE', 'MAPL_LABELS', 'COPY', 'ONE_VIEW', 'TWO_VIEWS', 'HETEROG
            'one_network', 'PARTS', 'TERMS', 'EACH_STEP', 'FEW_STEPS', 'BUDGET', 'PRINTED_SAVING', 'EXACT',
            'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'mapl_specs', 'mapl_named', 'as_theirs', 'networks', 'views_of',
            'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'on_the_way', 'mapl_printed', 'cell_of_mapl',
-           'left_to', 'size_in_words', 'sizes_of', 'matrix_of', 'mapl_experiment', 'view_of', 'table1',
+           'left_to', 'size_in_words', 'sizes_of', 'matrix_of', 'mapl_experiment', 'view_of', 'table1', 'smaller1',
            'lead_by_clients', 'WithClients', 'table5', 'with_clients', 'few_clients', 'table5_cells', 'communications',
            'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4', 'table4_cells', 'numbers_carried',
            'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8',
@@ -210,10 +210,15 @@ def table1(profile)->list: # of Run
     others = ['fashion_mnist', 'mnist', 'svhn']
     return night + mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=others)
 
+def smaller1(profile)->list: # of Run
+    "CIFAR-10 at the size `small`, shown and judged until it is trained at the size `night`."
+    if profile != 'lite': return []
+    return mapl_runs([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], 'small', data=['cifar10'])
+
 by_round = dict(quick=HETEROGENEOUS, lite=[*HETEROGENEOUS, 'FedClassAvg'], paper=HETEROGENEOUS)
 one_network = matrix_of(HOMOGENEOUS, ALL_SCENARIOS, CIFAR | dict(paper=None), one_architecture=True)
 
-mapl_experiment('table1', 'Different architectures, four scenarios', table1, cells='table1')
+mapl_experiment('table1', 'Different architectures, four scenarios', table1, cells='table1', earlier=smaller1)
 mapl_experiment('table9', 'One architecture, four scenarios', one_network, cells='table9')
 mapl_experiment(
     'fig7', 'Accuracy by round', matrix_of(by_round, SCENARIOS_12 | dict(quick=(1, 2))), kind='figure')

@@ -249,7 +249,9 @@ def table5(profile):
     ways += [dict(model=dict(norm='bn')) | reading for reading in BN_READINGS]
     runs = varied(profile, ways + [dict(positives=p) for p in MFCL_READINGS], skewed)
     norms = [{}, dict(norm='gn', **group), dict(norm='tn', **group)]
-    return runs + [rival('fedsimclr', *at, norm) for at in each_setting(profile, skewed) for norm in norms]
+    runs += [rival('fedsimclr', *at, norm) for at in each_setting(profile, skewed) for norm in norms]
+    even = each_setting(profile, [xi for xi in extremes(profile) if xi not in skewed]) # what skew has part in
+    return runs + [ours(*at, dict(norm='bn'), **reading) for at in even for reading in BN_READINGS]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e92695d4
 @mfcl_experiment('table6', 'Secure aggregation and DataMix', 'table6')
