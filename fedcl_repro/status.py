@@ -70,7 +70,7 @@ def speed_against()->str: # Markdown
 # %% ../nbs/status.ipynb #ed8856e5
 FINDINGS = ( # (experiment, how the claim begins)
     ('fedcosr/fig8',
-     'LA and CRL together improve accuracy (FedCoSR is above FedPer): practical CIFAR-10, in float32'),
+     'LA and CRL together improve accuracy (FedCoSR is above FedPer): practical CIFAR-10'),
     ('fedcosr/fig8', 'CRL without LA improves accuracy: pathological CIFAR-10'),
     ('fedssc/table1', 'FedSSC is more accurate than FedAvg'),
     ('mapl/table1', 'MAPL is above Local: Scenario 1, FashionMNIST'),
