@@ -73,7 +73,7 @@ FINDINGS = ( # (experiment, how the claim begins)
      'LA and CRL together improve accuracy (FedCoSR is above FedPer): practical CIFAR-10'),
     ('fedcosr/fig8', 'CRL without LA improves accuracy: pathological CIFAR-10'),
     ('fedssc/table1', 'FedSSC is more accurate than FedAvg'),
-    ('mapl/table1', 'MAPL is above Local: Scenario 1, FashionMNIST'),
+    ('mapl/table1', 'MAPL is above Local: Scenario 1, CIFAR-10'),
     ('mfcl/table5', 'MFCL(BN) collapses'),
     ('mfcl/table5', 'MFCL(BN), local statistics, fitted to what was received collapses'),
 )

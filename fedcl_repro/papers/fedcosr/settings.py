@@ -109,12 +109,14 @@ def failed_runs(profile:str)->list: # of Run, one seed
     alike = [r for r in runs(list(TUNING.failed), profile, [PRACTICAL]) if r.seed == 0]
     return [replace(r, method=TUNING.spec(r.method.name, TUNING.failed[r.method.name])) for r in alike]
 
-def earlier_runs(profile:str, names=None)->list: # of Run
-    "The runs that `lite` trained before; the smaller ones also with the settings of public code."
+def earlier_runs(profile:str, names=None, quartered=None)->list: # of Run
+    """The runs that `lite` trained before; the smaller ones also with the settings of public code.
+    `quartered`: columns whose smaller runs are shown; by default those without whole runs of all methods."""
     if profile != 'lite': return []
     asked = compared() if names is None else names
-    public = [r for r in public_runs(profile, **QUARTER) if r.method.name in asked]
-    return single_runs(profile, asked) + runs(asked, profile, **QUARTER) + public
+    few = [c for c in TRAINED[profile] if c != PRACTICAL] if quartered is None else quartered
+    public = [r for r in public_runs(profile, few, **QUARTER) if r.method.name in asked]
+    return single_runs(profile, asked) + runs(asked, profile, few, **QUARTER) + public
 
 def single_runs(profile:str, names)->list: # of Run
     "The runs that `lite` trained in float32."
@@ -438,7 +440,7 @@ SQUARE = pd.DataFrame(
     {'no CRL': ['FedPer', 'FedCoSR w/o CRL'], 'CRL': ['FedCoSR w/o LA', 'FedCoSR']}, index=['no LA', 'LA'])
 @experiment(
     FEDCOSR, 'fedcosr/fig8', 'Ablation: without LA, Sep or CRL, and the square of LA and CRL',
-    kind='figure', earlier=partial(earlier_runs, names=ABLATIONS))
+    kind='figure', earlier=partial(earlier_runs, names=ABLATIONS, quartered=TRAINED['lite']))
 def fig8(profile): return runs(ABLATIONS, profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #c0985097
