@@ -1,5 +1,5 @@
-"""Processes that know nothing of the library yet, but have torch: importing it takes two seconds, so one process
-does it and forks for each piece of code. `python fresh.py` is that process; `Fresh` talks to it."""
+"""Processes that know nothing of the library yet, but have torch: importing it takes two seconds, so one
+process does it and forks for each piece of code. `python fresh.py` is that process; `Fresh` talks to it."""
 import json
 import os
 import signal
@@ -16,7 +16,8 @@ COMMAND = 'import sys\nfrom fedcl_repro.cli import main\nsys.exit(main(sys.argv[
 
 def run_piece(code, argv, out, env):
     "In a fork: run a piece of code as `python -c` would; its exit code."
-    for name, at in (('stdout', 1), ('stderr', 2)): os.dup2(os.open(f'{out}/{name}', os.O_WRONLY | os.O_CREAT), at)
+    for name, at in (('stdout', 1), ('stderr', 2)):
+        os.dup2(os.open(f'{out}/{name}', os.O_WRONLY | os.O_CREAT), at)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.clear()
     os.environ.update(env)
@@ -38,6 +39,7 @@ def serve():
     import pandas # noqa: F401, imported for all pieces
     import torch
     torch.set_num_threads(1)
+    assert not [name for name in sys.modules if name.startswith('fedcl_repro')]
     answers = os.fdopen(os.dup(1), 'w')
     for line in sys.stdin:
         asked = json.loads(line)
@@ -55,6 +57,7 @@ class Fresh:
     def __init__(self):
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.server = subprocess.Popen([sys.executable, __file__], **pipes)
+        self.folder = tempfile.TemporaryDirectory(prefix='fresh') # what the processes say
 
     def ask(self, **what):
         print(json.dumps(what), file=self.server.stdin, flush=True)
@@ -62,7 +65,7 @@ class Fresh:
 
     def start(self, code, *argv, **env):
         "A process that goes on; `env`: what differs in its environment."
-        out = tempfile.mkdtemp(prefix='fresh')
+        out = tempfile.mkdtemp(dir=self.folder.name)
         env = {**os.environ, **env}
         return Piece(self, self.ask(code=code, argv=list(map(str, argv)), out=out, env=env), Path(out))
 
@@ -73,6 +76,7 @@ class Fresh:
     def close(self):
         self.server.stdin.close()
         self.server.wait()
+        self.folder.cleanup()
 
 
 class Piece:
@@ -87,7 +91,10 @@ class Piece:
         if self.code is None: self.code = self.fresh.ask(wait=self.pid)
         return self.code
 
-    def done(self): return SimpleNamespace(returncode=self.wait(), stdout=self.said(), stderr=self.said('stderr'))
+    def done(self):
+        code = self.wait()
+        return SimpleNamespace(returncode=code, stdout=self.said(), stderr=self.said('stderr'))
+
     def kill(self): os.kill(self.pid, signal.SIGKILL)
 
     def lines(self):
