@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fresh import Fresh
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault('FEDCL_OFFLINE', '1') # no test downloads anything
@@ -78,3 +79,11 @@ def attempts(request):
     code = session.pages.wait()
     assert code == 0, said_by(session, session.pages)
     return json.loads((session.made/'pages.json').read_text(encoding='utf-8'))
+
+
+@pytest.fixture(scope='session')
+def fresh():
+    "Runs code in fresh processes that share one import of torch (see `fresh.py`)."
+    kept = Fresh()
+    yield kept
+    kept.close()

@@ -6,7 +6,6 @@ import contextlib
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = 'lazy' # a device type that torch knows, whose autograd runs without a device
 def operations(names): return {f'aten::{name}' for name in names.split()}
@@ -73,31 +72,50 @@ def ask(what):
     if recording: raise Forbidden(f'{what} asks the device for a value')
 
 
+def tensors_in(value, found):
+    "Append the tensors of an operation's arguments to a list. (torch's own tree functions are slow.)"
+    if isinstance(value, torch.Tensor): found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for v in value: tensors_in(v, found)
+
+
+def mapped(fn, value):
+    "An operation's arguments or results with `fn` of each tensor."
+    if isinstance(value, torch.Tensor): return fn(value)
+    if isinstance(value, (tuple, list)): return type(value)(mapped(fn, v) for v in value)
+    return value
+
+
 def compute(op, args, kwargs):
     "An operation on the inner tensors, if a device would do it."
-    name, to = op._schema.name, kwargs.get('device')
-    tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+    to, tensors = kwargs.get('device'), []
+    for v in (*args, *kwargs.values()): tensors_in(v, tensors)
     cpu = [v for v in tensors if not isinstance(v, There)]
     abroad = len(cpu) < len(tensors)
+    if abroad or recording: refuse(op, args, to, tensors, cpu)
+    if there(to): kwargs = kwargs | {'device': 'cpu'}
+    out = op(*mapped(home, args), **{k: mapped(home, v) for k, v in kwargs.items()})
+    known = {id(home(v)): v for v in tensors}
+    goes = there(to) if to is not None else abroad
+    def returned(v):
+        if id(v) in known: return known[id(v)]
+        return There(v) if goes and not isinstance(v, There) else v
+    return mapped(returned, out)
+
+
+def refuse(op, args, to, tensors, cpu):
+    "Raise an error where a device would not do an operation, or a recorded step may not."
+    name, abroad = op._schema.name, len(cpu) < len(tensors)
     moves = name in ('aten::copy_', 'aten::_to_copy')
     if abroad and cpu and not moves and not all(may_be_on_cpu(name, v, args) for v in cpu):
         raise Mismatch(f'{op} of {[(type(v).__name__, tuple(v.shape)) for v in tensors]}')
     if abroad and name in ASKS: ask(name)
-    if recording:
-        goes_there = cpu and (there(to) or abroad) and (moves or name in INDEXING)
-        comes_home = moves and abroad and to is not None and not there(to)
-        if goes_there or comes_home: raise Forbidden(f'{op} copies between devices')
-        if name in INDEXING and any(is_mask(v) for v in args[1]):
-            raise Forbidden(f'{op} by a mask asks the device for a size')
-    if there(to): kwargs = kwargs | {'device': 'cpu'}
-    out = op(*tree_map(home, args), **tree_map(home, kwargs))
-    known = {id(home(v)): v for v in tensors}
-    goes = there(to) if to is not None else abroad
-    def returned(v):
-        if not isinstance(v, torch.Tensor): return v
-        if id(v) in known: return known[id(v)]
-        return There(v) if goes and not isinstance(v, There) else v
-    return tree_map(returned, out)
+    if not recording: return
+    goes_there = cpu and (there(to) or abroad) and (moves or name in INDEXING)
+    comes_home = moves and abroad and to is not None and not there(to)
+    if goes_there or comes_home: raise Forbidden(f'{op} copies between devices')
+    if name in INDEXING and any(is_mask(v) for v in args[1]):
+        raise Forbidden(f'{op} by a mask asks the device for a size')
 
 
 def may_be_on_cpu(name, v, args):
@@ -114,13 +132,13 @@ class Stream:
 
 
 def captured(step, stream):
-    "A step that is watched, after three that are not."
+    "A step that is watched, after one that is not."
     def watched():
         global recording
         recording = True
         try: step()
         finally: recording = False
-    for _ in range(3): step()
+    step()
     return watched
 
 

@@ -1,6 +1,4 @@
 """Real data sets where they are present; what must hold of any data root; what a new module adds is found."""
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -97,11 +95,10 @@ from fedcl_repro.study.runs import Run
 Run.of('fedavg', data='bars', partition='by_turns', scarcity='one_image', augmentation='flip', model='linear')
 """,
 ], ids=['load', 'present', 'partition', 'augmentation', 'run'])
-def test_a_new_module_is_found(tmp_path, use):
+def test_a_new_module_is_found(tmp_path, use, fresh):
     "What a new module of `data` or `parts` registers is known in a fresh process, without another file."
     for folder, text in (('data', DATA_MODULE), ('parts', MODEL_MODULE)):
         (tmp_path/folder).mkdir()
         (tmp_path/folder/'new_module.py').write_text(text, encoding='utf-8')
-    command = [sys.executable, '-c', NEW_MODULES + use, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = fresh.run(NEW_MODULES + use, tmp_path)
     assert done.returncode == 0, done.stderr

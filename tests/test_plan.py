@@ -2,13 +2,11 @@
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import pytest
+from fresh import COMMAND
 
 from fedcl_repro.cli import main
 from fedcl_repro.study.backlog import read_backlog, work_down
@@ -44,10 +42,9 @@ def listed(tmp_path): return two_seeds(ENTRY, tmp_path/'list.toml') # its runs a
 def short(tmp_path): return two_seeds(SHORT, tmp_path/'list.toml') # its runs are short
 
 
-def night(path, store, *more):
-    "The command that works down a list."
-    asked = ['run', '--backlog', str(path), '--store', str(store), *more]
-    return [sys.executable, '-m', 'fedcl_repro.cli', *asked]
+def night(fresh, path, store, jobs):
+    "Start the command that works down a list."
+    return fresh.start(COMMAND, 'run', '--backlog', path, '--store', store, '--jobs', jobs)
 
 
 def seconds_said(store, id, seconds):
@@ -88,18 +85,17 @@ def children(pid):
 
 @pytest.mark.yields
 @pytest.mark.skipif(not os.path.exists('/proc/self/task'), reason='needs /proc to see children')
-def test_a_killed_backlog_goes_on(short, tmp_path):
+def test_a_killed_backlog_goes_on(short, tmp_path, fresh):
     "After kill -9 in the middle, what is finished stays as it is, and the same command finishes the rest."
     store = tmp_path/'runs'
-    silent = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    p = subprocess.Popen(night(short, store, '--jobs', '2'), **silent)
+    p = night(fresh, short, store, 2)
     until(lambda: finished(store), 'a finished run')
     nice = [os.getpriority(os.PRIO_PROCESS, who) for who in (p.pid, *children(p.pid))]
     assert len(nice) >= 3 and set(nice) == {19}, 'the command and its workers let others go first'
-    p.send_signal(signal.SIGKILL)
+    p.kill()
     p.wait()
     early = {path: path.stat().st_mtime_ns for path in finished(store)}
-    done = subprocess.run(night(short, store, '--jobs', '1'), capture_output=True, text=True)
+    done = night(fresh, short, store, 1).done()
     assert done.returncode == 0, done.stderr
     assert len(finished(store)) == 4 and not list(store.glob('.new-*'))
     assert all(path.stat().st_mtime_ns == at for path, at in early.items()), 'no run is trained twice'
@@ -139,13 +135,11 @@ def test_no_time_no_work(short, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.yields
-def test_two_processes_share_a_list(short, tmp_path):
+def test_two_processes_share_a_list(short, tmp_path, fresh):
     store = tmp_path/'runs'
-    both = [subprocess.Popen(night(short, store, '--jobs', '1'), stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, text=True) for _ in range(2)]
-    said = [p.communicate()[0] for p in both]
+    both = [p.done() for p in [night(fresh, short, store, 1) for _ in range(2)]]
     assert [p.returncode for p in both] == [0, 0]
-    assert len(finished(store)) == 4 and all('of 2 runs finished now' in text for text in said)
+    assert len(finished(store)) == 4 and all('of 2 runs finished now' in p.stdout for p in both)
 
 
 def test_a_run_that_the_data_do_not_allow_stops_no_plan(tmp_path):

@@ -4,8 +4,6 @@ import ast
 import json
 import re
 import statistics
-import subprocess
-import sys
 from collections import defaultdict
 from configparser import ConfigParser
 from pathlib import Path
@@ -90,6 +88,7 @@ tools = {'nbdev', 'fastcore', 'execnb', 'papermill', 'jupyter', 'jupyterlab', 'i
 class Block(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.split('.')[0] in tools: raise ImportError(name + ' is absent here')
+assert not tools & set(sys.modules)
 sys.meta_path.insert(0, Block())
 from fedcl_repro.core import load_all
 load_all('fedcl_repro')
@@ -98,8 +97,8 @@ sys.exit(main(['list', 'methods', '--json']))
 '''
 
 
-def test_library_imports_without_notebook_tools():
-    done = subprocess.run([sys.executable, '-c', TOOLS_ABSENT], capture_output=True, text=True)
+def test_library_imports_without_notebook_tools(fresh):
+    done = fresh.run(TOOLS_ABSENT)
     assert done.returncode == 0, done.stderr
     assert {'name', 'title', 'family'} <= set(json.loads(done.stdout)[0])
 
@@ -118,9 +117,9 @@ print(places)
 '''
 
 
-def test_torchvision_is_imported_on_the_cpu():
+def test_torchvision_is_imported_on_the_cpu(fresh):
     "Where shapes are checked first, tensors are on `meta`; older versions of torch cannot be imported there."
-    done = subprocess.run([sys.executable, '-c', SHAPES_FIRST], capture_output=True, text=True)
+    done = fresh.run(SHAPES_FIRST)
     assert done.stdout.strip() == "{'torchvision.models': 'cpu'}", done.stderr
 
 

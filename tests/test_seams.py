@@ -1,9 +1,6 @@
 """A method, an executor, an experiment and a paper are each one new module; no other file is touched.
 Data sets, partitions, augmentations and models are tried in `test_data`."""
 import json
-import os
-import subprocess
-import sys
 
 METHOD = '''
 from fedcl_repro.federation.method import METHODS, Method, send, take
@@ -66,7 +63,7 @@ sys.exit(main(sys.argv[1:]))
 '''
 
 
-def command(folder, *arguments):
+def command(fresh, folder, *arguments):
     "Run `fedcl` in a fresh process that also looks for modules in a folder."
     for package, text in PLACES.items():
         (folder/package).mkdir(exist_ok=True)
@@ -75,22 +72,20 @@ def command(folder, *arguments):
     paper.mkdir(parents=True, exist_ok=True)
     (paper/'__init__.py').write_text('')
     (paper/'settings.py').write_text(PAPER, encoding='utf-8')
-    started = [sys.executable, '-c', START, str(folder), *arguments]
-    own_store = os.environ | dict(FEDCL_STORE=str(folder/'runs'))
-    return subprocess.run(started, capture_output=True, text=True, env=own_store)
+    return fresh.run(START, folder, *arguments, FEDCL_STORE=str(folder/'runs'))
 
 
-def test_they_are_listed(tmp_path):
+def test_they_are_listed(tmp_path, fresh):
     wanted = dict(methods='share_head', executors='reversed', experiments='newcomer/table1')
     for what, name in wanted.items():
-        done = command(tmp_path, 'list', what, '--json')
+        done = command(fresh, tmp_path, 'list', what, '--json')
         assert done.returncode == 0, done.stderr
         assert name in [row['name'] for row in json.loads(done.stdout)]
 
 
-def test_they_run_together(tmp_path):
+def test_they_run_together(tmp_path, fresh):
     "The new paper's experiment trains the new method with the new executor."
-    done = command(tmp_path, 'run', 'newcomer/table1', '--executor', 'reversed', '--jobs', '1')
+    done = command(fresh, tmp_path, 'run', 'newcomer/table1', '--executor', 'reversed', '--jobs', '1')
     assert done.returncode == 0, done.stderr
     runs = [json.loads(path.read_text()) for path in (tmp_path/'runs').glob('*/run.json')]
     assert {about['config']['method']['name'] for about in runs} == {'share_head', 'local'}

@@ -1,11 +1,9 @@
 """Runs survive being killed, and two processes share a store."""
 import os
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
+from fresh import COMMAND
 
 from fedcl_repro.cli import main
 from fedcl_repro.study.experiments import EXPERIMENTS
@@ -14,26 +12,15 @@ from fedcl_repro.study.runs import Run, run_id
 from fedcl_repro.study.store import Store
 from fedcl_repro.study.training import train
 
-RUN = dict(n_rounds=12, seed=7)
-CODE = '''
+RUN = dict(n_rounds=12, seed=7, n_clients=5, scarcity='all_clients(share=0.3)')
+CODE = f'''
 import sys
-import time
 from fedcl_repro.study.runs import Run
 from fedcl_repro.study.store import Store
 from fedcl_repro.study.training import train
 tell = lambda done: print(done, flush=True)
-train(Run.of('fedcosr', n_rounds=12, seed=7), Store(sys.argv[1]), every=0., progress=tell)
+train(Run.of('fedcosr', **{RUN}), Store(sys.argv[1]), every=0., progress=tell)
 '''
-
-
-def start(store):
-    "A process that trains the run and prints each round."
-    return subprocess.Popen(
-        [sys.executable, '-c', CODE, str(store)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {'OMP_NUM_THREADS': '1'},
-    )
 
 
 @pytest.fixture(scope='module')
@@ -44,20 +31,19 @@ def uninterrupted(tmp_path_factory):
     return (store.folder(id)/'rows.csv').read_bytes()
 
 
-def test_killed_and_started_again(tmp_path, uninterrupted):
+def test_killed_and_started_again(tmp_path, uninterrupted, fresh):
     "After two times kill -9, the third start ends with the rows of an uninterrupted run, none twice."
     seen = []
     for stop in (4, 8):
-        p = start(tmp_path)
-        for line in p.stdout:
+        p = fresh.start(CODE, tmp_path)
+        for line in p.lines():
             seen.append(int(line))
             if seen[-1] >= stop:
-                p.send_signal(signal.SIGKILL)
+                p.kill()
                 break
-        p.wait()
-        p.stdout.close()
-    last = start(tmp_path)
-    rest = [int(line) for line in last.stdout]
+        assert p.wait() == -9
+    last = fresh.start(CODE, tmp_path)
+    rest = [int(line) for line in last.lines()]
     assert last.wait() == 0 and rest[-1] == 12
     assert rest[0] >= 7, 'a checkpoint a round: at most the round since the last is trained again'
     id = run_id(Run.of('fedcosr', **RUN))
@@ -66,24 +52,20 @@ def test_killed_and_started_again(tmp_path, uninterrupted):
     assert not list(tmp_path.glob('.new-*')), 'what a killed process was writing is cleaned up'
 
 
-def test_two_processes_on_one_store(tmp_path, uninterrupted):
+def test_two_processes_on_one_store(tmp_path, uninterrupted, fresh):
     "Both are asked for the same runs; each run is trained once, and both end well."
-    settings = ['--set', 'n_rounds=12', '--set', 'seed=7']
-    asked = ['--method', 'fedcosr', *settings, '--store', str(tmp_path), '--jobs', '1']
-    command = [sys.executable, '-m', 'fedcl_repro.cli', 'run', *asked]
-    both = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for _ in range(2)
-    ]
-    out = [p.communicate()[0] for p in both]
-    assert [p.returncode for p in both] == [0, 0]
+    settings = [word for k, v in RUN.items() for word in ('--set', f'{k}={v}')]
+    asked = ['run', '--method', 'fedcosr', *settings, '--store', tmp_path, '--jobs', '1']
+    both = [p.done() for p in [fresh.start(COMMAND, *asked) for _ in range(2)]]
+    assert [p.returncode for p in both] == [0, 0], both[0].stderr + both[1].stderr
+    out = [p.stdout for p in both]
     assert all('micro' in o for o in out)
     id = run_id(Run.of('fedcosr', **RUN))
     assert (tmp_path/id/'rows.csv').read_bytes() == uninterrupted
 
 
 def test_a_time_budget_stops_cleanly(tmp_path, capsys):
-    asked = ['--method', 'fedavg', '--set', 'n_rounds=5000', '--store', str(tmp_path), '--minutes', '0.15']
+    asked = ['--method', 'fedavg', '--set', 'n_rounds=5000', '--store', str(tmp_path), '--minutes', '0.08']
     assert main(['run', *asked]) == 0
     assert 'out of time' in capsys.readouterr().err
     assert len(list(tmp_path.glob('*.ckpt'))) == 1
@@ -96,10 +78,8 @@ def test_a_failed_run_is_told_by_the_exit_code_and_keeps_the_rest(tmp_path, caps
 
 
 @pytest.mark.skipif(not os.path.exists('/proc/self/task'), reason='needs /proc to see children')
-def test_no_worker_outlives_a_killed_command(tmp_path):
-    asked = ['fedcosr/table2', '--seeds', '1', '--jobs', '2', '--store', str(tmp_path)]
-    command = [sys.executable, '-m', 'fedcl_repro.cli', 'run', *asked]
-    p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def test_no_worker_outlives_a_killed_command(tmp_path, fresh):
+    p = fresh.start(COMMAND, 'run', 'fedcosr/table2', '--seeds', 1, '--jobs', 2, '--store', tmp_path)
     until(lambda: len(workers(p.pid)) >= 3, 'two workers beside their helper')
     children = workers(p.pid)
     p.kill()

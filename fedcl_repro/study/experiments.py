@@ -8,7 +8,7 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'expe
            'committed_path', 'maps_path', 'save_results', 'kept_records', 'record_place', 'with_kept_rows',
            'committed_rows', 'curve_means', 'run_records', 'committed_runs', 'config_key', 'committed',
            'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'kept_verdicts',
-           'verdicts_alone', 'verdict_from', 'belonging', 'nothing_more', 'claims_page', 'claims_of']
+           'verdicts_alone', 'verdict_from', 'belonging', 'nothing_more', 'claims_page', 'without_rows', 'claims_of']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import contextlib
@@ -376,9 +376,15 @@ def claims_page(paper:str, title:str, more=nothing_more):
     EXPERIMENTS.add(name, **about, judge=judge, judge_maps=judge_maps, earlier=earlier)(runs)
 
 # %% ../../nbs/study/experiments.ipynb #6aab6be3
+@cache
+def without_rows(judge, profile:str)->tuple: # of Verdict
+    "What a judge says where nothing was run; pages of claims ask often."
+    return tuple(judge(read_rows([], None), profile))
+
 def claims_of(name:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on the paper's own claims of one experiment, given rows of several."
     judge = EXPERIMENTS[name].about['judge']
-    has_runs = runs_of(name, 'paper')
-    said = judge(belonging(rows, name, profile), profile) if has_runs else verdicts_alone(name)
+    own = belonging(rows, name, profile)
+    if not runs_of(name, 'paper'): said = verdicts_alone(name)
+    else: said = judge(own, profile) if len(own) else without_rows(judge, profile)
     return [v for v in said if v.kind == 'claim' and v.source != OURS]

@@ -22,11 +22,14 @@ MEASURED = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n
 def per_round(rows:pd.DataFrame, moment='merged', split='test')->pd.DataFrame:
     """Micro, macro and spread over clients of each run and recorded round, in percent, and the mean of the
     clients' balanced accuracies; nan if that was not recorded."""
-    rows = rows[(rows.split == split) & (rows.moment == moment) & (rows.n > 0)]
-    balanced = rows[rows.metric == 'balanced'].groupby(['run', 'round']).value.mean()
-    rows = rows[rows.metric == 'accuracy']
-    about = rows.drop(columns=MEASURED, errors='ignore').drop_duplicates('run')
-    g = rows.assign(correct=rows.value * rows.n).groupby(['run', 'round'], sort=False)
+    asked = (rows.split == split) & (rows.moment == moment) & (rows.n > 0)
+    balanced, accuracy = (np.flatnonzero(asked & (rows.metric == name)) for name in ('balanced', 'accuracy'))
+    numbers = rows[['run', 'round', 'value', 'n']] # few columns: choosing rows copies them
+    balanced, tests = numbers.iloc[balanced], numbers.iloc[accuracy]
+    balanced = balanced.groupby(['run', 'round']).value.mean()
+    first = accuracy[~tests.run.duplicated().to_numpy()]
+    about = rows.iloc[first].drop(columns=MEASURED, errors='ignore')
+    g = tests.assign(correct=tests.value * tests.n).groupby(['run', 'round'], sort=False)
     micro = g.correct.sum() / g.n.sum()
     table = pd.DataFrame(dict(micro=micro, macro=g.value.mean(), sd_clients=g.value.std(ddof=0)))
     table['balanced'] = balanced.reindex(table.index)

@@ -99,6 +99,7 @@ def printed_by(of:str)->dict: # (column,) -> table of one row
     cells = pd.concat([printed(artifact, metric=metric) for artifact in ('table2', 'table3')])
     return printed_tables(cells, FEDCOSR.keys, list(compared_labels()))
 
+@cache
 def printed_claims()->list: # of Verdict
     "Sentences of V-B and V-C, checked on Tables II and III as printed."
     out = []
