@@ -2059,6 +2059,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.say': ( 'papers/fedcosr/settings.html#say',
                                                                                                   'fedcl_repro/papers/fedcosr/settings.py'),
+                                                     'fedcl_repro.papers.fedcosr.settings.scarce': ( 'papers/fedcosr/settings.html#scarce',
+                                                                                                     'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.second': ( 'papers/fedcosr/settings.html#second',
                                                                                                      'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.settings_of': ( 'papers/fedcosr/settings.html#settings_of',

@@ -76,8 +76,9 @@ def with_kept(table:pd.DataFrame)->pd.DataFrame:
     "Runs with their split and the share of the training images that each client keeps."
     table = place(table)
     words = {PRACTICAL: 'practical', PATHOLOGICAL: 'pathological'}
+    split = table.column.str.extract(f"^({'|'.join(words)})", expand=False).map(words)
     kept = [setting(r, 'scarcity.share') for r in table.settings]
-    return table.assign(split=table.column.map(words), kept=kept)
+    return table.assign(split=split, kept=kept)
 
 def say_kept(split, kept, profile)->str: return f'{split}, {100*kept:.0f} % kept'
 

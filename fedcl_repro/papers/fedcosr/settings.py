@@ -7,13 +7,13 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'SINGLE', 'QUARTER', 'IN_FLOAT32', 'QUARTERED', 'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST',
            'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
            'BOTH_PRECISIONS', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
-           'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'whole_column', 'with_endings', 'with_earlier',
-           'column_of', 'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values', 'beside_whole',
-           'second', 'table2_claims', 'often', 'often_fairest', 'often_good', 'leads', 'margins_grow', 'of_split',
-           'judge_margins', 'cells', 'beside_single', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone',
-           'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_whole', 'earlier2', 'table2',
-           'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'all_below_zero',
-           'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision']
+           'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'scarce', 'whole_column', 'with_endings',
+           'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values',
+           'beside_whole', 'second', 'table2_claims', 'often', 'often_fairest', 'often_good', 'leads', 'margins_grow',
+           'of_split', 'judge_margins', 'cells', 'beside_single', 'cell_name', 'spread_name', 'first_name',
+           'in_fedcrl_alone', 'every_cell', 'judge_fairest', 'more_of_table2', 'in_legend_order', 'draw_whole',
+           'earlier2', 'table2', 'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4',
+           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 import math
@@ -123,10 +123,20 @@ def single_runs(profile:str, names)->list: # of Run
     return runs(names, profile, **SINGLE) if profile == 'lite' else []
 
 def ending(run:Run)->str: # empty: of a profile as it is now
-    "What a column's name says of the size of a run that `lite` trained before."
+    "What a column's name says of a run with scarce data, or of a size that `lite` trained before."
     said = {k: str(getattr(run, k)) for k in SINGLE} | dict(data=run.data.name)
     def in_words(size): return {k: str(v) for k, v in size.items()} | dict(data='cifar10')
-    return next((end for end, size in ENDINGS.items() if in_words(size) == said), '')
+    return next((end for end, size in ENDINGS.items() if in_words(size) == said), scarce(run))
+
+def scarce(run:Run)->str: # empty: as many as usual
+    "What a column's name says of the images that clients keep."
+    usual = [size['base'].get('scarcity') for size in SIZES.values()]
+    if run.data.name not in ('cifar10', 'digits'): usual.append(SMALLER['scarcity'])
+    if str(run.scarcity) in usual: return ''
+    kept = dict(run.scarcity.settings)
+    share = f"{100 * kept.get('share', 1):g} % of the images"
+    whose = dict(all_clients=f', {share}', last_clients=f", {kept.get('clients')} clients with {share}")
+    return whose.get(run.scarcity.name, '')
 
 def whole_column(name:str)->str:
     "A column's name without its ending: that of the printed cells beside it."
