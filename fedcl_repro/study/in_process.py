@@ -14,8 +14,8 @@ import matplotlib
 # %% ../../nbs/study/in_process.ipynb #8213645c
 @cache
 def import_jsonschema():
-    """Import jsonschema, which checks notebooks, without the module `rfc3987_syntax`. Where that is installed,
-    jsonschema takes more than a second to build its grammars of web addresses, which no notebook needs."""
+    """Import jsonschema, which checks notebooks, without `rfc3987_syntax`, with which jsonschema
+    takes over a second to build its grammars of web addresses, which no notebook needs."""
     hidden = 'rfc3987_syntax'
     if hidden in sys.modules or 'jsonschema' in sys.modules: return
     sys.modules[hidden] = None # an import of it fails, which jsonschema expects
