@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DECIDE', 'MAJORITY', 'majority_scores', 'what_decides', 'committed_scores_path', 'committed_scores',
-           'computed_scores', 'scores_of', 'write_majority', 'write_majority_of', 'majority_rows', 'of_round',
+           'computed_scores', 'scores_of', 'write_majority', 'write_majority_of', 'majority_rows', 'of_rounds',
            'with_majority', 'majority_of', 'majority_line', 'mark_majority', 'with_majority_lines', 'draw_panels']
 
 # %% ../../nbs/study/majority.ipynb #maj00002
@@ -102,16 +102,18 @@ def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the column
         of_page = [c for c in rows if c not in {*shared, *MEASURE_COLUMNS}] # columns that a page has added
         shared |= {c: first[c] for c in of_page}
         rounds = rows.loc[rows.run.isin(part.run), 'round'].unique()
-        for moment in ('merged', 'trained'):
-            found += [of_round(scores, moment, r).assign(**shared) for r in rounds]
+        found.append(of_rounds(scores, rounds).assign(**shared))
     return pd.concat(found, ignore_index=True)[list(rows)] if found else rows[:0]
 
 # %% ../../nbs/study/majority.ipynb #782f6a75
-def of_round(scores:pd.DataFrame, moment:str, r:int)->pd.DataFrame:
-    "The scores as accuracies and balanced accuracies of a round."
+def of_rounds(scores:pd.DataFrame, rounds)->pd.DataFrame:
+    "The scores as accuracies and balanced accuracies of both moments of these rounds."
     accuracy = scores.drop(columns='balanced').assign(metric='accuracy')
     balanced = scores.drop(columns='value').rename(columns=dict(balanced='value')).assign(metric='balanced')
-    return pd.concat([accuracy, balanced]).assign(moment=moment, round=r)
+    both, n = pd.concat([accuracy, balanced]), len(rounds)
+    moments, each = np.repeat(['merged', 'trained'], n), np.tile(rounds, 2)
+    repeated = pd.concat([both] * len(each), ignore_index=True)
+    return repeated.assign(moment=np.repeat(moments, len(both)), round=np.repeat(each, len(both)))
 
 def with_majority(rows:pd.DataFrame, data_root=None)->pd.DataFrame:
     "The rows, and those of the majority class."

@@ -30,8 +30,9 @@ def papermill_error(notebook:str, out:str, parameters:dict)->str: # empty if all
     "Execute a notebook with papermill, in this process; the error that stopped it, as text."
     warnings.filterwarnings('ignore')
     logging.getLogger('papermill').setLevel(logging.ERROR)
+    from fedcl_repro.study.in_process import import_jsonschema, in_process
+    import_jsonschema()
     import papermill
-    from fedcl_repro.study.in_process import in_process
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     try:
         papermill.execute_notebook(
@@ -79,6 +80,8 @@ PAGE_OPTIONS = {name: p.default for name, p in inspect.signature(Page).parameter
 
 def checked_parameters(notebook:Path, given:dict)->dict:
     "The parameters as values; refuses others, and names those that the notebook has."
+    from fedcl_repro.study.in_process import import_jsonschema
+    import_jsonschema()
     import papermill
     found = papermill.inspect_notebook(str(notebook))
     known = {name: ast.literal_eval(about['default']) for name, about in found.items()}

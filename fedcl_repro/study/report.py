@@ -196,6 +196,8 @@ def body_of(notebook:Path)->str: # HTML
 # %% ../../nbs/study/report.ipynb #0a679583
 def prose(text:str)->str: # HTML
     "Markdown without its title, headings one level below those of the report."
+    from fedcl_repro.study.in_process import import_jsonschema
+    import_jsonschema()
     from nbconvert.filters import markdown2html
     untitled = re.sub(r'\A# .*\n?', '', text)
     return html_with_formulas(re.sub(r'^##', '###', untitled, flags=re.M), markdown2html)

@@ -58,7 +58,7 @@ def more_of_table3(rows:pd.DataFrame, profile:str)->list: # of Verdict
 @experiment(FEDCOSR, 'fedcosr/table3', '100 clients, and other degrees of skew',
             also=more_of_table3)
 def table3(profile):
-    shorter = dict(n_rounds=2, eval_every=2) if profile == 'quick' else {}
+    shorter = dict(n_rounds=1) if profile == 'quick' else {}
     return runs(compared(), profile, TRAINED3[profile], **shorter)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #32676b21
@@ -133,11 +133,10 @@ def judge_fig7(rows:pd.DataFrame, profile:str)->list: # of Verdict
 @experiment(FEDCOSR, 'fedcosr/fig7', 'Accuracy when every client keeps 5 to 25 % of its data',
             also=judge_fig7, kind='figure')
 def fig7(profile):
-    shorter = dict(n_rounds=3) if profile == 'quick' else {}
     found = []
     for share in kept_in(profile):
         scarcity = Spec.of('all_clients', share=share)
-        found += runs(POOR, profile, [PRACTICAL, PATHOLOGICAL], scarcity=scarcity, **shorter)
+        found += runs(POOR, profile, [PRACTICAL, PATHOLOGICAL], scarcity=scarcity)
     return sorted(found, key=lambda r: r.seed)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #8ce73eb2

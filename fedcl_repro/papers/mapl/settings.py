@@ -70,10 +70,10 @@ def as_theirs(name:str, **width)->Spec:
     last = dict(fresh_last=True) if name == 'googlenet' else {}
     return Spec.of(name, standardise=True, **last, **width)
 
-def networks(**width)->dict: # of a size: the model of mixed clients, and the one for all
-    "The four architectures in turn, and the single one for tables with one architecture."
-    four = ' + '.join(str(as_theirs(name, **width)) for name in BACKBONES)
-    return dict(model=f'mixed(of={four!r})', one=as_theirs('resnet18', **width))
+def networks(of=BACKBONES, **width)->dict: # of a size: the model of mixed clients, and the one for all
+    "All four architectures in turn, or only some, and the single one for tables with one architecture."
+    mixed = ' + '.join(str(as_theirs(name, **width)) for name in of)
+    return dict(model=f'mixed(of={mixed!r})', one=as_theirs('resnet18', **width))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #5bc3a595
 MAPL_SIZES = MAPL_FILE['sizes']
@@ -91,12 +91,12 @@ def mapl_runs(
     names, profile, scenarios=(1,),
     data=None,              # data sets; by default those of the size
     one_architecture=False, # ResNet18 for all clients instead of four architectures
-    fair=False,             # the same views for all methods
+    fair=False,             # the same views for all methods, in `quick` on all four architectures
     **more,                 # settings of a run
 )->list: # of Run
     "Runs of these names in these scenarios, at the size of a profile or at a named size."
     size, out = MAPL_SIZES[SIZE_OF.get(profile, profile)], []
-    if 'networks' in size: size = networks(**size['networks']) | size
+    if 'networks' in size: size = networks(**size['networks'] | (dict(of=BACKBONES) if fair else {})) | size
     specs, decay = mapl_specs(size['warmup']), size.get('decay', {'FedProto': .9})
     base = size['base'] | dict(n_clients=size['clients'], model=size['one' if one_architecture else 'model'])
     for seed, d, scenario, name in product(range(size['seeds']), data or size['data'], scenarios, names):
@@ -111,7 +111,7 @@ def mapl_runs(
 # %% ../../../nbs/papers/mapl/settings.ipynb #fafdf661
 MAPL_DATA = dict(
     cinic10='CINIC-10', svhn='SVHN', cifar10='CIFAR-10', mnist='MNIST', fashion_mnist='FashionMNIST')
-FEWER = dict(quick=(4, 6), lite=(10,), paper=(10, 20)) # clients of the trained runs of Table 5
+FEWER = dict(quick=(2, 4), lite=(10,), paper=(10, 20)) # clients of the trained runs of Table 5
 PAIRS = FEWER | dict(lite=FEWER['paper'])              # numbers of clients that its claims compare
 
 def mapl_tested(rows:pd.DataFrame)->pd.DataFrame:
