@@ -141,8 +141,8 @@ of the text; `within`, `above`, `below`, `smaller run` and `stand-in` count prin
 `contradicts itself` count both. A claim about methods is a paired difference with an
 [interval](../study/intervals.ipynb) over clients and seeds; it is decided only if the interval lies on one
 side. With one seed, a spread of one point between seeds is assumed, and the unrest of its curve is added.
-A number of one run that has a limit, such as the weight across clusters, is checked run by run, without an
-interval.
+Numbers of whole runs that are not in points, such as the weight across clusters, are decided by seeds that
+agree: six, as in a sign test.
 
 {table}
 
