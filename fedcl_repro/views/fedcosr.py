@@ -236,7 +236,7 @@ def draw_each_client(rows:pd.DataFrame):
     "A row of bars for each method; the dashed line is the majority class, pooled."
     import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import style_of
-    table, trivial = each_client(rows), majority_of(FEDCOSR, rows).get(PRACTICAL)
+    table, (trivial,) = each_client(rows), majority_of(FEDCOSR, rows).values() or (None,) # of one column
     colours = style_of(dict(table[['label', 'family']].drop_duplicates().values))[0]
     groups = list(table.groupby('label', sort=False))
     shape = dict(figsize=(7, 1.5*len(groups)), sharex=True, sharey=True, squeeze=False)
@@ -259,7 +259,7 @@ def fig6_table(rows:pd.DataFrame)->pd.DataFrame:
     "The two published numbers, both FedCoSR's, and all readings of ours."
     cells = published('fedcosr', 'fig6').set_index(['method', 'metric']).value.unstack()
     told = cells.rename(columns=dict(accuracy='acc.', client_std='Std.'))
-    own = readings(FEDCOSR, with_majority(rows)).xs(PRACTICAL)
+    own = readings(FEDCOSR, with_majority(rows)).droplevel('column') # there is one
     table = pd.concat([pd.concat({'published': told}, axis=1), own], axis=1)
     labels = FEDCOSR.place(rows.drop_duplicates('run')).label.unique()
     return table.loc[[*labels, MAJORITY]]
