@@ -289,18 +289,20 @@ def committed_note(name:str, profile:str)->str:
 
 # %% ../../nbs/study/experiments.ipynb #c1cebf6b
 def committed_verdicts(name:str)->tuple: # (profile, verdicts)
-    """Verdicts on the committed rows of the largest profile that decide anything; (None, []) if none do.
-    An experiment without runs needs no rows."""
+    """Verdicts on the committed rows of the largest profile that answer anything, else of the largest that
+    has rows; (None, []) if none has. An experiment without runs needs no rows."""
     if not runs_of(name, 'paper'):
         where = 'trained on its page' if experiments()[name].about['on_page'] else 'needs no training'
         return where, list(verdicts_alone(name))
+    open_yet = None, [] # rows that answer nothing yet
     for profile in reversed(PROFILES):
         if not committed_runs(name, profile): continue
         judge = partial(judged, name, profile)
         of_package = experiments()[name].make.__module__.startswith('fedcl_repro.') # its code has a hash
         verdicts = kept_verdicts(name, f'{profile}-committed', judge) if of_package else judge()
         if not verdicts or any(v.word != 'not run' for v in verdicts): return profile, list(verdicts)
-    return None, []
+        if open_yet[0] is None: open_yet = profile, list(verdicts)
+    return open_yet
 
 def judged(name:str, profile:str)->list: # of Verdict
     "Verdicts on committed rows, and on the maps that belong to them."
