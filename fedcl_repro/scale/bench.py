@@ -313,7 +313,14 @@ def training_steps(work:Workload)->int:
     return sum(len(rows) // work.batch_size or 1 for rows in work.split()[2])
 
 # %% ../../nbs/scale/bench.ipynb #4678539e
-def time_engines(work:Workload, device='cpu', threads=(1, 2), repeats=3, tell=print)->dict: # for JSON
+def time_engines(
+    work:Workload,
+    device='cpu',
+    threads=(1, 2),
+    repeats=3,
+    tell=print,
+    measure=peak_flops, # measures the machine's peak
+)->dict: # for JSON
     "Time the engines in turn, all in float32 as in training."
     before = torch.get_num_threads()
     if device != 'cpu':
@@ -323,7 +330,7 @@ def time_engines(work:Workload, device='cpu', threads=(1, 2), repeats=3, tell=pr
         write_clients(work, Path(folder))
         names = engine_names(work, device, threads)
         engines = {(n, t): engine(work, Path(folder), n, t, device) for n, t in names}
-        timed, peaks = time_in_turn(engines, device, repeats, tell)
+        timed, peaks = time_in_turn(engines, device, repeats, tell, measure)
     torch.set_num_threads(before)
     size = dict(training_samples=sum(map(len, work.split()[2])), steps=training_steps(work))
     return dict(

@@ -371,11 +371,11 @@ def true_peaks(threads:tuple, seconds=.25)->tuple: # 'precision, threads' -> ope
     found = {f'{d}, {t}': peak(t, getattr(torch, d), seconds) for d in PRECISIONS for t in threads}
     return {k: p.flops for k, p in found.items()}, {k: p.work for k, p in found.items()}
 
-def time_works(names, share=1., threads=(1, 2), repeats=5, tell=print)->dict: # for JSON
-    "Time workloads, one after the other."
+def time_works(names, share=1., threads=(1, 2), repeats=5, tell=print, seconds=.25)->dict: # for JSON
+    "Time workloads, one after the other; `seconds` are those of each measurement of the peak."
     keep_memory()
     before, load = torch.get_num_threads(), os.getloadavg()[0]
-    peaks, reached_by = true_peaks(threads)
+    peaks, reached_by = true_peaks(threads, seconds)
     rows, shares = [], {}
     for name in names:
         work = Work(name, share)
@@ -385,7 +385,7 @@ def time_works(names, share=1., threads=(1, 2), repeats=5, tell=print)->dict: # 
         timed = rounds_in_turn(work_engines(work, threads), repeats, tell)
         rows += work_rows(work, timed, operations(work))
         shares[name] = {dtype: shares_of_time(work, dtype) for dtype in PRECISIONS}
-    later, _ = true_peaks(threads)
+    later, _ = true_peaks(threads, seconds)
     torch.set_num_threads(before)
     for k in peaks: peaks[k] = max(peaks[k], later[k])
     for row in rows:
