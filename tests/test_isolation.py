@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from test_methods import METHODS, assert_equal, final, has, made, uneven
+from test_methods import METHODS, alone, assert_equal, final, has, made, uneven
 
 from fedcl_repro.federation.clients import Clients
 from fedcl_repro.federation.evaluation import evaluate
@@ -32,14 +32,14 @@ def test_apart_is_together(name):
     "All fields of server and clients, and the scores of merged and trained models."
     fed = uneven(name)
     def make_stages(): return made(name, N_ROUNDS)
-    together = final(name, fed, n_rounds=N_ROUNDS)
+    together = alone(name)
     server, apart = run_apart(fed, make_stages, N_ROUNDS)
     assert_equal(together, state_of(fed, server, apart))
     assert not server.refused
     if stage_of(make_stages(), N_ROUNDS)[0].method.represent: return # tested on pooled images when together
     for moment in ('merged', 'trained'):
-        alone = score_clients(server, moment)
-        for a, b in zip(alone, evaluate(Loop(fed), make_stages(), together, moment), strict=True):
+        scores = score_clients(server, moment)
+        for a, b in zip(scores, evaluate(Loop(fed), make_stages(), together, moment), strict=True):
             assert a[:4] == b[:4]
             assert torch.equal(a.predicted, b.predicted)
 
@@ -49,9 +49,9 @@ def test_surveys_are_messages(name):
     "What is asked of all clients before a test passes as bytes too."
     fed = toy((20, 33, 16, 0, 11), norm=True, **has(name))
     server, apart = run_apart(fed, lambda: made(name, 1), 1)
-    alone = score_clients(server)
+    scores = score_clients(server)
     together = final(name, fed, n_rounds=1)
-    for a, b in zip(alone, evaluate(Loop(fed), made(name, 1), together, 'merged'), strict=True):
+    for a, b in zip(scores, evaluate(Loop(fed), made(name, 1), together, 'merged'), strict=True):
         assert a[:4] == b[:4]
     assert {kind for kind, *_ in apart.seen} == {'hello', 'turn', 'survey', 'test'}
 

@@ -28,7 +28,10 @@ def trial(name, what, otherwise):
     return methods()[name].about['trial'].get(what, otherwise)
 
 
-def uneven(name, **settings): return toy((20, 33, 16, 0, 11), participation=.8, p=.3, **has(name), **settings)
+def uneven(name, **settings):
+    "Clients with a last batch that is not full, of one image, full; one without images, one with few."
+    few = dict(batch_size=16, participation=.8, p=.3)
+    return toy((20, 33, 16, 0, 11), **few, **has(name), **settings)
 
 
 def final(name, fed, execute=None, n_rounds=3, state=None):
@@ -67,11 +70,21 @@ def assert_equal(a, b, tolerance=0.):
 
 
 @functools.lru_cache(None)
-def alone(name): return final(name, uneven(name))
+def reached(name): return list(rounds(Loop(uneven(name)), made(name, 3)))
+
+
+def alone(name): return reached(name)[-1]
 
 
 @pytest.mark.parametrize('name', METHODS)
-def test_same_config_same_bits(name): assert_equal(alone(name), final(name, uneven(name)))
+def test_same_config_same_bits(name):
+    "And what a federation begins with is not written into."
+    fed = uneven(name)
+    first = begin(fed)
+    copies = [{k: v.clone() for k, v in c.items()} for c in first.clients]
+    assert_equal(alone(name), final(name, fed, state=first))
+    for c, d in zip(first.clients, copies):
+        for k in d: assert torch.equal(c[k], d[k]), k
 
 
 @pytest.mark.parametrize('name', METHODS)
@@ -89,20 +102,11 @@ def test_another_seed_is_another_run(name):
 @pytest.mark.parametrize('name', METHODS)
 def test_resumed_is_uninterrupted(name):
     "From each round a new federation goes on to the next, and from the first to the end."
-    states = list(rounds(Loop(uneven(name)), made(name, 4)))
+    n_rounds = 3 if len(made(name, 3)) == 1 else 4 # those with several stages: one round more
+    states = reached(name) if n_rounds == 3 else list(rounds(Loop(uneven(name)), made(name, n_rounds)))
     for s, after in zip(states[1:], states[2:]):
-        assert_equal(next(rounds(Loop(uneven(name)), made(name, 4), s)), after)
-    assert_equal(final(name, uneven(name), n_rounds=4, state=states[0]), states[-1])
-
-
-@pytest.mark.parametrize('name', METHODS)
-def test_inputs_are_not_written_into(name):
-    fed = uneven(name)
-    first = begin(fed)
-    copies = [{k: v.clone() for k, v in c.items()} for c in first.clients]
-    final(name, fed, state=first)
-    for c, d in zip(first.clients, copies):
-        for k in d: assert torch.equal(c[k], d[k]), k
+        assert_equal(next(rounds(Loop(uneven(name)), made(name, n_rounds), s)), after)
+    assert_equal(final(name, uneven(name), n_rounds=n_rounds, state=states[0]), states[-1])
 
 
 @pytest.mark.parametrize('name', sorted(set(METHODS) - set(WITHOUT_LABELS)))
@@ -117,7 +121,7 @@ def test_training_trains(name):
 
 def first_loss(name, lr):
     "Mean training loss of the first round in which clients train."
-    fed = toy(width=16, norm=True, opt=Adam(lr), local_epochs=30, **has(name))
+    fed = toy(width=16, norm=True, opt=Adam(lr), local_epochs=20, **has(name))
     for state in rounds(Loop(fed), made(name, 4)):
         trained = [c for c in state.clients if 'train.rows' in c]
         if trained:
@@ -134,7 +138,7 @@ def test_training_without_labels_trains(name):
     assert first_loss(name, .01) < .98 * first_loss(name, 0.)
     fed = toy(width=16, opt=Adam(.003), **has(name))
     assert fed.y.bincount().max() < .35 * len(fed.y)
-    stages = made(name, 12)
+    stages = made(name, 6)
     *_, state = rounds(Loop(fed), stages)
     assert micro(evaluate(Loop(fed), stages, state, 'merged')) > .5
 
