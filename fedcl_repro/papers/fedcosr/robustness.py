@@ -18,7 +18,8 @@ from fedcl_repro.papers.fedcosr.settings import (
     judge_fairest, place, runs, titles)
 from ...study.runs import methods, setting
 from ...study.questions import Claim, claims, lead
-from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, claims_asked, experiment, redraw
+from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, claims_asked, experiment
+from ...study.tables import redraw
 from ...study.verdicts import OURS, claim
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #2cc0fca7
