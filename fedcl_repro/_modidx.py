@@ -3096,6 +3096,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'fedcl_repro/scale/workloads.py'),
                                              'fedcl_repro.scale.workloads.plain_to_means': ( 'scale/workloads.html#plain_to_means',
                                                                                              'fedcl_repro/scale/workloads.py'),
+                                             'fedcl_repro.scale.workloads.rest_may_take': ( 'scale/workloads.html#rest_may_take',
+                                                                                            'fedcl_repro/scale/workloads.py'),
                                              'fedcl_repro.scale.workloads.rounds_in_turn': ( 'scale/workloads.html#rounds_in_turn',
                                                                                              'fedcl_repro/scale/workloads.py'),
                                              'fedcl_repro.scale.workloads.run_plainly': ( 'scale/workloads.html#run_plainly',
