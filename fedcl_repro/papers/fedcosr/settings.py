@@ -122,6 +122,7 @@ def single_runs(profile:str, names)->list: # of Run
     "The runs that `lite` trained in float32."
     return runs(names, profile, **SINGLE) if profile == 'lite' else []
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11e1
 def ending(run:Run)->str: # empty: of a profile as it is now
     "What a column's name says of a run with scarce data, or of a size that `lite` trained before."
     said = {k: str(getattr(run, k)) for k in SINGLE} | dict(data=run.data.name)
