@@ -2466,6 +2466,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fedcl_repro.parts.costs.memory': ('parts/costs.html#memory', 'fedcl_repro/parts/costs.py'),
                                          'fedcl_repro.parts.costs.memory_printed': ( 'parts/costs.html#memory_printed',
                                                                                      'fedcl_repro/parts/costs.py'),
+                                         'fedcl_repro.parts.costs.no_product': ( 'parts/costs.html#no_product',
+                                                                                 'fedcl_repro/parts/costs.py'),
                                          'fedcl_repro.parts.costs.shapes_only': ( 'parts/costs.html#shapes_only',
                                                                                   'fedcl_repro/parts/costs.py')},
             'fedcl_repro.parts.fields': { 'fedcl_repro.parts.fields.at_least_single': ( 'parts/fields.html#at_least_single',

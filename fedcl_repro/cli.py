@@ -479,9 +479,11 @@ def here_of(options):
     "Store, data and device from the options."
     return Here(Store(options.store or default_store()), options.data_root or None, options.device)
 
-def lower_priority():
-    "Give this process, and those that it starts, the lowest priority."
+def lower_priority(session='/proc/self/autogroup'):
+    "Give this process, and those that it starts, the lowest priority; a session of its own too."
     os.nice(19)
+    if os.getsid(0) != os.getpid() or not os.path.exists(session): return
+    with contextlib.suppress(OSError): Path(session).write_text('19')
 
 # %% ../nbs/cli.ipynb #21855ca8
 def plan_options(p):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RATE', 'CASES', 'COST_ROUNDS', 'COST_RIVALS', 'bits', 'feature_maps', 'memory_printed', 'count', 'kept_for_backward',
-           'memory', 'flops', 'autoencoder', 'check_case', 'shapes_only', 'cost_paper', 'end_to_end', 'cost_true',
-           'cost_resource', 'costs_of']
+           'memory', 'no_product', 'flops', 'autoencoder', 'check_case', 'shapes_only', 'cost_paper', 'end_to_end',
+           'cost_true', 'cost_resource', 'costs_of']
 
 # %% ../../nbs/parts/costs.ipynb #06330e43
 from functools import cache, wraps
@@ -62,10 +62,13 @@ def memory(net:nn.Module, fn, moments=2)->int: # bytes
     "Memory for parameters, gradients, moments of the optimiser (Adam: 2) and the backward pass of `fn()`."
     return (2 + moments) * 4 * count(net) + kept_for_backward(net, fn)
 
+def no_product(*args, **named)->int: return 0
+
 def flops(fn)->int:
     "Operations of convolutions and matrix products in `fn()`; a multiplication with its addition counts two."
-    from torch.utils.flop_counter import FlopCounterMode # it imports a compiler, which only counting needs
-    with FlopCounterMode(display=False) as c: fn()
+    from torch.utils.flop_counter import FlopCounterMode # it takes what it does not know apart, by a compiler
+    known = {torch.ops.aten.native_batch_norm: no_product, torch.ops.aten.relu: no_product}
+    with FlopCounterMode(display=False, custom_mapping=known) as c: fn()
     return c.get_total_flops()
 
 # %% ../../nbs/parts/costs.ipynb #db9aa228

@@ -19,6 +19,9 @@ import signal
 from functools import partial
 from pathlib import Path
 
+import torch
+from threadpoolctl import threadpool_limits
+
 from ..core import check_type, parse_value
 from .experiments import Page, experiments, papers_folder
 from .processes import Crew, Died, with_parent
@@ -105,8 +108,11 @@ def checked(what:str, value, default):
 # %% ../../nbs/study/pages.ipynb #5f717635
 def share_cores(jobs:int):
     "Limit this process and its children to their share of the cores, unless the user set a limit."
+    if 'OMP_NUM_THREADS' in os.environ: return
     share = max(1, cores() // jobs)
-    os.environ.setdefault('OMP_NUM_THREADS', str(share))
+    os.environ['OMP_NUM_THREADS'] = str(share) # for children, and for libraries that are loaded later
+    torch.set_num_threads(share)
+    threadpool_limits(share)                   # NumPy
 
 def page_worker(jobs:int):
     "Prepare a process that executes pages; the parent handles Ctrl-C."
