@@ -4232,6 +4232,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.tour.byte_text': ('study/tour.html#byte_text', 'fedcl_repro/study/tour.py'),
                                         'fedcl_repro.study.tour.claims_here': ('study/tour.html#claims_here', 'fedcl_repro/study/tour.py'),
                                         'fedcl_repro.study.tour.code_of': ('study/tour.html#code_of', 'fedcl_repro/study/tour.py'),
+                                        'fedcl_repro.study.tour.counts_of': ('study/tour.html#counts_of', 'fedcl_repro/study/tour.py'),
                                         'fedcl_repro.study.tour.draw_clients': ( 'study/tour.html#draw_clients',
                                                                                  'fedcl_repro/study/tour.py'),
                                         'fedcl_repro.study.tour.draw_sequence': ( 'study/tour.html#draw_sequence',

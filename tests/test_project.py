@@ -186,6 +186,20 @@ def test_written_pages_are_what_the_committed_rows_say():
         assert path.read_text(encoding='utf-8') == text, f'{path.name}: run `fedcl report`'
 
 
+@pytest.mark.late
+@pytest.mark.parametrize('path', sorted((ROOT/'nbs'/'tours').glob('*.ipynb')), ids=in_nbs)
+def test_tours_show_the_verdicts_of_the_committed_rows(path):
+    from fedcl_repro.study.tour import claims_here, counts_of
+    shown = 0
+    for c in json.loads(path.read_text(encoding='utf-8'))['cells']:
+        call = re.fullmatch(r'show_claims_here\((.*)\)', ''.join(c['source']))
+        if not call: continue
+        said = ''.join(line for o in c['outputs'] if o['output_type'] == 'stream' for line in o['text'])
+        assert said.strip() == counts_of(*claims_here(*ast.literal_eval(f'({call[1]},)'))), 'run the page again'
+        shown += 1
+    assert shown == 1
+
+
 def test_readme_is_short():
     words = (ROOT/'README.md').read_text(encoding='utf-8').split()
     assert len(words) <= 900

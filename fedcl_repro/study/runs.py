@@ -123,7 +123,7 @@ def range_of(field): # a `Range` or `OneOf`, or None
     return field.type if isinstance(field.type, (Range, OneOf)) else None
 
 # %% ../../nbs/study/runs.ipynb #cf7ea405
-@functools.lru_cache(1000)
+@functools.cache
 def check(run:Run):
     "Refuse a method that the rest of the run does not fit, and settings that do not fit each other."
     check_needs(run)

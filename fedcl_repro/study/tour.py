@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['message_parts', 'listening', 'listened_round', 'Sent', 'Does', 'byte_text', 'parts_text', 'step_text', 'draw_step',
            'draw_sequence', 'numbers_named', 'lines_of_body', 'code_of', 'beside_code', 'draw_clients', 'claims_here',
-           'show_claims_here']
+           'counts_of', 'show_claims_here']
 
 # %% ../../nbs/study/tour.ipynb #48e27a6e
 import inspect
@@ -199,10 +199,14 @@ def claims_here(*names:str)->tuple: # (table, number of claims that were not run
     columns = ['artifact', 'profile', 'claim', 'verdict', 'evidence', 'where']
     return pd.DataFrame(found, columns=columns), not_run
 
+def counts_of(table:pd.DataFrame, not_run:int)->str:
+    "How often each word is the verdict."
+    words = table.verdict.value_counts()
+    return ', '.join(f'{word}: {n}' for word, n in words.items()) + f'; not run: {not_run}'
+
 def show_claims_here(*names:str): # a styled table
     "The same, with a line that counts the words."
     table, not_run = claims_here(*names)
-    words = table.verdict.value_counts()
-    print(', '.join(f'{word}: {n}' for word, n in words.items()) + f'; not run: {not_run}')
+    print(counts_of(table, not_run))
     from fedcl_repro.study.figures import nice_table
     return nice_table(table.drop(columns='profile'), 'Claims of the paper, checked on our committed rows.')

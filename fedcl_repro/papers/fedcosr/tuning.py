@@ -6,6 +6,8 @@
 __all__ = ['TUNING', 'CHOSEN', 'fair', 'public_settings', 'is_left', 'is_chosen', 'outcome_path', 'tuning_outcome']
 
 # %% ../../../nbs/papers/fedcosr/tuning.ipynb #tuned002
+from functools import cache
+
 import pandas as pd
 
 from ...study.experiments import papers_folder
@@ -17,7 +19,7 @@ def outcome_path(): return papers_folder() / 'fedcosr' / 'results' / 'tuning.csv
 
 TUNING = Tuning(**paper_file('fedcosr')['tuning'], path=outcome_path)
 CHOSEN, fair, public_settings = TUNING.chosen, TUNING.fair, TUNING.public
-is_left, is_chosen = TUNING.is_left, TUNING.is_chosen
+is_left, is_chosen = cache(TUNING.is_left), cache(TUNING.is_chosen) # asked of each row of a table
 
 def tuning_outcome()->pd.DataFrame: # method, setting, data set, held-out accuracy in percent, rounds, seconds
     "The outcome of the committed sweep; trials that were not reached are missing."
