@@ -1,4 +1,4 @@
-"""`python concept_pages.py OUT PAGE...`: run these pages on all cores as nbdev-test does, at low priority,
+"""`python concept_pages.py OUT PAGE...`: run these pages on all cores as nbdev-test does, letting all else go first,
 and write what stopped each ('' if nothing did) to OUT, a JSON file: page -> words."""
 import io
 import json
@@ -30,7 +30,7 @@ def prepare(jobs):
     with_parent()
     share_cores(jobs)
     os.chdir(ROOT)
-    os.nice(10)
+    os.nice(19)
 
 
 def main(out, *pages):

@@ -21,19 +21,28 @@ def asked_for(session, fixture):
     return [item for item in session.items if fixture in getattr(item, 'fixturenames', ())]
 
 
-def beside(session, *command):
+def half_the_cores():
+    "The others are for the tests: with more processes than cores, all take longer."
+    if not hasattr(os, 'sched_setaffinity'): return
+    own = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, own[len(own)//2:])
+
+
+def beside(session, *command, prepare=None):
     "Start a Python command that goes on while tests run; what it says is in a file."
     said = open(session.made/f'said{len(session.beside)}.txt', 'w')
-    started = subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, stdout=said, stderr=said)
+    words = [sys.executable, *map(str, command)]
+    started = subprocess.Popen(words, cwd=ROOT, stdout=said, stderr=said, preexec_fn=prepare)
     session.beside.append(started)
     return started
 
 
 def turn(item):
     "Tests that wait for what is made beside them come late; those that let it go first come after it."
-    if item.get_closest_marker('yields'): return 2
-    if item.get_closest_marker('late'): return 1
-    return int(bool({'report', 'attempts'} & set(getattr(item, 'fixturenames', ()))))
+    uses = getattr(item, 'fixturenames', ())
+    if item.get_closest_marker('yields'): return 3
+    if 'attempts' in uses: return 2 # concept pages take longest
+    return int('report' in uses or item.get_closest_marker('late') is not None)
 
 
 def pytest_collection_modifyitems(items): items.sort(key=turn)
@@ -46,7 +55,8 @@ def pytest_collection_finish(session):
     if asked_for(session, 'report'):
         what = 'reproduce', '--all', '--seeds', '1'
         folders = '--store', session.made/'runs', '--out', session.made/'report'
-        session.making = beside(session, '-m', 'fedcl_repro.cli', *what, *folders)
+        command = '-m', 'fedcl_repro.cli', *what, *folders
+        session.making = beside(session, *command, prepare=half_the_cores)
     pages = [item.callspec.params['path'] for item in asked_for(session, 'attempts')]
     if pages:
         session.pages = beside(session, ROOT/'tests'/'concept_pages.py', session.made/'pages.json', *pages)

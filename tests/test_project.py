@@ -195,7 +195,8 @@ def test_tours_show_the_verdicts_of_the_committed_rows(path):
         call = re.fullmatch(r'show_claims_here\((.*)\)', ''.join(c['source']))
         if not call: continue
         said = ''.join(line for o in c['outputs'] if o['output_type'] == 'stream' for line in o['text'])
-        assert said.strip() == counts_of(*claims_here(*ast.literal_eval(f'({call[1]},)'))), 'run the page again'
+        names = ast.literal_eval(f'({call[1]},)')
+        assert said.strip() == counts_of(*claims_here(*names)), 'run the page again'
         shown += 1
     assert shown == 1
 
