@@ -1,5 +1,5 @@
-"""`python concept_pages.py OUT PAGE...`: run these pages on all cores as nbdev-test does, letting all else go first,
-and write what stopped each ('' if nothing did) to OUT, a JSON file: page -> words."""
+"""`python concept_pages.py OUT PAGE...`: run these pages on all cores as nbdev-test does, after everything
+else, and write what stopped each ('' if nothing did) to OUT, a JSON file: page -> words."""
 import io
 import json
 import os
@@ -34,9 +34,11 @@ def prepare(jobs):
 
 
 def main(out, *pages):
+    import seaborn # noqa: F401, imported for all processes, as is what follows
+    import nbdev.test # noqa: F401
     from fedcl_repro.study.training import cores
     n = cores()
-    with ProcessPoolExecutor(n, get_context('spawn'), prepare, (n,)) as pool:
+    with ProcessPoolExecutor(n, get_context('fork'), prepare, (n,)) as pool:
         found = dict(zip(pages, pool.map(attempt, pages)))
     Path(out).write_text(json.dumps(found), encoding='utf-8')
 

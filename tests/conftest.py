@@ -40,8 +40,8 @@ def beside(session, *command, prepare=None):
 def turn(item):
     "Tests that wait for what is made beside them come late; those that let it go first come after it."
     uses = getattr(item, 'fixturenames', ())
-    if item.get_closest_marker('yields'): return 3
-    if 'attempts' in uses: return 2 # concept pages take longest
+    if 'attempts' in uses: return 3 # concept pages let all else go first
+    if item.get_closest_marker('yields'): return 2
     return int('report' in uses or item.get_closest_marker('late') is not None)
 
 
