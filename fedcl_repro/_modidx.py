@@ -3058,6 +3058,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'fedcl_repro/scale/workloads.py'),
                                              'fedcl_repro.scale.workloads.average_plainly': ( 'scale/workloads.html#average_plainly',
                                                                                               'fedcl_repro/scale/workloads.py'),
+                                             'fedcl_repro.scale.workloads.bare_network': ( 'scale/workloads.html#bare_network',
+                                                                                           'fedcl_repro/scale/workloads.py'),
                                              'fedcl_repro.scale.workloads.bound_table': ( 'scale/workloads.html#bound_table',
                                                                                           'fedcl_repro/scale/workloads.py'),
                                              'fedcl_repro.scale.workloads.digits_work': ( 'scale/workloads.html#digits_work',
