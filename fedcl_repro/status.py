@@ -185,8 +185,9 @@ peak; nothing written in Python can raise it, since these operations are calls o
 
 {bound}
 
-The last two columns ask how 1.5 times the speed could come about: how much of the time outside products could
-stay, and how many times as fast a round would be if images, their augmentation, copies and Python took no time.
+The last two columns ask how 1.5 times the speed could come about: how much of the time outside products
+could stay, and how many times as fast a round would be if images, their augmentation, copies and Python took
+no time.
 
 [Layer by layer](layers.ipynb) shows the calls of one network.
 

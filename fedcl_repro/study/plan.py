@@ -313,7 +313,9 @@ def measure_rounds(runs:list, minutes:float, here:Here)->list: # of Timing
     for k, run in enumerate(runs):
         share = max(0., deadline - time.monotonic()) / (len(runs) - k)
         seconds = measured_seconds(run, share, here)
-        if math.isnan(seconds): continue
+        if math.isnan(seconds):
+            print(f'{label(run)} on {run.data}: no time within {share:.0f} s; more --minutes may help')
+            continue
         found.append(Timing(run, run.n_rounds, seconds, 'measured'))
         note = dict(config=config(run), rounds=run.n_rounds, seconds=seconds, device=device)
         write_text(path, json.dumps([*records(path), note], indent=1))
