@@ -3573,6 +3573,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.plan.measured_seconds': ( 'study/plan.html#measured_seconds',
                                                                                      'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.most_first': ('study/plan.html#most_first', 'fedcl_repro/study/plan.py'),
+                                        'fedcl_repro.study.plan.n_stages': ('study/plan.html#n_stages', 'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.nearest_timings': ( 'study/plan.html#nearest_timings',
                                                                                     'fedcl_repro/study/plan.py'),
                                         'fedcl_repro.study.plan.one_table': ('study/plan.html#one_table', 'fedcl_repro/study/plan.py'),

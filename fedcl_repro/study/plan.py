@@ -6,7 +6,7 @@
 __all__ = ['TO_TRAIN', 'NOT_HERE', 'STANDINGS', 'BACKWARD_AND_FORWARD', 'ORIGINS', 'SAME', 'PLAN_COLUMNS', 'Part', 'part_of',
            'Here', 'Standing', 'standing', 'committed_set', 'standings', 'images', 'images_of_run', 'evaluations',
            'passes', 'Timing', 'run_from', 'timing_of', 'device_name', 'measured_path', 'records', 'provenance_at',
-           'known_timings', 'Estimate', 'kind_of', 'alike', 'loose_kind', 'looser_kind', 'loosest_kind',
+           'known_timings', 'Estimate', 'kind_of', 'n_stages', 'alike', 'loose_kind', 'looser_kind', 'loosest_kind',
            'nearest_timings', 'estimate', 'why_unknown', 'source_of', 'seconds_of_run', 'send_seconds',
            'measured_seconds', 'to_measure', 'measure_rounds', 'tested_rounds', 'pretended', 'rows_there', 'one_table',
            'claims_in', 'is_open', 'is_decided', 'is_changed', 'Decisions', 'decisions', 'by_sentence', 'Plan',
@@ -35,7 +35,8 @@ from .experiments import (
 from .measures import MEASURE_COLUMNS
 from .processes import quiet_worker
 from .report import amount_of
-from .runs import Run, config, dataset, label, methods, run_id, settings_recorded
+from .runs import (
+    Run, config, dataset, label, methods, run_id, settings_recorded, stages)
 from .store import Store, checkpoint_progress, time_spent
 from .training import (
     RUN_COLUMNS, Session, described, in_short, one_core, read_rows, refusals)
@@ -205,6 +206,11 @@ def kind_of(run:Run)->tuple:
     "The settings that two runs must share to take the same time per image."
     return tuple(getattr(run, k) for k in SAME)
 
+@cache
+def n_stages(run:Run)->int:
+    "How many of its method's stages a run trains; a later stage may take much longer than the first."
+    return sum(stage.rounds > 0 for stage in stages(run))
+
 def alike(a:Run, b:Run)->int:
     "How many settings two runs have in common."
     return sum(getattr(a, f.name) == getattr(b, f.name) for f in fields(Run))
@@ -225,7 +231,8 @@ def loosest_kind(run:Run)->tuple:
 def nearest_timings(run:Run, timings:list)->list: # of Timing, all of one origin
     "The timings that are most similar to a run."
     kinds = kind_of, loose_kind, looser_kind, loosest_kind
-    likely = ([t for t in timings if kind(t.run) == kind(run)] for kind in kinds)
+    def fits(t, kind): return kind(t.run) == kind(run) and n_stages(t.run) == n_stages(run)
+    likely = ([t for t in timings if fits(t, kind)] for kind in kinds)
     fitting = next(filter(None, likely), [])
     origin = next((o for o in ORIGINS if any(t.origin == o for t in fitting)), None)
     here = [t for t in fitting if t.origin == origin]
