@@ -14,6 +14,7 @@ def test_a_judge_takes_part_of_the_runs(name, report):
     ids = list(dict.fromkeys(rows.run))
     assert ids, 'nothing was trained'
     judge = experiments()[name].about['judge']
-    for profile, some in dict(quick=ids[:1], paper=ids[1:]).items(): judge(rows[rows.run.isin(some)], profile)
+    for some in (ids[:1], ids[-1:], ids[1:], ids[:-1]):
+        for profile in ('quick', 'paper'): judge(rows[rows.run.isin(some)], profile)
     words = {v.word for v in judge(rows[:0], 'quick')}
     assert not any(w.startswith('stand-in') for w in words), 'a number is judged that nobody measured'
