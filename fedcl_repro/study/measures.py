@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['MEASURE_COLUMNS', 'measure', 'last_method', 'row', 'scores_by_moment', 'validation_scores', 'score_rows',
-           'accuracy_over_held', 'balanced_rows', 'training_rows', 'traffic_rows', 'predictions', 'sampled', 'by_body',
-           'represented', 'silhouette', 'separations', 'examined', 'git', 'state_of_sources', 'provenance']
+           'accuracy_over_held', 'balanced_rows', 'training_rows', 'traffic_rows', 'predictions', 'sampled_split',
+           'sampled', 'by_body', 'represented', 'silhouette', 'separations', 'examined', 'git', 'state_of_sources',
+           'provenance']
 
 # %% ../../nbs/study/measures.ipynb #30feaabd
 import functools
@@ -136,12 +137,16 @@ def predictions(fed, tests:dict)->dict: # name -> array
     return dict(client=np.repeat(clients, [len(r) for r in rows]), row=np.concatenate(rows), **answers)
 
 # %% ../../nbs/study/measures.ipynb #0b3bb237
-def sampled(fed, most=1000, who=None)->tuple: # (rows of the data set, their clients)
-    "A sample of test images, in the order of clients, each with a client that tests on it."
+def sampled_split(stages:tuple, state:State)->str:
+    "The split of which representations are kept."
+    return 'train' if last_method(stages, state).received else 'test'
+
+def sampled(fed, split='test', most=1000, who=None)->tuple: # (rows of the data set, their clients)
+    "A sample of images, in the order of clients, each with a client that has it."
     who = range(fed.n_clients) if who is None else who
-    tests = [fed.rows['test'][i] for i in who]
-    rows = torch.cat(tests).cpu().numpy()
-    client = np.repeat(list(who), [len(r) for r in tests])
+    held = [fed.rows[split][i] for i in who]
+    rows = torch.cat(held).cpu().numpy()
+    client = np.repeat(list(who), [len(r) for r in held])
     first = np.unique(rows, return_index=True)[1] # an image of a shared test set is used once
     chosen = stream(0, 'representations').permutation(len(first))[:most]
     take = np.sort(first[chosen])
@@ -152,10 +157,11 @@ def by_body(net, client, x): return net.body(x)
 # %% ../../nbs/study/measures.ipynb #6d6c4649
 def represented(execute, stages:tuple, state:State, who=None)->dict: # name -> array
     """Representations of the sample by the merged models: z (n, k), and class y, client and row (n,).
-    Empty if there are no test images, a network has no body, or bodies differ in width."""
-    fed = execute.fed
+    Empty if there are no images, a network has no body, or bodies differ in width."""
+    fed, split = execute.fed, sampled_split(stages, state)
+    if split == 'train': who = None # the server receives from all clients, whoever is tested
     method, clients = clients_at(execute, stages, state, 'merged', who)
-    rows, client = sampled(fed, who=who)
+    rows, client = sampled(fed, split, who=who)
     if not len(rows): return {}
     if not method.represent:
         if any('body' not in net for net in fed.nets.values()): return {}
@@ -176,7 +182,7 @@ def silhouette(z:np.ndarray, y:np.ndarray)->float:
     comparable = 1 < len(np.unique(y)) < len(y) and np.isfinite(z).all()
     return float(silhouette_score(z, y)) if comparable else math.nan
 
-def separations(fed, sample:dict, r:int, owner:str)->list: # of rows
+def separations(fed, sample:dict, r:int, owner:str, split='test')->list: # of rows
     "How well the classes are separated, in the representations and in the images."
     shown = torch.from_numpy(sample['row']).to(fed.device)
     pixels = fed.x[shown].flatten(1).float().cpu().numpy()
@@ -184,7 +190,7 @@ def separations(fed, sample:dict, r:int, owner:str)->list: # of rows
         silhouette=silhouette(sample['z'].astype(np.float32), sample['y']),
         silhouette_pixels=silhouette(pixels, sample['y']),
     )
-    about = dict(client=-1, owner=owner, moment='merged', split='test')
+    about = dict(client=-1, owner=owner, moment='merged', split=split)
     return [row(r, k, v, len(sample['y']), **about) for k, v in found.items() if not math.isnan(v)]
 
 # %% ../../nbs/study/measures.ipynb #128db15f

@@ -9,6 +9,7 @@ __all__ = ['STAND_IN', 'how_reduced', 'rows_in_words', 'verdicts_in_words', 'say
 # %% ../../nbs/study/result_page.ipynb #486d0cbe
 import html
 from collections.abc import Callable
+from functools import cached_property
 
 import pandas as pd
 
@@ -87,9 +88,16 @@ class PageWithEvidence(Page):
     def judged_maps(self)->list: # of Verdict
         "Verdicts on the maps of the runs that this page trained, if its experiment keeps maps."
         judge = self.entry.about['judge_maps']
-        if judge is None: return []
-        self.maps = maps_of(self.available(), self.store, self.data_root, self.entry.about['maps'])
-        return judge(self.maps, self.rows, self.profile)
+        return judge(self.maps, self.rows, self.profile) if judge else []
+
+    @cached_property
+    def maps(self)->pd.DataFrame:
+        "The maps of the runs that this page trained."
+        return maps_of(self.available(), self.store, self.data_root, self.entry.about['maps'])
+
+    def maps_beside(self, rows:pd.DataFrame, profile:str)->pd.DataFrame:
+        "The maps that belong to rows of the evidence: the page's own, or committed ones."
+        return self.maps if rows is self.rows else committed_maps(self.name, profile)
 
     def found_evidence(self)->list: # of (profile, rows, verdicts), best first
         "The committed rows of the largest profile, and the rows that this page trained."
@@ -135,8 +143,7 @@ class ResultPage(PageWithEvidence):
     def more_maps(self, view):
         "A figure of the maps that belong to the best rows. `view`: (maps, rows, profile) -> None."
         profile, rows, _ = self.evidence[0]
-        own = rows is self.rows
-        maps = self.maps if own else committed_maps(self.name, profile)
+        maps = self.maps_beside(rows, profile)
         if len(maps): view(maps, rows, profile)
         else: say_line(f'Profile {profile}: no map is kept.', look='note')
 

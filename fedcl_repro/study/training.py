@@ -38,7 +38,7 @@ from ..parts.models import MODELS
 from .executor_choice import choose_executor, executor_for, fastest
 from .kept_models import models_to_keep
 from .measures import MEASURE_COLUMNS, examined, measure, predictions, provenance
-from .measures import represented, separations, silhouette, scores_by_moment
+from .measures import represented, sampled_split, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
 from .runs import (
     Run, check_federation, enter_packed, federation, label, load_registers, methods, packed_entries, run_id,
@@ -209,7 +209,8 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
     sample = represented(s.execute, s.stages, s.state, s.who)
     if sample:
         arrays['representations'] = sample
-        rows = rows + separations(s.fed, sample, s.state.round, s.owner)
+        split = sampled_split(s.stages, s.state)
+        rows = rows + separations(s.fed, sample, s.state.round, s.owner, split)
     rows = rows + examined(s.execute, s.stages, s.state, s.owner)
     about = provenance(s.run, s.data_root, s.device, s.seconds())
     about |= dict(core_seconds=round(s.core_seconds(), 1), sources=s.sources, modules=s.modules)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MOST_SKEWED', 'VIEW_PAIRS', 'SHOWN_IMAGES', 'NEARNESS', 'SEARCH_STEPS', 'data_here', 'two_clients', 'skew',
            'car_and_airplane', 'client_maps', 'saliency_on', 'draw_saliency', 'images_of_one_client', 'draw_classes',
-           'clusters_in_words', 'kept_panels', 'representations_on', 'Victim', 'attacked_client', 'pairs_of_views',
+           'panel', 'raw_panel', 'kept_panels', 'representations_on', 'Victim', 'attacked_client', 'pairs_of_views',
            'in_unit', 'images_made', 'compare_images', 'attack_table', 'attack_numbers', 'AttackPage', 'draw_attacks',
            'datamix_apart']
 
@@ -21,17 +21,18 @@ from ..federation.federation import pixels
 from ..federation.loop import Loop, Worker
 from ..federation.privacy import datamix
 from ..federation.rounds import rounds
-from ..methods.mfcl import seen_by_rserver, whole_network
+from ..methods.mfcl import RECEIVED, whole_network
 from ..papers.mfcl.counted import attacks_path, judge_attacks
 from ..papers.mfcl.settings import MFCL_TITLES, ours
 from fedcl_repro.parts.attacks import (
     blended_with, decode, map_correlation, mean_luminance, neighbours_found, psnr, search, seen_by_pca, ssim,
     unmix)
 from ..parts.saliency import composites, left_share, saliency
-from ..study.experiments import committed_maps, has_data
+from ..study.experiments import has_data
+from ..study.measures import silhouette
 from ..study.representations import distinct_classes, projected, scatter
 from ..study.result_page import ResultPage, display_all, say_line, shown_table
-from ..study.runs import dataset, federation, find_root, label, shards, stages
+from ..study.runs import dataset, federation, find_root, shards, stages
 from ..study.show import train_here
 
 # %% ../../nbs/views/mfcl_trained.ipynb #242e6ce1
@@ -121,7 +122,7 @@ def images_of_one_client(run, data_root=None, most=300)->tuple: # ((n, pixels), 
 def draw_classes(panels:dict): # title -> ((n, 2) places, (n,) classes, what is said of them)
     "Each panel, coloured by class."
     import matplotlib.pyplot as plt
-    across = min(3, len(panels))
+    across = min(4, len(panels))
     down = -(-len(panels) // across)
     fig, axes = plt.subplots(down, across, figsize=(2.4*across, 2.6*down), squeeze=False)
     for ax in axes.flat[len(panels):]: ax.axis('off')
@@ -131,9 +132,16 @@ def draw_classes(panels:dict): # title -> ((n, 2) places, (n,) classes, what is 
     fig.tight_layout()
     plt.show()
 
-def clusters_in_words(z:np.ndarray, y:np.ndarray)->str:
-    "How many classes are clusters among these points."
-    return f'{len(distinct_classes(z, y))} of {len(np.unique(y))} classes are clusters'
+def panel(at:np.ndarray, y:np.ndarray, value:float)->tuple: # as in `draw_classes`
+    "Points with the number of classes that are clusters among them, and a silhouette."
+    n = len(distinct_classes(at, y))
+    return at, y, f'{n} of {len(np.unique(y))} classes are clusters\nsilhouette {value:+.3f}'
+
+def raw_panel(run, data_root=None)->dict: # title -> panel; empty without the data
+    "The images of a client."
+    if not has_data(str(run.data), data_root): return {}
+    x, y = images_of_one_client(run, data_root)
+    return {'images of client 0': panel(projected(x), y, silhouette(x, y))}
 
 def kept_panels(maps:pd.DataFrame, rows:pd.DataFrame)->dict: # panels for `draw_classes`
     "The maps of the first seed, floors last. Clusters are counted after t-SNE, silhouettes before."
@@ -144,25 +152,17 @@ def kept_panels(maps:pd.DataFrame, rows:pd.DataFrame)->dict: # panels for `draw_
         m = maps[maps.run == run]
         if not len(m): continue
         at, y = m[['x', 'y']].to_numpy(), m.label.to_numpy()
-        panels[name] = at, y, f'{clusters_in_words(at, y)}\nsilhouette {silhouettes[run]:+.3f}'
+        panels[name.removesuffix(RECEIVED)] = panel(at, y, silhouettes[run])
     return panels
 
 # %% ../../nbs/views/mfcl_trained.ipynb #7d472530
 def representations_on(page):
-    """A view of the rServer's representations of what it received: first seed, trained again.
-    Committed rows have no network: their maps are drawn, of test images."""
+    """A view of what the rServer makes of the representations that it received, by the first seed's runs,
+    and of one client's images, if the data are there."""
     def view(rows, profile):
-        if profile != page.profile:
-            panels = kept_panels(committed_maps(page.name, profile), rows)
-            return draw_classes(panels) if panels else say_line('No map is kept.', look='note')
-        runs = [r for r in page.available() if r.seed == 0 and not label(r).startswith('floor')]
-        if not (page.train and runs):
-            return say_line('No network is kept; the page trains them when executed.', look='note')
-        seen = {'raw images of client 0': images_of_one_client(runs[0], page.data_root)}
-        for run in runs:
-            trained = train_here(run, page.device, page.data_root)
-            seen[label(run)] = seen_by_rserver(*trained, most=1000)
-        draw_classes({name: (projected(z), y, clusters_in_words(z, y)) for name, (z, y) in seen.items()})
+        panels = kept_panels(page.maps_beside(rows, profile), rows)
+        if not panels: return say_line('No map is kept.', look='note')
+        draw_classes(raw_panel(rows.settings.iloc[0], page.data_root) | panels)
     return view
 
 # %% ../../nbs/views/mfcl_trained.ipynb #ed405b5d

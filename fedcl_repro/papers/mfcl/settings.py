@@ -7,10 +7,10 @@ __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'FLOORS', 'UNTRAINED', 'PAP
            'OWN_EPOCHS', 'TRAINED_HOW', 'MFCL_TITLES', 'MFCL_SYMBOLS', 'MFCL_PLACES', 'MFCL_COLUMNS', 'MFCL_WORDS',
            'TN', 'GN', 'MFCL_READINGS', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'MFCL', 'BN_READINGS', 'run_of',
            'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rivals', 'rival', 'training_beside', 'placed',
-           'with_value', 'labelled_by', 'of_metric', 'say_setting', 'cell_of_mfcl', 'mfcl_printed', 'values_of',
-           'mfcl_experiment', 'costs_in', 'borne_out', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17',
-           'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone',
-           'untrained']
+           'with_value', 'labelled_by', 'of_metric', 'silhouettes_at_rserver', 'say_setting', 'cell_of_mfcl',
+           'mfcl_printed', 'values_of', 'mfcl_experiment', 'costs_in', 'borne_out', 'table2', 'group_of', 'table5',
+           'table6', 'table16', 'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9',
+           'twins', 'floors_alone', 'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from itertools import product
@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import Spec, parse_spec
+from ...methods.mfcl import RECEIVED
 from .counted import (
     judge_architecture, judge_costs, judge_fig7, judge_printed_costs, judge_table3, judge_table8)
 from ...study.experiments import claims_page
@@ -70,21 +71,21 @@ def extremes(profile:str)->list:
 FLOORS = MFCL_FILE['labels']['FLOORS'] # of every table
 UNTRAINED = dict(n_rounds=2, eval_every=2, optimiser='sgd(lr=0.0)')
 
-def floors(profile:str, *at, run={})->list: # of Run
-    "The runs that phase 2 has to beat in a setting; `run` changes settings of all of them."
+def floors(profile:str, *at, run={}, **common)->list: # of Run
+    "The runs that phase 2 has to beat in a setting; `run` and `common` change settings of all of them."
     T = MFCL_SIZES[profile]['method']['phase1'] + 1
-    def of(probe): return ours(profile, *at, probe=probe, phase1=1, run=UNTRAINED | run)
-    after_phase1 = dict(run=dict(n_rounds=T, eval_every=T) | run, probe='enc', positives='twins')
+    def of(probe): return ours(profile, *at, probe=probe, phase1=1, run=UNTRAINED | run, **common)
+    after_phase1 = dict(run=dict(n_rounds=T, eval_every=T) | run, probe='enc', positives='twins') | common
     trained = [ours(profile, *at, dict(norm=norm), **after_phase1) for norm in ('tn', 'gn')]
     return [of('pixels'), of('enc'), *trained]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #3dd8df03
-def varied(profile:str, ways, xis=(.01,), data=None, n_floors=4, run={})->list: # of Run
+def varied(profile:str, ways, xis=(.01,), data=None, n_floors=4, **common)->list: # of Run
     """MFCL in each of these ways in each setting, and its floors. A way holds further arguments of `ours`;
-    `run` changes settings of all runs, unless a way has settings of its own."""
+    `common` are those of all runs, unless a way has its own."""
     settings = each_setting(profile, xis, data)
-    runs = [ours(*at, **dict(run=run) | way) for at in settings for way in ways]
-    return runs + [r for at in settings for r in floors(*at, run=run)[:n_floors]]
+    runs = [ours(*at, **common | way) for at in settings for way in ways]
+    return runs + [r for at in settings for r in floors(*at, **common)[:n_floors]]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #87cc9e21
 PAPER_ROUNDS = dict(fedsimclr=800) # of baselines; otherwise 100
@@ -155,6 +156,11 @@ def of_metric(metric:str, scale=1.):
         return found.assign(value=scale * found.value)
     return measure
 
+def silhouettes_at_rserver(rows):
+    "A measure: silhouettes of the received representations, whose labels need not say so."
+    found = of_metric('silhouette')(rows)
+    return found.assign(label=found.label.str.removesuffix(RECEIVED))
+
 def say_setting(data, xi, profile)->str: # 'CIFAR-10, ξ = 0.1'
     words = with_value(MFCL_TITLES[data], 'xi', xi) if xi else MFCL_TITLES[data]
     return words + (' (digits stand in)' if profile == 'quick' else '')
@@ -204,7 +210,7 @@ MFCL_READINGS = 'across', 'twins', 'alone' # which views are positives
 MFCL_NORMS = 'bn', 'gn', 'tn'
 PAIRINGS = 'pair', 'strangers', 'alone'
 MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
-MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
+MFCL_MEASURES |= dict(silhouette=silhouettes_at_rserver)
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
 MFCL = Paper(
     ('data', 'xi'), placed, say_setting, MFCL_MEASURES, sizes=('mfcl/table2',), title='MFCL',
@@ -319,7 +325,7 @@ def fig8(profile):
 def fig9(profile):
     ways = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(model=dict(norm='tn'), positives='twins')]
     two = dict(n_clients=10, partition=dealt_classes(2))
-    return varied(profile, ways, (.1,), n_floors=2, run=two)
+    return varied(profile, ways, (.1,), n_floors=2, run=two, probe_on='received')
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #a12fae88
 @mfcl_experiment(
