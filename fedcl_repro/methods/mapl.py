@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from ..core import COUNT, POSITIVE, OneOf, torch_stream
 from ..federation.method import METHODS, NET, Method, Stage, Sweep
 from ..federation.peers import everyone, mix_peers, peers, ring
-from ..parts.contrastive import prototype_contrast, supcon, uniformity
+from ..parts.contrastive import FORMS, prototype_contrast, supcon, uniformity
 from ..parts.fields import outputs, sub
 from ..parts.graph import RULES, learn_row, similarity
 
@@ -41,7 +41,7 @@ def pml_loss(
 
 # %% ../../nbs/methods/mapl.ipynb #77bbfbd8
 LOSS_PRESETS = dict(
-    code=dict(form='in', temp=100., reading='code'),
+    code=dict(form='code', temp=100., reading='code'),
     text=dict(form='out', temp=100., reading='paper'),
     sane=dict(form='out', temp=.1, reading='paper'),
 )
@@ -203,7 +203,7 @@ def mapl_plus(*, preset:OneOf(*LOSS_PRESETS)='code', warmup=100, steps:COUNT=1):
     needs='proj views', ablation=True)
 def mapl_but(
     *,
-    temp:POSITIVE=100., form:OneOf('in', 'out')='in',                # the contrast
+    temp:POSITIVE=100., form:OneOf(*FORMS)='code',                   # the contrast
     prototypes:READING='code', uniform:READING='code', proto_temp:POSITIVE=100.,
     by='class', relative=True, sign=True, live_log=False,            # the graph, see `GraphRule`
     warmup=100,

@@ -54,7 +54,7 @@ def official_contrast(z, y, temp=100., base=.07)->torch.Tensor: # (b,) nats
 # %% ../../nbs/methods/mapl_baselines.ipynb #600849f0
 CLASSAVG_PRESETS = dict( # contrast, serve, whether clients train once before the first round
     official=(official_contrast, average, True),
-    mapl_repo=(partial(supcon, temp=100., form='in'), uniform_mean, False),
+    mapl_repo=(partial(supcon, temp=100., form='code'), uniform_mean, False),
 )
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #d191237c

@@ -144,11 +144,11 @@ def raw_panel(run, data_root=None)->dict: # title -> panel; empty without the da
     return {'images of client 0': panel(projected(x), y, silhouette(x, y))}
 
 def kept_panels(maps:pd.DataFrame, rows:pd.DataFrame)->dict: # panels for `draw_classes`
-    "The maps of the first seed, floors last. Clusters are counted after t-SNE, silhouettes before."
+    "The maps of the first seed by name, floors last. Clusters are counted after t-SNE, silhouettes before."
     first = rows[rows.seed == 0]
     silhouettes = first[first.metric == 'silhouette'].set_index('run').value
     named, panels = first.drop_duplicates('run').set_index('run').label, {}
-    for run, name in sorted(named.items(), key=lambda n: n[1].startswith('floor')):
+    for run, name in sorted(named.items(), key=lambda n: (n[1].startswith('floor'), n[1])):
         m = maps[maps.run == run]
         if not len(m): continue
         at, y = m[['x', 'y']].to_numpy(), m.label.to_numpy()
