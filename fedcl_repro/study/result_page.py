@@ -20,7 +20,7 @@ from .published import PAPER_NAMES
 from .report import amount_of
 from .representations import maps_of
 from .show import HOW_TO_READ, beside_table, show_dots, show_table
-from .tables import Paper, claim_list
+from .tables import Paper, claim_list, listed
 from .verdicts import verdict_counts, verdict_table
 
 # %% ../../nbs/study/result_page.ipynb #a39932bf
@@ -199,14 +199,17 @@ class ClaimsPage(ResultPage):
     def judged_maps(self)->list: return [] # maps are judged on the pages that show them
 
     def found_evidence(self)->list: # of (page, profile, verdict)
-        "The claims of each table and figure on its best committed rows, and those across several."
+        """The claims of each table and figure on its best committed rows, those across several, and the printed
+        numbers that a sentence names."""
         paper = self.entry.about['paper']
+        named = listed(paper)
         others = [n for n, e in experiments().items() if e.about['paper'] == paper and n != self.name]
         found = {} # sentence and place -> the first experiment that checks it
         for name in [*others, self.name]:
             profile, verdicts = committed_verdicts(name)
             for v in verdicts:
                 if v.kind == 'claim': found.setdefault((v.what, v.source), (name, profile, v))
+                elif v.what in named: found.setdefault(v.what, (name, profile, v)) # from its first table
         return list(found.values())
 
     def show(self, *papers):

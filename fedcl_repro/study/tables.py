@@ -8,7 +8,7 @@ __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'MOST_CASES', 'READINGS', 'Paper', 
            'noise_of_curves', 'over_parts', 'redraw', 'printed_margins', 'ask', 'drawn_together', 'ask_across',
            'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
            'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason',
-           'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings',
+           'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings', 'listed',
            'sentence_of', 'claim_list', 'unlisted', 'claims_overview', 'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
@@ -458,6 +458,10 @@ def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
 
 # %% ../../nbs/study/tables.ipynb #343e0f4e
 def beginnings(asked:str)->list: return [b for b in asked.split('|') if b]
+
+def listed(paper:str)->set: # the beginnings of the verdicts that the sentences of a paper ask for
+    table = with_values(read_published('sentences').fillna(''), paper=paper)
+    return {b for asked in table.asked for b in beginnings(asked)}
 
 def sentence_of(v:Verdict)->str: return v.what.split(':')[0]
 

@@ -7,10 +7,10 @@ __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'FLOORS', 'UNTRAINED', 'PAP
            'OWN_EPOCHS', 'TRAINED_HOW', 'MFCL_TITLES', 'MFCL_SYMBOLS', 'MFCL_PLACES', 'MFCL_COLUMNS', 'MFCL_WORDS',
            'TN', 'GN', 'MFCL_READINGS', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'MFCL', 'BN_READINGS', 'run_of',
            'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rivals', 'rival', 'training_beside', 'placed',
-           'with_value', 'labelled_by', 'of_metric', 'silhouettes_at_rserver', 'say_setting', 'cell_of_mfcl',
-           'mfcl_printed', 'values_of', 'mfcl_experiment', 'costs_in', 'borne_out', 'table2', 'group_of', 'table5',
-           'table6', 'table16', 'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9',
-           'twins', 'floors_alone', 'untrained']
+           'with_value', 'named_by', 'labelled_by', 'of_metric', 'silhouettes_at_rserver', 'say_setting',
+           'cell_of_mfcl', 'mfcl_printed', 'values_of', 'mfcl_experiment', 'costs_in', 'borne_out', 'table2',
+           'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15', 'dealt_classes', 'table7',
+           'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from itertools import product
@@ -141,12 +141,17 @@ def placed(table:pd.DataFrame)->pd.DataFrame:
 def with_value(label:str, column:str, value)->str: return f'{label}, {MFCL_SYMBOLS[column]} = {value:g}'
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #3e496450
-def labelled_by(column:str):
-    "A measure: accuracies, with the value of a column in the label: 'MFCL(TN), K = 8'; floors have none."
+def named_by(table:pd.DataFrame, column:str)->pd.DataFrame:
+    "The table with the value of a column in each label: 'MFCL(TN), K = 8'; floors have none."
     def named(label, value): return label if label in FLOORS else with_value(label, column, value)
+    found = table.assign(label=[*map(named, table.label, table[column])])
+    return found.assign(xi=0.) if column == 'xi' else found # no longer a setting of its own
+
+def labelled_by(column:str):
+    "A measure: accuracies, with the value of a column in the label."
     def measure(rows):
         runs = placed(summary(rows))
-        return runs.assign(label=[*map(named, runs.label, runs[column])], value=runs.micro)
+        return named_by(runs, column).assign(value=runs.micro)
     return measure
 
 def of_metric(metric:str, scale=1.):
@@ -181,12 +186,14 @@ MFCL_WORDS = dict(
     privacy={'none': '', 'SA': ' + SA', 'DM': ' + DM', 'SA+DM': ' + SA + DM'})
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #4f8efb46
-def mfcl_printed(artifact:str)->pd.DataFrame:
-    "Published accuracies of a table, with those of `MFCL_COLUMNS` that it has."
+def mfcl_printed(artifact:str, over='')->pd.DataFrame:
+    """Published accuracies of a table, with those of `MFCL_COLUMNS` that it has. `over`: a column whose values
+    are compared with one another, so that labels name them: 'MFCL(TN), ξ = 0.01'."""
     there = set(published('mfcl', artifact, metric='accuracy'))
     columns = {ours: theirs for ours, theirs in MFCL_COLUMNS.items() if theirs in there}
     words = {k: w for k, w in MFCL_WORDS.items() if k == 'label' or k in columns}
     cells = printed_cells('mfcl', artifact, columns=columns, words=words)
+    if over: return named_by(cells, over)
     if 'privacy' not in cells: return cells
     return cells.assign(label=cells.label + cells.privacy).drop(columns='privacy')
 
@@ -200,7 +207,8 @@ def values_of(profile:str)->dict:
         percent = f'{100*share:g}'
         dropped.append(dict(percent=percent, dropped=f', {percent} % drop out' if share else ''))
     return dict(
-        CUTS=[with_value(TN, 'cut', c) for c in size['cuts']], norms=norms, shares=dropped,
+        CUTS=[with_value(TN, 'cut', c) for c in size['cuts']],
+        SKEWS=[with_value(TN, 'xi', x) for x in size['xis']], norms=norms, shares=dropped,
         groups=[dict(g=g) for g in groups], most=dropped[-1]['dropped'],
         as_many=[dict(g=g, twice=2*g) for g in groups if 2*g in groups])
 
@@ -209,7 +217,7 @@ TN, GN = 'MFCL(TN)', 'MFCL(GN)'
 MFCL_READINGS = 'across', 'twins', 'alone' # which views are positives
 MFCL_NORMS = 'bn', 'gn', 'tn'
 PAIRINGS = 'pair', 'strangers', 'alone'
-MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
+MFCL_MEASURES = {column: labelled_by(column) for column in ('xi', 'cut', 'per_group', 'K')}
 MFCL_MEASURES |= dict(silhouette=silhouettes_at_rserver)
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
 MFCL = Paper(
