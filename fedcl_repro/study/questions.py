@@ -75,9 +75,10 @@ def lead(table:pd.DataFrame, name:str, others)->pd.Series: # one number per seed
 
 def best(name:str, among, says='', of='')->Claim:
     "A label is above all others of these, none of which may be missing. `of`: words after their number."
-    others = [o for o in among if o != name]
+    others = [o for o in dict.fromkeys(among) if o != name]
+    who = f'the best of {len(others)} others' if len(others) > 1 else 'the other'
     def margin(table): return lead(table, name, others)
-    def tell(table, margin): return f'{margin.mean():+.2f} points to the best of {len(others)} others{of}'
+    def tell(table, margin): return f'{margin.mean():+.2f} points to {who}{of}'
     sentence = says or f'{name} has the highest accuracy'
     return Claim(sentence, (name, *others), margin, tell, comparisons=len(others))
 
