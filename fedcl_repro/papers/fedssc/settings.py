@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['FEDSSC_FILE', 'LINES', 'FEDSSC_SIZES', 'DEFAULT', 'MAIN', 'IMAGES_OF', 'LINE', 'TARGETS', 'FEDSSC', 'specs',
            'fedssc_runs', 'lines', 'curves_of', 'rounds_to', 'say_beta', 'fedssc_values', 'in_rounds', 'sooner',
-           'round_word', 'round_cells', 'judge_rounds', 'table1', 'shrinking', 'judge_gaps', 'fig1', 'panels', 'fig2']
+           'round_word', 'round_cells', 'judge_targets', 'judge_rounds', 'table1', 'shrinking', 'judge_gaps', 'fig1',
+           'panels', 'fig2']
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #2d861da4
 import math
@@ -19,7 +20,7 @@ from ...study.published import published
 from ...study.questions import QUESTIONS, Claim, named_labels, paper_file
 from ...study.runs import methods, setting
 from ...study.tables import Paper, ask_across, by_seed, experiment, redraw
-from ...study.verdicts import Verdict, per_round
+from ...study.verdicts import Verdict, claim, per_round
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #af326e8d
 FEDSSC_FILE, LINES = paper_file('fedssc'), named_labels('fedssc')['LINES']
@@ -126,10 +127,24 @@ def round_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame: # name, published
     return pd.DataFrame(cells)
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #d9856be3
+def judge_targets(cells:pd.DataFrame, profile:str)->list: # of Verdict
+    "Verdicts on what the text says about rounds, in print and in our runs. `cells`: of `round_cells`."
+    target, by = FEDSSC_SIZES[profile]['target'], cells.set_index('name')
+    printed, ours, seeds = by.published, by.ours.FedAvg, by.seeds.FedAvg
+    told = ', '.join(f'{name} {in_rounds(v)}' for name, v in printed.dropna().items())
+    fewer = printed.FedSSC < min(printed.MOON, printed.FedAvg)
+    found = 'reached in no round' if math.isinf(ours) else f'reached in round {in_rounds(ours)}'
+    return [
+        Verdict('in print, FedSSC reaches 68 % in fewer rounds than MOON and FedAvg',
+                'holds' if fewer else 'contradicts itself', told, 'FedSSC Table I', 'claim'),
+        claim(f'FedAvg does not reach {target:g} %', [math.isinf(ours)] * bool(seeds), found, 'FedSSC Table I',
+              profile != 'quick')]
+
 def judge_rounds(rows:pd.DataFrame, profile:str)->list: # of Verdict
-    "Verdicts on the published numbers of rounds."
-    out = []
-    for c in round_cells(rows, profile).dropna(subset='published').itertuples():
+    "Verdicts on the published numbers of rounds, and on the sentences about them."
+    cells = round_cells(rows, profile)
+    out = judge_targets(cells, profile)
+    for c in cells.dropna(subset='published').itertuples():
         evidence = '' if math.isnan(c.ours) else f'{in_rounds(c.ours)} for {in_rounds(c.published)}'
         what = f"{c.name}, rounds to {FEDSSC_SIZES[profile]['target']:g} %"
         out.append(Verdict(what, c.verdict, evidence, 'FedSSC Table I'))
