@@ -3979,6 +3979,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.show.train_here': ('study/show.html#train_here', 'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.weight_scale': ( 'study/show.html#weight_scale',
                                                                                  'fedcl_repro/study/show.py'),
+                                        'fedcl_repro.study.show.with_balanced': ( 'study/show.html#with_balanced',
+                                                                                  'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.with_ends': ('study/show.html#with_ends', 'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.with_intervals': ( 'study/show.html#with_intervals',
                                                                                    'fedcl_repro/study/show.py'),

@@ -6,11 +6,11 @@
 __all__ = ['TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'HOW_TO_READ', 'BESIDE_PRINT', 'SIMILARITY', 'cells_beside', 'with_ends',
            'with_intervals', 'without_print', 'curve_table', 'accuracy_blocks', 'reasons_of', 'with_notes', 'row_names',
            'setting_blocks', 'no_words', 'show_table', 'show_dots', 'measured_cells', 'cells_of_print',
-           'beside_and_below', 'beside_blocks', 'beside_table', 'show_lines', 'train_here', 'client_matrices',
-           'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own',
-           'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
-           'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps', 'ranks_marked', 'with_spread',
-           'show_shaped']
+           'beside_and_below', 'with_balanced', 'beside_blocks', 'beside_table', 'show_lines', 'train_here',
+           'client_matrices', 'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices',
+           'weight_scale', 'without_own', 'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers',
+           'draw_graph_numbers', 'last_of_names', 'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps',
+           'ranks_marked', 'with_spread', 'show_shaped']
 
 # %% ../../nbs/study/show.ipynb #de8ab0d1
 from collections.abc import Callable
@@ -190,7 +190,7 @@ def measured_cells(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # label, the p
     return means.rename(columns=dict(micro='value', sd_clients='std')).reset_index()
 
 # %% ../../nbs/study/show.ipynb #021fedf1
-BESIDE_PRINT = ['published', 'std', 'ours', 'interval', 'late', 'curve', 'sd_clients', 'sd_seeds',
+BESIDE_PRINT = ['published', 'std', 'ours', 'interval', 'balanced', 'late', 'curve', 'sd_clients', 'sd_seeds',
                 'difference', 'verdict']
 
 def cells_of_print(
@@ -210,7 +210,13 @@ def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile
     own = [k for k in paper.keys if k in both] # a table with one setting does not print it
     shown = both.merge(runs[own].drop_duplicates(), on=own) if len(runs) else both[:0]
     more = without_print(paper, cells, rows, keys)
-    return pd.concat([shown, more], ignore_index=True).sort_values(own, kind='stable')
+    both = pd.concat([shown, more], ignore_index=True).sort_values(own, kind='stable')
+    return with_balanced(both, runs, ['label', *own]) if paper.personal and len(runs) else both
+
+def with_balanced(table:pd.DataFrame, runs:pd.DataFrame, on:list)->pd.DataFrame:
+    "The cells with the balanced accuracy of these runs, mean over seeds."
+    found = runs.groupby(on, sort=False).balanced.mean().reset_index()
+    return table.drop(columns='balanced', errors='ignore').merge(found, on=on, how='left')
 
 # %% ../../nbs/study/show.ipynb #521c4d5c
 def beside_blocks(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str)->dict:
@@ -224,7 +230,7 @@ def beside_blocks(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:st
         where = dict.fromkeys(paper.keys, 0.) | dict(zip(own, key)) # 0: a table that has one setting only
         reasons = reasons_of(paper, block, row_names(block, more))
         block = block.set_index(['label', *more])[BESIDE_PRINT].rename_axis([None, *more])
-        empty = [c for c in ('std', 'sd_clients', 'sd_seeds') if not block[c].fillna(0).any()]
+        empty = [c for c in ('std', 'balanced', 'sd_clients', 'sd_seeds') if not block[c].fillna(0).any()]
         blocks[paper.say(*where.values(), profile)] = block.drop(columns=empty).fillna(TEXTS), reasons
     return blocks
 
