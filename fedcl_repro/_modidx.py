@@ -3967,6 +3967,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.study.show.ranks_marked': ( 'study/show.html#ranks_marked',
                                                                                  'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.reasons_of': ('study/show.html#reasons_of', 'fedcl_repro/study/show.py'),
+                                        'fedcl_repro.study.show.repeats': ('study/show.html#repeats', 'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.row_names': ('study/show.html#row_names', 'fedcl_repro/study/show.py'),
                                         'fedcl_repro.study.show.setting_blocks': ( 'study/show.html#setting_blocks',
                                                                                    'fedcl_repro/study/show.py'),

@@ -6,7 +6,7 @@
 __all__ = ['TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'HOW_TO_READ', 'BESIDE_PRINT', 'SIMILARITY', 'cells_beside', 'with_ends',
            'with_intervals', 'without_print', 'curve_table', 'accuracy_blocks', 'reasons_of', 'with_notes', 'row_names',
            'setting_blocks', 'no_words', 'show_table', 'show_dots', 'measured_cells', 'cells_of_print',
-           'beside_and_below', 'with_balanced', 'beside_blocks', 'beside_table', 'show_lines', 'train_here',
+           'beside_and_below', 'with_balanced', 'repeats', 'beside_blocks', 'beside_table', 'show_lines', 'train_here',
            'client_matrices', 'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices',
            'weight_scale', 'without_own', 'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers',
            'draw_graph_numbers', 'last_of_names', 'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps',
@@ -211,12 +211,16 @@ def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile
     shown = both.merge(runs[own].drop_duplicates(), on=own) if len(runs) else both[:0]
     more = without_print(paper, cells, rows, keys)
     both = pd.concat([shown, more], ignore_index=True).sort_values(own, kind='stable')
-    return with_balanced(both, runs, ['label', *own]) if paper.personal and len(runs) else both
+    return with_balanced(both, runs, ['label', *own]) if len(runs) else both
 
 def with_balanced(table:pd.DataFrame, runs:pd.DataFrame, on:list)->pd.DataFrame:
     "The cells with the balanced accuracy of these runs, mean over seeds."
     found = runs.groupby(on, sort=False).balanced.mean().reset_index()
     return table.drop(columns='balanced', errors='ignore').merge(found, on=on, how='left')
+
+def repeats(balanced:pd.Series, accuracy:pd.Series)->bool:
+    "Whether balanced accuracies say nothing more: they are missing, or classes are equally frequent."
+    return bool((balanced.isna() | np.isclose(balanced, accuracy, atol=1e-6)).all())
 
 # %% ../../nbs/study/show.ipynb #521c4d5c
 def beside_blocks(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str)->dict:
@@ -230,7 +234,8 @@ def beside_blocks(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:st
         where = dict.fromkeys(paper.keys, 0.) | dict(zip(own, key)) # 0: a table that has one setting only
         reasons = reasons_of(paper, block, row_names(block, more))
         block = block.set_index(['label', *more])[BESIDE_PRINT].rename_axis([None, *more])
-        empty = [c for c in ('std', 'balanced', 'sd_clients', 'sd_seeds') if not block[c].fillna(0).any()]
+        empty = [c for c in ('std', 'sd_clients', 'sd_seeds') if not block[c].fillna(0).any()]
+        if repeats(block.balanced, block.ours): empty.append('balanced')
         blocks[paper.say(*where.values(), profile)] = block.drop(columns=empty).fillna(TEXTS), reasons
     return blocks
 

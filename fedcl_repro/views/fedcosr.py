@@ -527,13 +527,17 @@ def faults_view(rows, profile):
     "Both versions and the printed value, as a table and as one line per method."
     import matplotlib.pyplot as plt
     table = fault_table(rows)
-    display_all(shown_table(table, f'{say(PRACTICAL, profile)}, pooled accuracy in percent.'))
+    trivial = majority_of(FEDCOSR, rows).get(PRACTICAL)
+    caption = f'{say(PRACTICAL, profile)}, pooled accuracy in percent'
+    if trivial: caption += f'; the majority class of each client has {trivial:.1f}'
+    display_all(shown_table(table, f'{caption}.'))
     fig, ax = plt.subplots(figsize=(6.4, 1.2 + .5*len(table)))
     ax.hlines(table.index, table[AS_DEFINED], table[WITH_FAULT], colors='lightgray')
     ax.plot(table.printed, table.index, 'o', mfc='none', c='gray', label='printed')
     ax.plot(table[AS_DEFINED], table.index, 'D', c='C2', label=AS_DEFINED)
     ax.plot(table[WITH_FAULT], table.index, 'X', c='C3', ms=7, label=WITH_FAULT)
     ax.set(xlabel='accuracy, pooled, %', ylim=(len(table) - .5, -.5))
+    majority_line(ax, trivial, upright=True)
     ax.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
     fig.tight_layout()
     plt.show()
