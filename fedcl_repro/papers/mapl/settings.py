@@ -7,14 +7,14 @@ __all__ = ['MAPL_FILE', 'MAPL_LABELS', 'COPY', 'ONE_VIEW', 'TWO_VIEWS', 'HETEROG
            'LEARNS_WATCHED', 'WEAK', 'STRONG', 'MAPL_SIZES', 'SIZE_OF', 'GREY', 'MAPL_DATA', 'FEWER', 'PAIRS', 'MAPL',
            'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'CIFAR', 'SCENARIO_1', 'SCENARIOS_12', 'ALL_SCENARIOS', 'by_round',
            'one_network', 'PARTS', 'TERMS', 'EACH_STEP', 'FEW_STEPS', 'BUDGET', 'PRINTED_SAVING', 'EXACT',
-           'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'mapl_specs', 'mapl_named', 'as_theirs', 'networks', 'views_of',
-           'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'on_the_way', 'mapl_printed', 'cell_of_mapl',
-           'left_to', 'size_in_words', 'sizes_of', 'matrix_of', 'mapl_experiment', 'view_of', 'table1', 'smaller1',
-           'lead_by_clients', 'WithClients', 'table5', 'with_clients', 'few_clients', 'table5_cells', 'communications',
-           'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4', 'table4_cells', 'numbers_carried',
-           'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7', 'table8', 'judge_table8',
-           'no_runs', 'printed_again', 'printed_scenarios', 'printed_gain', 'printed_lead', 'by_scenario',
-           'printed_facts', 'mapl_alone']
+           'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'OF_TABLE7', 'LEANEST', 'MODEL_AGNOSTIC', 'mapl_specs', 'mapl_named',
+           'as_theirs', 'networks', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'on_the_way',
+           'mapl_printed', 'cell_of_mapl', 'left_to', 'size_in_words', 'sizes_of', 'matrix_of', 'mapl_experiment',
+           'view_of', 'table1', 'smaller1', 'lead_by_clients', 'WithClients', 'table5', 'with_clients', 'few_clients',
+           'table5_cells', 'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4',
+           'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'judge_formulas', 'table7',
+           'table8', 'judge_table8', 'no_runs', 'printed_again', 'printed_scenarios', 'printed_gain', 'printed_lead',
+           'by_scenario', 'printed_facts', 'training_passes', 'counted_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from dataclasses import dataclass, fields, replace
@@ -32,7 +32,8 @@ from ...study.curve_measures import OverPart
 from ...study.experiments import claims_page
 from ...study.published import published
 from ...study.questions import claims_on_print, named_labels, lead, paper_file
-from ...study.runs import Run, methods, setting
+from ...federation.method import Sweep
+from ...study.runs import Run, methods, setting, stages
 from ...study.result_page import display_all, table_view
 from ...study.show import of_matrices, show_dots, show_table
 from ...study.tables import Paper, asked_in_print, by_seed, cells_judged, experiment
@@ -149,7 +150,8 @@ def cell_of_mapl(c)->str: return f'{c.label}, {mapl_where(c.scenario, c.data, "p
 def left_to(profile:str)->dict:
     "The values that the claims in the file take from the profile."
     few, many = PAIRS[profile]
-    return dict(few=few, many=many, saving=PRINTED_SAVING, least_saving=PRINTED_SAVING - 5)
+    fewer = [dict(few=few)] if len(FEWER[profile]) > 1 else [] # with one number, Table 1 asks of the same runs
+    return dict(few=few, many=many, fewer=fewer, saving=PRINTED_SAVING, least_saving=PRINTED_SAVING - 5)
 
 MAPL = Paper(
     ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested,
@@ -426,6 +428,8 @@ def no_runs(profile): return []
 mapl_experiment('table8', 'Augmentations', no_runs, also=judge_table8)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #93d3b442
+OF_TABLE7 = dict(M=20, edges=190, theta=11_439_168, phi=5_130) # 20 clients with ResNet-18
+
 def printed_again(column:str)->pd.DataFrame: # one row per cell, with its numbers
     "Accuracies, or their spreads, that the paper prints more than once with different values."
     cells = published('mapl', metric='accuracy', model='heterogeneous')
@@ -439,9 +443,9 @@ def printed_scenarios(artifact:str, **equal)->pd.DataFrame: # scenario x label
     "The accuracies of a printed table on one data set."
     return mapl_printed(artifact, **equal).pivot_table(index='scenario', columns='label', values='value')
 
-def printed_gain(artifact:str, label:str, other:str)->pd.Series: # scenario -> points
+def printed_gain(artifact:str, label:str, other:str, **equal)->pd.Series: # scenario -> points
     "How far a printed accuracy is above another in each scenario."
-    cells = printed_scenarios(artifact)
+    cells = printed_scenarios(artifact, **equal)
     return cells[label] - cells[other]
 
 def printed_lead(artifact:str, clients:int)->pd.Series: # scenario -> points
@@ -461,12 +465,12 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
     five = share_possible(cells[~many].value, 20*5*15)
     uniform = printed_gain('table2', 'MAPL w/o CGL', 'MAPL(ce+proto+cont)')
     norm = printed_gain('table3', 'MAPL', 'MAPL(S+gamma+l1)')
+    budget = printed_gain('table4', 'MAPL', 'MAPL w/o CGL', comm_budget=BUDGET)
     part = printed_lead('table5', 10) / printed_lead('table5', 20)
     twice = {column: len(printed_again(column)) for column in ('value', 'std')}
     neighbours = (101_000 - 100*20*19) / 300 / 20
     counts = published('mapl', 'table4', metric='num_communications', comm_budget='none').value
-    size = dict(M=20, edges=190, theta=11_439_168, phi=5_130)
-    share = numbers_sent('MAPL', **size) / numbers_sent('DFedAvgM', **size)
+    share = numbers_sent('MAPL', **OF_TABLE7) / numbers_sent('DFedAvgM', **OF_TABLE7)
     return [
         ('152,000 communications are all edges of 20 clients in 400 rounds', 20*19*400 == counts.max(),
          '20 x 19 x 400', 'Table 4'),
@@ -481,10 +485,40 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
         ('all accuracies are possible with 15 test samples of each class', min(five, seven) > .9,
          f'{100*five:.0f} % with five classes a client, {100*seven:.0f} % with seven', '5.1'),
         ('uniformity adds more in Scenario 2', uniform[2] > uniform[1], by_scenario(uniform), 'Table 2'),
+        ('within the printed budget the graph improves both scenarios', (budget > 0).all(), by_scenario(budget),
+         'Table 4'),
         ('the 2-norm leads by more in Scenario 1', norm[1] > norm[2], by_scenario(norm), 'Table 3'),
         ('the lead with ten clients is about half of that with twenty (a third to two thirds)',
          part.between(1/3, 2/3).all(), by_scenario(part, '{:.2f}'), 'Table 5'),
         ('MAPL sends much less than DFedAvgM', share < .5, f'{100*share:.2f} % of it', 'Table 7')]
+
+# %% ../../../nbs/papers/mapl/settings.ipynb #c0a47ed1
+LEANEST = 'FedSim', 'FedClassAvg', 'FedProto'
+MODEL_AGNOSTIC = dict(MAPL='mapl', FedClassAvg='fedclassavg(preset="mapl_repo")', FedSim='fedsim',
+                      FedProto='fedproto')
+
+def training_passes(spec:str)->int:
+    "How often a method passes an image forward in an epoch of training."
+    method = stages(Run.of(spec, model='shufflenet', augmentation='mapl'))[-1].method
+    trained = [step for step in method.local if isinstance(step, Sweep) and step.train]
+    return sum(max(1, step.views) * step.repeat for step in trained)
+
+def counted_facts()->list: # of Verdict
+    "Sentences about costs that can be counted without training (Sec. 6)."
+    others = 'FedAvg', 'FLT', 'pFedSim', 'DFedAvgM', 'MAPL'
+    sent = {name: numbers_sent(name, **OF_TABLE7) for name in (*LEANEST, *others)}
+    lean = max(sent[n] for n in LEANEST) < min(sent[n] for n in others)
+    passes = {name: training_passes(spec) for name, spec in MODEL_AGNOSTIC.items()}
+    twice = passes['MAPL'] == passes['FedClassAvg'] == 2 and passes['FedSim'] == passes['FedProto'] == 1
+    compare = 2 * 3 * OF_TABLE7['M'] * OF_TABLE7['phi']                 # a cosine for each classifier read
+    epoch = 2 * 3 * OF_TABLE7['theta'] * 2 * 5 * 300                    # at least: each weight once an image
+    def said(numbers): return ', '.join(f'{name} {n:.3g}' for name, n in numbers.items())
+    found = [
+        ('FedSim, FedClassAvg and FedProto send least', lean, f'numbers in a round: {said(sent)}'),
+        ('MAPL and FedClassAvg take twice the forward passes', twice, f'in training: {said(passes)}'),
+        ('the cost of graph learning is negligible (under a hundredth of an epoch)', compare < epoch / 100,
+         f'{compare:.1g} operations for {epoch:.1g} or more in an epoch')]
+    return [claim(what, [bool(ok)], told, 'MAPL 6') for what, ok, told in found]
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #a0fda089
 def mapl_alone(rows, profile)->list: # of Verdict
@@ -493,8 +527,8 @@ def mapl_alone(rows, profile)->list: # of Verdict
     found = [Verdict(what, words[bool(ok)], told, f'MAPL {place}', 'claim')
              for what, ok, told, place in printed_facts()]
     for c, cells in claims_on_print('mapl', MAPL.keys, **left_to('paper')):
-        c = replace(c, place=f"MAPL {cells['artifact'].title()}")
+        c = replace(c, place=f"MAPL {cells['artifact'].replace('table', 'Table ')}")
         found.append(asked_in_print(MAPL, c, words='in print, ', **cells))
-    return found
+    return found + counted_facts()
 
 claims_page('mapl', 'Sentences, all in one place', mapl_alone)
