@@ -141,6 +141,7 @@ def sampled_split(stages:tuple, state:State)->str:
     "The split of which representations are kept."
     return 'train' if last_method(stages, state).received else 'test'
 
+# %% ../../nbs/study/measures.ipynb #69446dec
 def sampled(fed, split='test', most=1000, who=None)->tuple: # (rows of the data set, their clients)
     "A sample of images, in the order of clients, each with a client that has it."
     who = range(fed.n_clients) if who is None else who
@@ -182,6 +183,7 @@ def silhouette(z:np.ndarray, y:np.ndarray)->float:
     comparable = 1 < len(np.unique(y)) < len(y) and np.isfinite(z).all()
     return float(silhouette_score(z, y)) if comparable else math.nan
 
+# %% ../../nbs/study/measures.ipynb #e8650376
 def separations(fed, sample:dict, r:int, owner:str, split='test')->list: # of rows
     "How well the classes are separated, in the representations and in the images."
     shown = torch.from_numpy(sample['row']).to(fed.device)

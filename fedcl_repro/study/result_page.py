@@ -20,7 +20,7 @@ from .published import PAPER_NAMES
 from .report import amount_of
 from .representations import maps_of
 from .show import HOW_TO_READ, beside_table, show_dots, show_table
-from .tables import Paper, claim_list, listed
+from .tables import Paper, asked_beginnings, claim_list
 from .verdicts import verdict_counts, verdict_table
 
 # %% ../../nbs/study/result_page.ipynb #a39932bf
@@ -199,10 +199,10 @@ class ClaimsPage(ResultPage):
     def judged_maps(self)->list: return [] # maps are judged on the pages that show them
 
     def found_evidence(self)->list: # of (page, profile, verdict)
-        """The claims of each table and figure on its best committed rows, those across several, and the printed
-        numbers that a sentence names."""
+        """The claims of each table and figure on its best committed rows, those across several, and the
+        printed numbers that a sentence names."""
         paper = self.entry.about['paper']
-        named = listed(paper)
+        named = asked_beginnings(paper)
         others = [n for n, e in experiments().items() if e.about['paper'] == paper and n != self.name]
         found = {} # sentence and place -> the first experiment that checks it
         for name in [*others, self.name]:

@@ -213,6 +213,7 @@ def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile
     both = pd.concat([shown, more], ignore_index=True).sort_values(own, kind='stable')
     return with_balanced(both, runs, ['label', *own]) if len(runs) else both
 
+# %% ../../nbs/study/show.ipynb #08789905
 def with_balanced(table:pd.DataFrame, runs:pd.DataFrame, on:list)->pd.DataFrame:
     "The cells with the balanced accuracy of these runs, mean over seeds."
     found = runs.groupby(on, sort=False).balanced.mean().reset_index()

@@ -8,8 +8,9 @@ __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'MOST_CASES', 'READINGS', 'Paper', 
            'noise_of_curves', 'over_parts', 'redraw', 'printed_margins', 'ask', 'drawn_together', 'ask_across',
            'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
            'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason',
-           'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings', 'listed',
-           'sentence_of', 'claim_list', 'unlisted', 'claims_overview', 'curve_words', 'readings', 'side_by_side']
+           'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings',
+           'asked_beginnings', 'sentence_of', 'claim_list', 'unlisted', 'claims_overview', 'curve_words', 'readings',
+           'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 import textwrap
@@ -459,7 +460,8 @@ def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
 # %% ../../nbs/study/tables.ipynb #343e0f4e
 def beginnings(asked:str)->list: return [b for b in asked.split('|') if b]
 
-def listed(paper:str)->set: # the beginnings of the verdicts that the sentences of a paper ask for
+# %% ../../nbs/study/tables.ipynb #01cbaea0
+def asked_beginnings(paper:str)->set: # of the verdicts that the sentences of a paper ask for
     table = with_values(read_published('sentences').fillna(''), paper=paper)
     return {b for asked in table.asked for b in beginnings(asked)}
 

@@ -119,6 +119,7 @@ def images_of_one_client(run, data_root=None, most=300)->tuple: # ((n, pixels), 
     own = shards(run, data_root).train[0][:most]
     return np.asarray(data.x)[own].reshape(len(own), -1).astype(np.float32), np.asarray(data.y)[own]
 
+# %% ../../nbs/views/mfcl_trained.ipynb #0c41a0bf
 def draw_classes(panels:dict): # title -> ((n, 2) places, (n,) classes, what is said of them)
     "Each panel, coloured by class."
     import matplotlib.pyplot as plt
@@ -132,6 +133,7 @@ def draw_classes(panels:dict): # title -> ((n, 2) places, (n,) classes, what is 
     fig.tight_layout()
     plt.show()
 
+# %% ../../nbs/views/mfcl_trained.ipynb #477b21f9
 def panel(at:np.ndarray, y:np.ndarray, value:float)->tuple: # as in `draw_classes`
     "Points with the number of classes that are clusters among them, and a silhouette."
     n = len(distinct_classes(at, y))
@@ -143,6 +145,7 @@ def raw_panel(run, data_root=None)->dict: # title -> panel; empty without the da
     x, y = images_of_one_client(run, data_root)
     return {'images of client 0': panel(projected(x), y, silhouette(x, y))}
 
+# %% ../../nbs/views/mfcl_trained.ipynb #1db26027
 def kept_panels(maps:pd.DataFrame, rows:pd.DataFrame)->dict: # panels for `draw_classes`
     "The maps of the first seed by name, floors last. Clusters are counted after t-SNE, silhouettes before."
     first = rows[rows.seed == 0]

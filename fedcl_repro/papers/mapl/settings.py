@@ -150,7 +150,7 @@ def cell_of_mapl(c)->str: return f'{c.label}, {mapl_where(c.scenario, c.data, "p
 def left_to(profile:str)->dict:
     "The values that the claims in the file take from the profile."
     few, many = PAIRS[profile]
-    fewer = [dict(few=few)] if len(FEWER[profile]) > 1 else [] # with one number, Table 1 asks of the same runs
+    fewer = [dict(few=few)] if len(FEWER[profile]) > 1 else [] # else Table 1 asks of the same runs
     return dict(few=few, many=many, fewer=fewer, saving=PRINTED_SAVING, least_saving=PRINTED_SAVING - 5)
 
 MAPL = Paper(
@@ -485,8 +485,8 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
         ('all accuracies are possible with 15 test samples of each class', min(five, seven) > .9,
          f'{100*five:.0f} % with five classes a client, {100*seven:.0f} % with seven', '5.1'),
         ('uniformity adds more in Scenario 2', uniform[2] > uniform[1], by_scenario(uniform), 'Table 2'),
-        ('within the printed budget the graph improves both scenarios', (budget > 0).all(), by_scenario(budget),
-         'Table 4'),
+        ('within the printed budget the graph improves both scenarios', (budget > 0).all(),
+         by_scenario(budget), 'Table 4'),
         ('the 2-norm leads by more in Scenario 1', norm[1] > norm[2], by_scenario(norm), 'Table 3'),
         ('the lead with ten clients is about half of that with twenty (a third to two thirds)',
          part.between(1/3, 2/3).all(), by_scenario(part, '{:.2f}'), 'Table 5'),
@@ -497,12 +497,14 @@ LEANEST = 'FedSim', 'FedClassAvg', 'FedProto'
 MODEL_AGNOSTIC = dict(MAPL='mapl', FedClassAvg='fedclassavg(preset="mapl_repo")', FedSim='fedsim',
                       FedProto='fedproto')
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #e15a9b9e
 def training_passes(spec:str)->int:
     "How often a method passes an image forward in an epoch of training."
     method = stages(Run.of(spec, model='shufflenet', augmentation='mapl'))[-1].method
     trained = [step for step in method.local if isinstance(step, Sweep) and step.train]
     return sum(max(1, step.views) * step.repeat for step in trained)
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #7bb975c2
 def counted_facts()->list: # of Verdict
     "Sentences about costs that can be counted without training (Sec. 6)."
     others = 'FedAvg', 'FLT', 'pFedSim', 'DFedAvgM', 'MAPL'

@@ -100,6 +100,7 @@ def sent_by(label:str)->tuple: # bytes, rounds
         if about['label'] == label and skew == .01: return about['bytes_up'], run.n_rounds
     return np.nan, 0
 
+# %% ../../../nbs/papers/mfcl/counted.ipynb #37f4d177
 def judge_beside_fsl()->list: # of Verdict
     "Whether MFCL's clients send less than FSL's, which send the output at the cut in each round (Sec. 4.1)."
     mfcl, case = cost_true('mfcl'), CASES['resnet18']
@@ -142,6 +143,7 @@ def largest_class(counts:np.ndarray)->float: # (holders, classes)
     "The share of the most frequent class, mean over holders."
     return float((counts.max(1) / counts.sum(1)).mean())
 
+# %% ../../../nbs/papers/mfcl/counted.ipynb #ee1a01cc
 def judge_fig7(rows, profile)->list: # of Verdict
     "Verdicts on the number of classes of a client."
     few, some = (classes_owned(cifar10_counts(xi)) for xi in (.01, .1))

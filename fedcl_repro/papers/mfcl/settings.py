@@ -147,6 +147,7 @@ def named_by(table:pd.DataFrame, column:str)->pd.DataFrame:
     found = table.assign(label=[*map(named, table.label, table[column])])
     return found.assign(xi=0.) if column == 'xi' else found # no longer a setting of its own
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #4c9180aa
 def labelled_by(column:str):
     "A measure: accuracies, with the value of a column in the label."
     def measure(rows):
@@ -161,6 +162,7 @@ def of_metric(metric:str, scale=1.):
         return found.assign(value=scale * found.value)
     return measure
 
+# %% ../../../nbs/papers/mfcl/settings.ipynb #917b9d12
 def silhouettes_at_rserver(rows):
     "A measure: silhouettes of the received representations, whose labels need not say so."
     found = of_metric('silhouette')(rows)
@@ -187,8 +189,8 @@ MFCL_WORDS = dict(
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #4f8efb46
 def mfcl_printed(artifact:str, over='')->pd.DataFrame:
-    """Published accuracies of a table, with those of `MFCL_COLUMNS` that it has. `over`: a column whose values
-    are compared with one another, so that labels name them: 'MFCL(TN), ξ = 0.01'."""
+    """Published accuracies of a table, with those of `MFCL_COLUMNS` that it has. `over`: a column whose
+    values are compared with one another, so that labels name them: 'MFCL(TN), ξ = 0.01'."""
     there = set(published('mfcl', artifact, metric='accuracy'))
     columns = {ours: theirs for ours, theirs in MFCL_COLUMNS.items() if theirs in there}
     words = {k: w for k, w in MFCL_WORDS.items() if k == 'label' or k in columns}
