@@ -3306,6 +3306,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'fedcl_repro/study/experiments.py'),
                                                'fedcl_repro.study.experiments.matrix': ( 'study/experiments.html#matrix',
                                                                                          'fedcl_repro/study/experiments.py'),
+                                               'fedcl_repro.study.experiments.notes_before': ( 'study/experiments.html#notes_before',
+                                                                                               'fedcl_repro/study/experiments.py'),
                                                'fedcl_repro.study.experiments.nothing_more': ( 'study/experiments.html#nothing_more',
                                                                                                'fedcl_repro/study/experiments.py'),
                                                'fedcl_repro.study.experiments.papers_folder': ( 'study/experiments.html#papers_folder',

@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'experiments', 'runs_of', 'shown_runs', 'made_once',
            'matrix', 'Page', 'has_data', 'why_missing', 'papers_folder', 'in_package', 'default_store',
-           'committed_path', 'maps_path', 'save_results', 'kept_records', 'record_place', 'with_kept_rows',
-           'committed_rows', 'curve_means', 'run_records', 'committed_runs', 'config_key', 'committed',
-           'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'kept_verdicts',
-           'verdicts_alone', 'verdict_from', 'belonging', 'nothing_more', 'claims_page', 'without_rows', 'claims_of']
+           'committed_path', 'maps_path', 'save_results', 'notes_before', 'kept_records', 'record_place',
+           'with_kept_rows', 'committed_rows', 'curve_means', 'run_records', 'committed_runs', 'config_key',
+           'committed', 'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code',
+           'kept_verdicts', 'verdicts_alone', 'verdict_from', 'belonging', 'nothing_more', 'claims_page',
+           'without_rows', 'claims_of']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import contextlib
@@ -161,7 +162,8 @@ def maps_path(path:Path)->Path: return path.with_name(path.stem + '-maps.csv')
 # %% ../../nbs/study/experiments.ipynb #4b9848aa
 def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=None)->Path:
     """Commit an experiment's finished runs: rows, provenance and, if it asks for them, maps.
-    `notes`: data set -> a note kept with its runs; the note under '' is for all other data sets."""
+    `notes`: data set -> a note kept with its runs; the note under '' is for all other data sets. A run whose
+    data set gets no note keeps the one it has."""
     path = committed_path(name, profile)
     if in_package(path):
         raise ValueError(f'{path.parent} belongs to the installed package: copy the notebooks with '
@@ -173,7 +175,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
         raise ValueError(f'no run of {name} in profile {profile} is finished in {store.root}: {advice}')
     about = experiments()[name].about
     rows = read_rows(runs, store, data_root)
-    records = run_records(rows, store, notes or {})
+    records = run_records(rows, store, notes or {}, notes_before(path))
     kept = kept_records(path, records)
     ids = [about['run'] for about in kept]
     write_text(path, with_kept_rows(path, committed_rows(rows, about['tables']), ids))
@@ -185,6 +187,11 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     return path
 
 # %% ../../nbs/study/experiments.ipynb #3b30175d
+def notes_before(path:Path)->dict: # run id -> note
+    "The notes of the committed runs of a file of rows."
+    about = path.with_suffix('.json')
+    return {a['run']: a.get('note', '') for a in json.loads(about.read_text())} if about.exists() else {}
+
 def kept_records(path:Path, records:list)->list: # of dicts
     "Committed records of runs that are not among these; a store need not have all runs."
     if not path.with_suffix('.json').exists(): return []
@@ -230,14 +237,15 @@ def curve_means(rows:pd.DataFrame)->pd.DataFrame:
     return pooled.assign(value=pooled.total / pooled.n, client=-1)
 
 # %% ../../nbs/study/experiments.ipynb #58115ca1
-def run_records(rows:pd.DataFrame, store:Store, notes:dict)->list: # of dicts
-    "The committed record of each run: the columns that its rows share, its provenance, and a note."
+def run_records(rows:pd.DataFrame, store:Store, notes:dict, before:dict)->list: # of dicts
+    """The committed record of each run: the columns that its rows share, its provenance, and a note for its
+    data set or for all, else the one before."""
     records = []
     about = rows[RUN_COLUMNS].drop(columns='settings').drop_duplicates('run')
     for shared in about.to_dict('records'):
         _, provenance = store.read(shared['run'])
         for k in ('sha256', 'modules'): provenance.pop(k, None)
-        note = notes.get(shared['dataset'], notes.get('', ''))
+        note = notes.get(shared['dataset'], notes.get('', before.get(shared['run'], '')))
         records.append(shared | provenance | dict(note=note))
     return records
 

@@ -82,8 +82,8 @@ def how_trained(part:pd.DataFrame)->str:
 
 # %% ../../nbs/views/fedcosr.ipynb #4f0da871
 def columns_missing(columns, rows:pd.DataFrame)->str:
-    "The columns of a table without rows, in words."
-    there = set(place(rows.drop_duplicates('run')).column)
+    "The columns of a table without rows, not even of smaller runs, in words."
+    there = {whole_column(column) for column in place(rows.drop_duplicates('run')).column}
     missing = [column for column in columns if column not in there]
     return f"Not trained: {', '.join(missing)}." if missing else ''
 
