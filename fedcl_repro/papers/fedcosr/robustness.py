@@ -15,7 +15,7 @@ from ...core import Spec
 from ...methods.communication import BESIDE, communication_table, sizes
 from fedcl_repro.papers.fedcosr.settings import (
     FAIR, FEDCOSR, PATHOLOGICAL, PRACTICAL, TABLE3, compared, compared_labels, every_cell,
-    judge_fairest, place, runs, titles)
+    judge_often, place, runs, titles)
 from ...study.runs import methods, setting
 from ...study.questions import Claim, claims, lead
 from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, claims_asked, experiment
@@ -53,7 +53,7 @@ def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #cbca3149
 def more_of_table3(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on Table III besides the claims about each column, and on its cells."
-    said = judge_fedpac(rows, profile) + judge_fairest(rows, profile)
+    said = judge_fedpac(rows, profile) + judge_often(rows, profile)
     return said + every_cell('table3', rows, profile, 'Table III')
 
 @experiment(FEDCOSR, 'fedcosr/table3', '100 clients, and other degrees of skew',
