@@ -610,7 +610,7 @@ def mapl_alone(rows, profile)->list: # of Verdict
              for what, ok, told, place in printed_facts()]
     found += [claim(what, [ok], told, f'MAPL {place}') for what, ok, told, place in counted_facts()]
     for c, cells in claims_on_print('mapl', MAPL.keys, **left_to('paper')):
-        c = replace(c, place=f"MAPL {cells['artifact'].title()}")
+        c = replace(c, place=f"MAPL {cells['artifact'].replace('table', 'Table ')}")
         found.append(asked_in_print(MAPL, c, words='in print, ', **cells))
     return found
 
