@@ -107,5 +107,5 @@ def judge_convergence(rows=None, profile='quick', lr=.05)->list: # of Verdict
 
 @experiment(
     FEDCOSR, 'fedcosr/convergence', 'Theorems 1 to 3 with numbers',
-    also=judge_convergence, kind='text')
+    also=judge_convergence, kind='text', on_page=True)
 def convergence(profile): return []

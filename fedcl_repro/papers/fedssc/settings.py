@@ -195,7 +195,7 @@ def panels(profile:str)->dict: # title -> names
 @experiment(FEDSSC, 'fedssc/fig2', 'Alternative losses and numbers of class means', kind='figure')
 def fig2(profile):
     shown = [name for panel in panels(profile).values() for name in panel]
-    return fedssc_runs(dict.fromkeys([*shown, 'FedAvg']), profile) # a claim compares with FedAvg
+    return fedssc_runs(dict.fromkeys(shown), profile)
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #20ada88b
 claims_page('fedssc', 'What the sentences say')
