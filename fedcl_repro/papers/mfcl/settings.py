@@ -299,7 +299,7 @@ def table1(profile):
 @mfcl_experiment('table15', 'VGG-16-BN', 'table15', also=costs_in('table15'))
 def table15(profile):
     xis, vgg = extremes(profile), dict(kind='vgg16')
-    runs = varied(profile, [dict(model=vgg)], xis, n_floors=2)
+    runs = varied(profile, [dict(model=vgg)], xis)
     return runs + [rival('fedsimclr', *at, vgg) for at in each_setting(profile, xis)]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #3df7e16b
@@ -313,7 +313,7 @@ def table7(profile):
     data = [d for d in MFCL_SIZES[profile]['data'] if d != 'tiny_imagenet']
     settings = [(at, five(at[1])) for at in each_setting(profile, (.1,), data)]
     runs = [ours(*at, run=more) for at, more in settings]
-    beaten = [r for at, more in settings for r in floors(*at, run=more)[:2]]
+    beaten = [r for at, more in settings for r in floors(*at, run=more)]
     return runs + [rival('fedema', *at, **more) for at, more in settings] + beaten
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #603ae671
@@ -352,7 +352,7 @@ def twins(profile):
     ways += [trained(10, **reading, probe='chi') for reading in readings]
     ways += [trained(0, probe=q) for q in ('proj', 'chi')]
     theirs = [rival('fedsimclr', *at, norm, n_rounds=8, eval_every=8) for at in each_setting(profile)]
-    return varied(profile, ways, n_floors=0) + theirs
+    return varied(profile, ways) + theirs
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e6bb2534
 @mfcl_experiment('floors', 'What a linear classifier gets without phase 2')
