@@ -209,12 +209,18 @@ class ClaimsPage(ResultPage):
                 if v.kind == 'claim': found.setdefault((v.what, v.source), (name, profile, v))
         return list(found.values())
 
+    def cells(self)->list: # of Verdict
+        "The verdicts on printed numbers, some of which a sentence repeats."
+        paper = self.entry.about['paper']
+        own = [n for n, e in experiments().items() if e.about['paper'] == paper]
+        return [v for n in own for v in committed_verdicts(n)[1] if v.kind == 'cell']
+
     def show(self, *papers):
         "The sentences of these papers (by default the page's own), then the claims one by one."
         said = [v for _, _, v in self.evidence]
         say_line(verdicts_in_words(said), look='evidence')
         for paper in papers or [self.entry.about['paper']]:
-            sentences = claim_list(paper, said)
+            sentences = claim_list(paper, said + self.cells())
             caption = f'The {len(sentences)} sentences of {PAPER_NAMES[paper]}, in our words.'
             display_all(shown_table(sentences, caption))
         display_all(shown_table(self.one_by_one(), 'The claims that were checked, one by one.'))
