@@ -20,7 +20,7 @@ from .published import PAPER_NAMES
 from .report import amount_of
 from .representations import maps_of
 from .show import HOW_TO_READ, beside_table, show_dots, show_table
-from .tables import Paper, asked_beginnings, claim_list
+from .tables import Paper, claim_list
 from .verdicts import verdict_counts, verdict_table
 
 # %% ../../nbs/study/result_page.ipynb #a39932bf
@@ -199,25 +199,28 @@ class ClaimsPage(ResultPage):
     def judged_maps(self)->list: return [] # maps are judged on the pages that show them
 
     def found_evidence(self)->list: # of (page, profile, verdict)
-        """The claims of each table and figure on its best committed rows, those across several, and the
-        printed numbers that a sentence names."""
+        "The claims of each table and figure on its best committed rows, and those across several."
         paper = self.entry.about['paper']
-        named = asked_beginnings(paper)
         others = [n for n, e in experiments().items() if e.about['paper'] == paper and n != self.name]
         found = {} # sentence and place -> the first experiment that checks it
         for name in [*others, self.name]:
             profile, verdicts = committed_verdicts(name)
             for v in verdicts:
                 if v.kind == 'claim': found.setdefault((v.what, v.source), (name, profile, v))
-                elif v.what in named: found.setdefault(v.what, (name, profile, v)) # from its first table
         return list(found.values())
+
+    def cells(self)->list: # of Verdict
+        "The verdicts on printed numbers, some of which a sentence repeats."
+        paper = self.entry.about['paper']
+        own = [n for n, e in experiments().items() if e.about['paper'] == paper]
+        return [v for n in own for v in committed_verdicts(n)[1] if v.kind == 'cell']
 
     def show(self, *papers):
         "The sentences of these papers (by default the page's own), then the claims one by one."
         said = [v for _, _, v in self.evidence]
         say_line(verdicts_in_words(said), look='evidence')
         for paper in papers or [self.entry.about['paper']]:
-            sentences = claim_list(paper, said)
+            sentences = claim_list(paper, said + self.cells())
             caption = f'The {len(sentences)} sentences of {PAPER_NAMES[paper]}, in our words.'
             display_all(shown_table(sentences, caption))
         display_all(shown_table(self.one_by_one(), 'The claims that were checked, one by one.'))

@@ -5,14 +5,16 @@
 # %% auto #0
 __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'FLOORS', 'UNTRAINED', 'PAPER_ROUNDS', 'SMALL_RESOURCES', 'BASELINES',
            'OWN_EPOCHS', 'TRAINED_HOW', 'MFCL_TITLES', 'MFCL_SYMBOLS', 'MFCL_PLACES', 'MFCL_COLUMNS', 'MFCL_WORDS',
-           'TN', 'GN', 'MFCL_READINGS', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'MFCL', 'BN_READINGS', 'run_of',
-           'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rivals', 'rival', 'training_beside', 'placed',
-           'with_value', 'named_by', 'labelled_by', 'of_metric', 'silhouettes_at_rserver', 'say_setting',
-           'cell_of_mfcl', 'mfcl_printed', 'values_of', 'mfcl_experiment', 'costs_in', 'borne_out', 'table2',
-           'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15', 'dealt_classes', 'table7',
-           'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'untrained']
+           'TN', 'GN', 'MFCL_READINGS', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'MFCL', 'ALL_OTHERS', 'READ_AS',
+           'COUNTED', 'AS_WIDE', 'BN_READINGS', 'run_of', 'ours', 'each_setting', 'extremes', 'floors', 'varied',
+           'rivals', 'rival', 'training_beside', 'placed', 'with_value', 'labelled_by', 'of_metric',
+           'silhouettes_at_rserver', 'say_setting', 'cell_of_mfcl', 'mfcl_printed', 'values_of', 'mfcl_experiment',
+           'costs_in', 'borne_out', 'best_under_skew', 'by_data', 'judge_skew', 'bytes_counted', 'sent_beside',
+           'judge_traffic', 'beside_columns', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1',
+           'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -22,13 +24,15 @@ from ...core import Spec, parse_spec
 from ...methods.mfcl import RECEIVED
 from .counted import (
     judge_architecture, judge_costs, judge_fig7, judge_printed_costs, judge_table3, judge_table8)
-from ...study.experiments import claims_page
+from ...study.experiments import claims_page, committed_runs
 from ...study.published import published
-from ...study.questions import claims_on_print, paper_file
+from ...study.questions import Claim, below_floors, claims_on_print, lead, paper_file
 from ...study.representations import projected
 from ...study.runs import Run, methods, setting
-from ...study.tables import Paper, asked_in_print, experiment, printed_cells
-from ...study.verdicts import summary
+from fedcl_repro.study.tables import (
+    Paper, as_printed, ask_across, asked_in_print, by_seed, experiment, printed_cells, printed_tables,
+    redraw)
+from ...study.verdicts import claim, summary
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #d4596cfd
 MFCL_FILE = paper_file('mfcl')
@@ -141,18 +145,12 @@ def placed(table:pd.DataFrame)->pd.DataFrame:
 def with_value(label:str, column:str, value)->str: return f'{label}, {MFCL_SYMBOLS[column]} = {value:g}'
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #3e496450
-def named_by(table:pd.DataFrame, column:str)->pd.DataFrame:
-    "The table with the value of a column in each label: 'MFCL(TN), K = 8'; floors have none."
-    def named(label, value): return label if label in FLOORS else with_value(label, column, value)
-    found = table.assign(label=[*map(named, table.label, table[column])])
-    return found.assign(xi=0.) if column == 'xi' else found # no longer a setting of its own
-
-# %% ../../../nbs/papers/mfcl/settings.ipynb #4c9180aa
 def labelled_by(column:str):
-    "A measure: accuracies, with the value of a column in the label."
+    "A measure: accuracies, with the value of a column in the label: 'MFCL(TN), K = 8'; floors have none."
+    def named(label, value): return label if label in FLOORS else with_value(label, column, value)
     def measure(rows):
         runs = placed(summary(rows))
-        return named_by(runs, column).assign(value=runs.micro)
+        return runs.assign(label=[*map(named, runs.label, runs[column])], value=runs.micro)
     return measure
 
 def of_metric(metric:str, scale=1.):
@@ -162,7 +160,6 @@ def of_metric(metric:str, scale=1.):
         return found.assign(value=scale * found.value)
     return measure
 
-# %% ../../../nbs/papers/mfcl/settings.ipynb #917b9d12
 def silhouettes_at_rserver(rows):
     "A measure: silhouettes of the received representations, whose labels need not say so."
     found = of_metric('silhouette')(rows)
@@ -188,14 +185,14 @@ MFCL_WORDS = dict(
     privacy={'none': '', 'SA': ' + SA', 'DM': ' + DM', 'SA+DM': ' + SA + DM'})
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #4f8efb46
-def mfcl_printed(artifact:str, over='')->pd.DataFrame:
-    """Published accuracies of a table, with those of `MFCL_COLUMNS` that it has. `over`: a column whose
-    values are compared with one another, so that labels name them: 'MFCL(TN), ξ = 0.01'."""
+def mfcl_printed(artifact:str, by='')->pd.DataFrame:
+    """Published accuracies of a table, with those of `MFCL_COLUMNS` that it has. `by`: a column whose value
+    is added to the label, as `labelled_by` does."""
     there = set(published('mfcl', artifact, metric='accuracy'))
     columns = {ours: theirs for ours, theirs in MFCL_COLUMNS.items() if theirs in there}
     words = {k: w for k, w in MFCL_WORDS.items() if k == 'label' or k in columns}
     cells = printed_cells('mfcl', artifact, columns=columns, words=words)
-    if over: return named_by(cells, over)
+    if by: cells = cells.assign(label=[with_value(c.label, by, getattr(c, by)) for c in cells.itertuples()])
     if 'privacy' not in cells: return cells
     return cells.assign(label=cells.label + cells.privacy).drop(columns='privacy')
 
@@ -209,8 +206,7 @@ def values_of(profile:str)->dict:
         percent = f'{100*share:g}'
         dropped.append(dict(percent=percent, dropped=f', {percent} % drop out' if share else ''))
     return dict(
-        CUTS=[with_value(TN, 'cut', c) for c in size['cuts']],
-        SKEWS=[with_value(TN, 'xi', x) for x in size['xis']], norms=norms, shares=dropped,
+        CUTS=[with_value(TN, 'cut', c) for c in size['cuts']], norms=norms, shares=dropped,
         groups=[dict(g=g) for g in groups], most=dropped[-1]['dropped'],
         as_many=[dict(g=g, twice=2*g) for g in groups if 2*g in groups])
 
@@ -219,7 +215,7 @@ TN, GN = 'MFCL(TN)', 'MFCL(GN)'
 MFCL_READINGS = 'across', 'twins', 'alone' # which views are positives
 MFCL_NORMS = 'bn', 'gn', 'tn'
 PAIRINGS = 'pair', 'strangers', 'alone'
-MFCL_MEASURES = {column: labelled_by(column) for column in ('xi', 'cut', 'per_group', 'K')}
+MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
 MFCL_MEASURES |= dict(silhouette=silhouettes_at_rserver)
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
 MFCL = Paper(
@@ -236,14 +232,112 @@ def costs_in(artifact:str):
     def judge(rows, profile): return judge_printed_costs(artifact) + judge_costs(artifact)
     return judge
 
-def borne_out(rows, profile)->list: # of Verdict
-    "Whether the paper's own tables support its claims."
-    asked = claims_on_print('mfcl', MFCL.keys, **values_of('paper'))
-    return [asked_in_print(MFCL, c, words='in print, ', **cells) for c, cells in asked]
+def borne_out(*artifacts:str):
+    "(rows, profile) -> verdicts: whether these printed tables support the paper's claims."
+    def judge(rows, profile):
+        asked = claims_on_print('mfcl', MFCL.keys, **values_of('paper'))
+        asked = [(c, cells) for c, cells in asked if cells['artifact'] in artifacts]
+        return [asked_in_print(MFCL, c, words='in print, ', **cells) for c, cells in asked]
+    return judge
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #5d0f3b11
+ALL_OTHERS = MFCL_FILE['labels']['SUPERVISED'] + MFCL_FILE['labels']['UNLABELLED']
+READ_AS = {'read as accuracy': (), 'read as the lead over other methods': tuple(ALL_OTHERS)}
+
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #36542a41
+def best_under_skew(reading:str, floors=())->Claim:
+    "MFCL(TN) is better at the smallest ξ of a data set than at the largest. `floors`: labels to exceed."
+    others = READ_AS[reading]
+    def good(table): return lead(table, TN, others) if others else table[TN]
+    def margin(tables): return good(tables[min(tables)]) - good(tables[max(tables)])
+    def tell(tables, margin):
+        said = '{:+.2f} points' if others else '{:.2f} %'
+        ends = min(tables), max(tables)
+        return ', '.join(f'{said.format(good(tables[key]).mean())} at ξ = {key[1]:g}' for key in ends)
+    def unless(tables):
+        reasons = [below_floors((TN, *others), (), floors, t) for t in tables.values()] if floors else []
+        return next(filter(None, reasons), '')
+    pairs = max(1, len(others))**2
+    return Claim(f'MFCL(TN) works best under skew, {reading}', (TN, *others, *floors), margin, tell,
+                 place='MFCL 5.3', comparisons=pairs, unless=unless)
+
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #0cbca570
+def by_data(tables:dict)->dict: # data set -> {(data set, ξ): table}, the smallest and the largest ξ
+    "The two tables of each data set that are farthest apart."
+    found = {}
+    for key in sorted(tables): found.setdefault(key[0], []).append(key)
+    return {data: {k: tables[k] for k in (keys[0], keys[-1])} for data, keys in found.items()}
+
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #8c32be1a
+def judge_skew(rows, profile)->list: # of Verdict
+    "Whether MFCL works best under skew: in Table 14, and in the runs of each data set."
+    found, chances = [], redraw(MFCL, rows)
+    trained = by_data(by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys))
+    for reading in READ_AS:
+        c = best_under_skew(reading)
+        printed = by_data(printed_tables(mfcl_printed('table14'), MFCL.keys, c.needs))
+        cases = {MFCL_TITLES[data]: tables for data, tables in printed.items()}
+        found.append(as_printed(replace(c, sentence=f'in print, {c.sentence}'), cases))
+        c = best_under_skew(reading, FLOORS)
+        for data, tables in trained.items():
+            found.append(ask_across(c, tables, profile != 'quick', MFCL_TITLES[data], chances=chances))
+        if not trained: found.append(claim(c.sentence, [], '', c.place))
+    return found
+
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #5d0f3b14
+def bytes_counted(rows, profile)->pd.DataFrame: # one row per run, with `sent`, `width` and `rounds`
+    "What was sent in the committed runs of Table 2, in both directions."
+    about = {id: about for id, (_, _, about) in committed_runs('mfcl/table2', profile).items()}
+    runs = placed(rows.drop_duplicates('run')) if len(rows) else rows
+    runs = runs[runs.run.isin(about)]
+    sent = [about[id]['bytes_up'] + about[id]['bytes_down'] for id in runs.run]
+    width = [setting(run, 'model.width', 64) for run in runs.settings]
+    rounds = [run.n_rounds for run in runs.settings]
+    return runs.assign(sent=sent, width=width, rounds=rounds)
+
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #f952447d
+COUNTED = 'MFCL sends less than FSL, as counted'
+AS_WIDE = f'{COUNTED} and scaled to as many channels'
+
+def sent_beside(mine, theirs)->str: # one row per seed each
+    "The evidence: bytes, rounds and channels of MFCL and of FSL."
+    def told(runs):
+        rounds, width = runs.rounds.iloc[0], runs.width.iloc[0]
+        return f'{runs.sent.mean() / 1e9:.2f} GB in {rounds} rounds with {width} channels'
+    times = theirs.sent.mean() / mine.sent.mean()
+    return f'MFCL {told(mine)}, FSL {told(theirs)}, {times:.2f} times as much'
+
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #4c137a17
+def judge_traffic(rows, profile)->list: # of Verdict
+    "Whether MFCL(TN) sends less than FSL in the committed runs of each setting."
+    runs, found = bytes_counted(rows, profile), []
+    for key, part in runs.groupby(list(MFCL.keys)) if len(runs) else ():
+        mine, theirs = (part[part.label == label].set_index('seed') for label in (TN, 'FSL'))
+        seeds = sorted({*mine.index} & {*theirs.index})
+        if not seeds: continue
+        mine, theirs = mine.loc[seeds], theirs.loc[seeds]
+        wide = theirs.assign(sent=theirs.sent * mine.width / theirs.width, width=mine.width)
+        for what, other in ((COUNTED, theirs), (AS_WIDE, wide)):
+            what = f'{what}: {MFCL.say(*key, profile)}'
+            told = sent_beside(mine, other)
+            found.append(claim(what, mine.sent < other.sent, told, 'MFCL 4.1', profile != 'quick'))
+    return found or [claim(what, [], '', 'MFCL 4.1') for what in (COUNTED, AS_WIDE)]
+
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0aca3332
+def beside_columns(rows, profile)->list: # of Verdict
+    "Verdicts on Table 2 besides the claims about each of its columns."
+    return [*borne_out('table2', 'table14')(rows, profile), *judge_skew(rows, profile),
+            *judge_traffic(rows, profile)]
+
 @mfcl_experiment(
-    'table2', 'Accuracy of MFCL and baselines, by skew', 'table14', also=borne_out, highlight=True)
+    'table2', 'Accuracy of MFCL and baselines, by skew', 'table14', also=beside_columns, highlight=True)
 def table2(profile):
     size = MFCL_SIZES[profile]
     ways = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(positives=p) for p in MFCL_READINGS]
@@ -289,7 +383,7 @@ def table17(profile):
     return varied(profile, [dict(model=dict(norm=n, per_group=g)) for n, g in ways], (.1,))
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #38775ff2
-@mfcl_experiment('table1', 'The cut-off layer', 'table1')
+@mfcl_experiment('table1', 'The cut-off layer', 'table1', also=borne_out('table1'))
 def table1(profile):
     size = MFCL_SIZES[profile]
     data = [d for d in size['data'] if d != 'cifar100']
