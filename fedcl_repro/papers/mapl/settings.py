@@ -14,8 +14,8 @@ __all__ = ['MAPL_FILE', 'MAPL_LABELS', 'COPY', 'ONE_VIEW', 'TWO_VIEWS', 'HETEROG
            'table5_cells', 'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4',
            'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much',
            'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs', 'printed_again', 'printed_scenarios',
-           'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts', 'passes', 'numbers_touched', 'cost_of_graph',
-           'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
+           'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts', 'forward_passes', 'numbers_touched',
+           'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from collections.abc import Callable
@@ -241,6 +241,7 @@ def lead_by_clients(rows:pd.DataFrame)->pd.DataFrame: # label is '10 clients'
         found += [(f'{n} clients', *key, seed, points) for seed, points in ahead.items()]
     return pd.DataFrame(found, columns=[*MAPL_RUN, 'value'])
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #f7d6864s
 @dataclass(frozen=True)
 class WithClients:
     "A measure: the accuracy of runs with so many clients."
@@ -262,6 +263,7 @@ class WithClients:
 
     def __call__(self, rows): return MAPL.measured(rows[self.own(rows)], 'accuracy')
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #f7d6865s
 def runs_of_table1()->list:
     "All runs of Table 1, which asks them whether MAPL is best."
     return [r for profile in PROFILES for r in shown_runs('mapl/table1', profile)]
@@ -403,10 +405,12 @@ def times_as_much(rows:pd.DataFrame)->pd.Series: # one number for each network, 
     if not len(rows): return pd.Series(dtype=float)
     t = numbers_carried(rows)
     last = t[(t['round'] == t['round'].max()) & (t.label != 'Local')]
-    sent = last.pivot_table(index=['dataset', 'network', 'n_clients', 'seed'], columns='label', values='numbers')
+    runs = ['dataset', 'network', 'n_clients', 'seed']
+    sent = last.pivot_table(index=runs, columns='label', values='numbers')
     sent = sent.reindex(columns=dict.fromkeys([*CHEAPEST, *sent])).dropna(subset=list(CHEAPEST))
     return sent.drop(columns=list(CHEAPEST)).div(sent[list(CHEAPEST)].max(axis=1), axis=0).stack()
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #9019cb0s
 def judge_formulas(rows, profile)->list: # of Verdict
     """Whether bytes agree with the formula within two percent (statistics of batch norm are sent too), and
     whether the methods are the cheapest that the paper calls so."""
@@ -486,10 +490,12 @@ def printed_lead(artifact:str, clients:int)->pd.Series: # scenario -> points
     cells = printed_scenarios(artifact, clients=clients)
     return lead(cells, 'MAPL', cells.columns)
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #20ada86s
 def by_scenario(numbers:pd.Series, how='{:+.2f}')->str:
     "A number of each scenario, in words."
     return ', '.join(f'Scenario {k} {how.format(v)}' for k, v in numbers.items())
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #20ada87s
 TOLD7 = 'FedSim', 'FedClassAvg', 'FedProto', 'FedAvg', 'FLT', 'pFedSim', 'DFedAvgM', 'MAPL' # in Table 7
 
 def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
@@ -530,7 +536,7 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
          f'the others send at least {least / most:.1f} times as much in a round', 'Table 7')]
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #c0u47ed1
-def passes(name:str)->tuple: # (in training, to measure)
+def forward_passes(name:str)->tuple: # (in training, to measure)
     "Forward passes of each training image in a round of a method."
     run = mapl_runs([name], 'paper', data=['cifar10'])[0]
     sweeps = [s for s in stages(run)[-1].method.local if isinstance(s, Sweep) and s.when is None]
@@ -552,6 +558,7 @@ def numbers_touched(fn)->int:
     with Counter() as counter: fn()
     return counter.total
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #c0u47e1s
 @cache
 def cost_of_graph(n=20, classes=10, k=512)->int:
     "Numbers read and written by a client that learns its row from n classifiers, itself included."
@@ -561,6 +568,7 @@ def cost_of_graph(n=20, classes=10, k=512)->int:
     message = {'head.weight': Rows(heads, others), 'n': Rows(sizes, others)}
     return numbers_touched(lambda: learn_from_classifiers(client, message, RULES['code']))
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #c0u47e2s
 @cache
 @shapes_only
 def cost_of_pass(images=1500)->tuple: # (network, operations)
@@ -584,9 +592,10 @@ def isolated(preset:str, n_rows=200, n=20, steps=1000)->int:
     learned = learn_row(equal, like, shares, me, ~me, replace(RULES[preset], repeats=steps))
     return int((learned.masked_fill(me, 0).sum(-1) < LEAST_WEIGHT).sum())
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #c0u47e3s
 def counted_facts()->list: # of (sentence, whether it is so, evidence, place)
     "Sentences about what can be counted without training."
-    trained = {formula_name(name): passes(name)[0] for name in [*MAPL_LABELS['BASELINES'], 'MAPL']}
+    trained = {formula_name(name): forward_passes(name)[0] for name in [*MAPL_LABELS['BASELINES'], 'MAPL']}
     twice = {name for name, n in trained.items() if n == 2}
     once = {name for name, n in trained.items() if n == 1}
     each = ', '.join(f'{name} {n}' for name, n in trained.items())
@@ -597,8 +606,8 @@ def counted_facts()->list: # of (sentence, whether it is so, evidence, place)
          twice == {'MAPL', 'FedClassAvg'} and once == set(trained) - twice,
          f'of an image in an epoch: {each}', '6'),
         ('graph learning costs less than a hundredth of a local epoch', graph < epoch / 100,
-         f'{graph/1e6:.1f} million numbers read or written, {epoch/1e9:.1f} billion operations in one pass of '
-         f'{network} over 1500 images', '6'),
+         f'{graph/1e6:.1f} million numbers read or written, {epoch/1e9:.1f} billion operations in one pass '
+         f'of {network} over 1500 images', '6'),
         ('the logarithm keeps every client connected', connected == 0 < alone,
          f'with it {connected} of 200 random rows end without weight for others, without it {alone}', '4.2')]
 
