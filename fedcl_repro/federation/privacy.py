@@ -111,7 +111,7 @@ class secure_aggregation:
         return 2.**math.floor(math.log2(room * .999))
 
     def seal(self, message:dict, i:int, roster:Roster, secret=None)->dict:
-        "What client i sends instead of its message. `secret`: what the client's process has, see `own_secrets`."
+        "What client i sends instead of its message. `secret`: what its process has, see `own_secrets`."
         own = float(roster.n[roster.who.index(i)])
         places = self.places(roster.n)
         known = own_secrets(i, roster.who, self.secret if secret is None else secret)

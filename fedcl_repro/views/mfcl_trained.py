@@ -41,7 +41,7 @@ def data_here(data_root=None)->str:
     return 'cifar10' if has_data('cifar10', data_root) else 'digits'
 
 # %% ../../nbs/views/mfcl_trained.ipynb #19706a1e
-MOST_SKEWED = dict(quick=100, lite=5000, paper=5000) # images of a client
+MOST_SKEWED = dict(quick=100, lite=500, paper=5000) # images of a client
 
 def two_clients(norm:str, profile:str, device='cpu', data_root=None)->tuple:
     "MFCL on two clients, 99 % of one class each: (the executor, the state after phase 1, the last one)."
