@@ -149,7 +149,7 @@ def secrets_beside(folder:Path, i:int, needed:bool): # other client -> 32 bytes,
     path = folder/'secrets.json'
     if path.exists(): return {int(j): bytes.fromhex(s) for j, s in json.loads(path.read_text()).items()}
     if not needed: return None
-    raise ValueError(f'client {i} has no secrets.json in {folder}, and masks do not cancel without common ones. '
+    raise ValueError(f'client {i} has no secrets.json in {folder}; masks cancel only with common secrets. '
                      'Let the clients agree on one for each pair; `deal_secrets` does it for a trial')
 
 # %% ../../nbs/scale/nodes.ipynb #ba1b2cae
