@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'experiments', 'runs_of', 'shown_runs', 'made_once',
            'matrix', 'Page', 'has_data', 'why_missing', 'papers_folder', 'in_package', 'default_store',
-           'committed_path', 'maps_path', 'save_results', 'notes_before', 'kept_records', 'record_place',
+           'committed_path', 'maps_path', 'save_results', 'records_before', 'kept_records', 'record_place',
            'with_kept_rows', 'committed_rows', 'curve_means', 'run_records', 'committed_runs', 'config_key',
            'committed', 'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code',
            'kept_verdicts', 'verdicts_alone', 'verdict_from', 'belonging', 'nothing_more', 'claims_page',
@@ -175,8 +175,9 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
         raise ValueError(f'no run of {name} in profile {profile} is finished in {store.root}: {advice}')
     about = experiments()[name].about
     rows = read_rows(runs, store, data_root)
-    records = run_records(rows, store, notes or {}, notes_before(path))
-    kept = kept_records(path, records)
+    before = records_before(path)
+    records = run_records(rows, store, notes or {}, {about['run']: about.get('note', '') for about in before})
+    kept = kept_records(before, records)
     ids = [about['run'] for about in kept]
     write_text(path, with_kept_rows(path, committed_rows(rows, about['tables']), ids))
     if about['maps']:
@@ -187,17 +188,15 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     return path
 
 # %% ../../nbs/study/experiments.ipynb #3b30175d
-def notes_before(path:Path)->dict: # run id -> note
-    "The notes of the committed runs of a file of rows."
-    about = path.with_suffix('.json')
-    return {a['run']: a.get('note', '') for a in json.loads(about.read_text())} if about.exists() else {}
+def records_before(path:Path)->list: # of dicts
+    "The committed records that belong to a file of rows."
+    records = path.with_suffix('.json')
+    return json.loads(records.read_text()) if records.exists() else []
 
-def kept_records(path:Path, records:list)->list: # of dicts
+def kept_records(before:list, records:list)->list: # of dicts
     "Committed records of runs that are not among these; a store need not have all runs."
-    if not path.with_suffix('.json').exists(): return []
     new = {config_key(about['config']) for about in records}
-    committed = json.loads(path.with_suffix('.json').read_text())
-    return [about for about in committed if config_key(about['config']) not in new]
+    return [about for about in before if config_key(about['config']) not in new]
 
 def record_place(name:str, profile:str): # (record) -> number
     "The place of a committed run among those of an experiment; runs that it no longer names come last."
