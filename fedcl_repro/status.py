@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FINDINGS', 'STATUS', 'SPEED', 'status_of', 'status_table', 'speed_table', 'bench_record', 'workload_table',
-           'bound_of_speed', 'speed_against', 'finding', 'personal_papers', 'majority_beside', 'findings', 'sizes_told',
-           'replace_between', 'written_pages', 'write_pictures']
+           'bound_of_speed', 'speed_against', 'finding', 'personal_papers', 'trivial_scores', 'trivial_beside',
+           'findings', 'sizes_told', 'replace_between', 'written_pages', 'write_pictures']
 
 # %% ../nbs/status.ipynb #a9048c87
 import json
@@ -18,6 +18,7 @@ from .scale.workloads import bound_table, peak_words, work_table
 from .study.comparable import curve_ends, smaller
 from .study.experiments import PROFILES, committed, committed_verdicts, experiments, papers_folder
 from .study.majority import majority_of
+from .study.tables import by_seed
 from .study.verdicts import OURS, verdict_counts
 
 # %% ../nbs/status.ipynb #9b529d4a
@@ -89,7 +90,7 @@ def finding(name:str, begins:str)->str: # Markdown
         raise ValueError(f'{name} has no claim that begins with {begins!r}: choose another in FINDINGS; '
                          f'it has {known}')
     v, source = found[0], found[0].source or name
-    evidence = v.evidence + majority_beside(name, profile, v)
+    evidence = v.evidence + trivial_beside(name, profile, v)
     return f'- **{v.word}**: "{v.what}" ([{source}](nbs/papers/{name}.ipynb)). {evidence}.'
 
 def personal_papers()->dict: # name -> Paper
@@ -98,13 +99,24 @@ def personal_papers()->dict: # name -> Paper
     from fedcl_repro.papers.mapl.settings import MAPL
     return dict(fedcosr=FEDCOSR, mapl=MAPL)
 
-def majority_beside(name:str, profile:str, v)->str:
-    "The majority class's accuracy in the setting of a claim, if clients are tested on their own classes."
-    paper = personal_papers().get(name.split('/')[0])
-    scores = majority_of(paper, committed(name, profile)) if paper else {}
+def trivial_scores(name:str, profile:str)->tuple: # (Paper, what it is, values of the keys -> percent)
+    "What is right without any training: the majority class, or a classifier on MFCL's random encoder."
+    from fedcl_repro.papers.mfcl.settings import MFCL
+    owner, rows = name.split('/')[0], committed(name, profile)
+    paper = personal_papers().get(owner)
+    if paper: return paper, 'the majority class', majority_of(paper, rows)
+    if owner != 'mfcl': return None, '', {}
+    tables = by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys)
+    untrained = 'floor: random encoder'
+    scores = {key: t[untrained].mean() for key, t in tables.items() if untrained in t}
+    return MFCL, 'a random encoder', scores
+
+def trivial_beside(name:str, profile:str, v)->str:
+    "The accuracy without training in the setting of a claim; empty where there is none."
+    paper, what, scores = trivial_scores(name, profile)
     for key, score in scores.items():
         where = paper.say(*(key if isinstance(key, tuple) else (key,)), profile)
-        if v.what.endswith(f': {where}'): return f'; the majority class scores {score:.1f} %'
+        if v.what.endswith(f': {where}'): return f'; {what} scores {score:.1f} %'
     return ''
 
 def findings()->str: # Markdown

@@ -249,15 +249,18 @@ def beside_table(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str
     return wide.fillna({column: '' for column in wide if column[1] in TEXTS}), notes
 
 # %% ../../nbs/study/show.ipynb #3529bcdf
-def show_lines(paper:Paper, rows:pd.DataFrame, x:str, names:list, xlabel:str, xscale='log'):
-    "Accuracy by a column: one line per name, bars of one standard deviation over seeds."
+def show_lines(paper:Paper, rows:pd.DataFrame, x:str, names:list, xlabel:str, xscale='log', floor=''):
+    """Accuracy by a column: one line per name, bars of one standard deviation over seeds. `floor`: a label
+    whose mean is drawn across."""
     import matplotlib.pyplot as plt
     if not len(rows):
         print('not run')
         return
     runs = paper.runs(rows)
+    untrained = runs[runs.label == floor].micro
     runs = runs[runs.label.isin(names)]
     fig, ax = plt.subplots(figsize=(5.4, 3))
+    if len(untrained): ax.axhline(untrained.mean(), ls='--', lw=1, c='k', label=floor)
     for k, name in enumerate(names):
         line = runs[runs.label == name].groupby(x).micro.agg(['mean', 'std'])
         if not len(line): continue

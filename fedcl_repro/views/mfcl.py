@@ -36,7 +36,7 @@ def mfcl_table(what:str, artifact:str, draw=None):
 
 def by_setting(what:str, x:str, xlabel:str, names:list, xscale='log'):
     "A view of a table that varies one setting, with a line instead of dots."
-    def draw(rows): show_lines(MFCL, rows, x, names, xlabel, xscale)
+    def draw(rows): show_lines(MFCL, rows, x, names, xlabel, xscale, 'floor: random encoder')
     return mfcl_table(what, what.lower().replace(' ', ''), draw)
 
 by_cut = by_setting('Table 1', 'cut', 'layers of the client module', ['MFCL(TN)'], 'linear')
