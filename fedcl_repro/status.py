@@ -16,15 +16,19 @@ from .scale.bench import markdown
 from .scale.checkouts import against_table
 from .scale.workloads import bound_table, peak_words, work_table
 from .study.comparable import curve_ends, smaller
-from .study.experiments import PROFILES, committed, committed_verdicts, experiments, papers_folder
+from .study.experiments import (
+    PROFILES, committed, committed_verdicts, evidence_on, experiments, papers_folder)
 from .study.majority import majority_of
 from .study.tables import by_seed
 from .study.verdicts import OURS, verdict_counts
 
 # %% ../nbs/status.ipynb #9b529d4a
 def status_of(name:str)->tuple: # (profile, or '-'; its verdicts in words)
-    "The largest profile of an experiment with committed rows, and its verdicts in words."
-    profile, verdicts = committed_verdicts(name)
+    """The largest profile of an experiment with committed rows, and its verdicts in words. The claims of a
+    whole paper are each asked of the best rows there are."""
+    if experiments()[name].about['kind'] == 'claims':
+        profile, verdicts = 'the largest of each', [v for _, _, v in evidence_on(name)]
+    else: profile, verdicts = committed_verdicts(name)
     counts = verdict_counts([v for v in verdicts if v.source != OURS])
     words = [f'{word} {n}' for word, n in counts.items() if n]
     if not words:

@@ -15,8 +15,11 @@ from fedcl_repro.federation.partners import partner_found
 from fedcl_repro.methods.mfcl import pairs_of_epoch
 from fedcl_repro.parts.attacks import seen_by_pca
 from fedcl_repro.parts.autoencoder import mfcl_model
+from fedcl_repro.papers.mfcl.settings import MFCL, mfcl_printed
 from fedcl_repro.parts.contrastive import ntxent
+from fedcl_repro.study.experiments import committed
 from fedcl_repro.study.runs import Run, label
+from fedcl_repro.study.show import beside_and_below, repeats
 
 
 def strangers_found(positives, steps=60):
@@ -107,3 +110,13 @@ def test_a_classifier_fitted_to_what_was_received_differs_only_where_encoders_di
     shifted = alike[1] | {'body.1.running_mean': alike[1]['body.1.running_mean'] + 1.}
     apart = {0: alike[0], 1: shifted}
     assert losses(apart, apart) != pytest.approx(losses(apart), rel=1e-3)
+
+
+@pytest.mark.parametrize('artifact', ['table1', 'table16', 'table17'])
+def test_a_cell_shows_the_balanced_accuracy_of_its_own_run(artifact):
+    "CIFAR-10's test images are balanced, so it is the accuracy; a cell without a run has neither."
+    table = beside_and_below(MFCL, mfcl_printed(artifact), committed(f'mfcl/{artifact}', 'lite'), 'lite')
+    missing = table.ours.isna()
+    assert missing.any() and not missing.all()
+    assert table.balanced[missing].isna().all()
+    assert table.balanced.notna().any() and repeats(table.balanced, table.ours)

@@ -223,6 +223,26 @@ def test_notebooks_are_clean(path):
         assert not any(o['output_type'] == 'error' for o in c.get('outputs', []))
 
 
+def ends_in(source):
+    "What ends a cell: a 'value' shows itself, a 'call' may, a 'test' and a 'statement' do not."
+    *_, last = [None, *ast.parse(source).body]
+    if not isinstance(last, ast.Expr): return 'statement'
+    if not isinstance(last.value, ast.Call): return 'value'
+    return 'test' if getattr(last.value.func, 'id', '').startswith('test_') else 'call'
+
+
+@pytest.mark.parametrize('path', NOTEBOOKS, ids=in_nbs)
+def test_a_stored_output_belongs_to_its_cell(path):
+    "A page that was not executed after an edit lacks a value, or shows one under a cell that has none."
+    for c in json.loads(path.read_text(encoding='utf-8'))['cells']:
+        source = ''.join(c['source'])
+        if c['cell_type'] != 'code' or source.startswith('#| export'): continue
+        shown = any(o['output_type'] == 'execute_result' for o in c['outputs'])
+        last = ends_in(source)
+        assert shown or last != 'value', f'no output, execute the page: {source}'
+        assert last in ('value', 'call') or not shown, f'a stale output, execute the page: {source}'
+
+
 WIDEST = 110 # columns
 
 

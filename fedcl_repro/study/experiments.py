@@ -9,7 +9,7 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'expe
            'with_kept_rows', 'committed_rows', 'curve_means', 'run_records', 'committed_runs', 'config_key',
            'committed', 'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code',
            'kept_verdicts', 'verdicts_alone', 'verdict_from', 'belonging', 'nothing_more', 'claims_page',
-           'without_rows', 'claims_of']
+           'without_rows', 'claims_of', 'evidence_on']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import contextlib
@@ -397,3 +397,15 @@ def claims_of(name:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
     if not runs_of(name, 'paper'): said = verdicts_alone(name)
     else: said = judge(own, profile) if len(own) else without_rows(judge, profile)
     return [v for v in said if v.kind == 'claim' and v.source != OURS]
+
+# %% ../../nbs/study/experiments.ipynb #e760720e
+def evidence_on(claims:str)->list: # of (experiment, profile, verdict)
+    "Of a page of claims, 'mapl/claims': the verdict on each claim, from the best committed rows of a page."
+    paper = experiments()[claims].about['paper']
+    others = [n for n, e in experiments().items() if e.about['paper'] == paper and n != claims]
+    found = {} # sentence and place -> the first experiment that checks it
+    for name in [*others, claims]:
+        profile, verdicts = committed_verdicts(name)
+        for v in verdicts:
+            if v.kind == 'claim': found.setdefault((v.what, v.source), (name, profile, v))
+    return list(found.values())

@@ -14,8 +14,9 @@ from functools import cached_property
 import pandas as pd
 
 from .comparable import smaller
-from .experiments import (
-    PROFILES, Page, committed, committed_maps, committed_note, committed_verdicts, experiments)
+from fedcl_repro.study.experiments import (
+    PROFILES, Page, committed, committed_maps, committed_note, committed_verdicts, evidence_on,
+    experiments)
 from .published import PAPER_NAMES
 from .report import amount_of
 from .representations import maps_of
@@ -200,14 +201,7 @@ class ClaimsPage(ResultPage):
 
     def found_evidence(self)->list: # of (page, profile, verdict)
         "The claims of each table and figure on its best committed rows, and those across several."
-        paper = self.entry.about['paper']
-        others = [n for n, e in experiments().items() if e.about['paper'] == paper and n != self.name]
-        found = {} # sentence and place -> the first experiment that checks it
-        for name in [*others, self.name]:
-            profile, verdicts = committed_verdicts(name)
-            for v in verdicts:
-                if v.kind == 'claim': found.setdefault((v.what, v.source), (name, profile, v))
-        return list(found.values())
+        return evidence_on(self.name)
 
     def cells(self)->list: # of Verdict
         "The verdicts on printed numbers, some of which a sentence repeats."

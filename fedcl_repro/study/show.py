@@ -211,7 +211,7 @@ def beside_and_below(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile
     shown = both.merge(runs[own].drop_duplicates(), on=own) if len(runs) else both[:0]
     more = without_print(paper, cells, rows, keys)
     both = pd.concat([shown, more], ignore_index=True).sort_values(own, kind='stable')
-    return with_balanced(both, runs, ['label', *own]) if len(runs) else both
+    return with_balanced(both, runs, ['label', *keys]) if len(runs) else both
 
 # %% ../../nbs/study/show.ipynb #08789905
 def with_balanced(table:pd.DataFrame, runs:pd.DataFrame, on:list)->pd.DataFrame:

@@ -9,7 +9,7 @@ __all__ = ['MEASURES', 'PRINTED', 'REDRAWN', 'MOST_CASES', 'READINGS', 'Paper', 
            'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
            'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason',
            'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings',
-           'sentence_of', 'entry_of', 'claim_list', 'unlisted', 'claims_overview', 'curve_words', 'readings',
+           'sentence_of', 'fits_entry', 'claim_list', 'unlisted', 'claims_overview', 'curve_words', 'readings',
            'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
@@ -462,15 +462,15 @@ def beginnings(asked:str)->list: return [b for b in asked.split('|') if b]
 
 def sentence_of(v:Verdict)->str: return v.what.split(':')[0]
 
-def entry_of(v:Verdict)->str:
-    "What the entry of a sentence begins with: the claim, or the place and the name of a cell."
-    return v.what if v.kind == 'claim' else f'{v.source}: {v.what}'
+def fits_entry(v:Verdict, beginning:str)->bool:
+    "Whether a verdict is asked for so: 'the claim', 'place: the claim' or, of a cell, 'place: its name'."
+    return f'{v.source}: {v.what}'.startswith(beginning) or v.kind == 'claim' and v.what.startswith(beginning)
 
 def claim_list(paper:str, verdicts)->pd.DataFrame: # place, sentence, asked as, verdict
     "Each sentence of a paper with its verdicts, or the reason why it is not asked."
     rows = []
     for s in with_values(read_published('sentences').fillna(''), paper=paper).itertuples():
-        said = [v for v in verdicts if entry_of(v).startswith(tuple(beginnings(s.asked)))] if s.asked else []
+        said = [v for v in verdicts if any(fits_entry(v, b) for b in beginnings(s.asked))]
         counts = verdict_counts([v for v in said if not v.what.endswith(': as printed')])
         words = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items())
         claimed = '; '.join(dict.fromkeys(sentence_of(v) for v in said))
@@ -483,9 +483,9 @@ def unlisted(papers, verdicts)->tuple: # claims without an entry, beginnings wit
     "What the lists of these papers lack."
     table = read_published('sentences').fillna('')
     known = [b for asked in table[table.paper.isin(papers)].asked for b in beginnings(asked)]
-    claims_made = [v.what for v in verdicts if v.kind == 'claim']
-    missing = {w for w in claims_made if not w.startswith(tuple(known))}
-    return missing, {b for b in known if not any(entry_of(v).startswith(b) for v in verdicts)}
+    claims_made = [v for v in verdicts if v.kind == 'claim']
+    missing = {v.what for v in claims_made if not any(fits_entry(v, b) for b in known)}
+    return missing, {b for b in known if not any(fits_entry(v, b) for v in verdicts)}
 
 # %% ../../nbs/study/tables.ipynb #ed179f52
 def claims_overview(title:str, printed:list, **verdicts)->pd.DataFrame: # one row per sentence up to its colon

@@ -517,9 +517,9 @@ def owners_view(rows, profile):
 
 # %% ../../nbs/views/fedcosr.ipynb #fb1ebd8d
 def fault_table(rows:pd.DataFrame)->pd.DataFrame:
-    "One row per method: the printed value, both versions and the nearest; means over seeds."
-    ways = two_ways(rows).groupby(['label', 'fault'], sort=False)
-    table = ways[['printed', AS_DEFINED, WITH_FAULT, CONTROL]].mean().dropna().reset_index()
+    "One row per method: printed value, both versions, the nearest; means over the seeds that both have."
+    ways = two_ways(rows).dropna().groupby(['label', 'fault'], sort=False)
+    table = ways[['printed', AS_DEFINED, WITH_FAULT, CONTROL]].mean().assign(seeds=ways.size()).reset_index()
     table['nearest to the printed value'] = nearest(table)
     return table.set_index('label').rename_axis(None)
 

@@ -20,7 +20,8 @@ import torch.nn as nn
 from ..data.augment import AUGMENTATIONS
 from ..data.partition import classes_owned
 from ..papers.mfcl.counted import cifar10_counts, judge_costs
-from ..papers.mfcl.settings import MFCL, MFCL_NORMS, PAIRINGS, mfcl_printed, ours, training_beside
+from ..papers.mfcl.settings import (
+    FLOORS, MFCL, MFCL_NORMS, PAIRINGS, mfcl_printed, ours, training_beside)
 from ..parts.autoencoder import mfcl_model
 from ..parts.costs import cost_paper, cost_true
 from ..study.experiments import committed
@@ -121,7 +122,6 @@ def dropout_view(rows, profile):
     "Accuracy by the share of clients that drop out, a panel for each ξ with at least two shares."
     import matplotlib.pyplot as plt
     runs = MFCL.runs(rows)
-    runs = runs[~runs.label.str.startswith('floor')]
     xis = [xi for xi, part in runs.groupby('xi') if part['drop'].nunique() > 1][::-1]
     if not xis: return say_line(f'Profile {profile}: no panel has two shares yet.', look='note')
     fig, axes = plt.subplots(1, len(xis), figsize=(4.2*len(xis), 3), sharey=True, squeeze=False)
@@ -133,7 +133,11 @@ def dropout_view(rows, profile):
 
 # %% ../../nbs/views/mfcl.ipynb #6f55bcdc
 def draw_dropout(ax, runs:pd.DataFrame, title:str):
-    "One line per norm; the bars are one standard deviation over seeds."
+    "One line per norm, bars of one standard deviation over seeds, and the untrained floors across."
+    for label, ls in zip(FLOORS, (':', '--')):
+        floor = runs[runs.label == label].micro
+        if len(floor): ax.axhline(floor.mean(), ls=ls, lw=1, c='k', label=label)
+    runs = runs[~runs.label.str.startswith('floor')]
     for k, norm in enumerate(MFCL_NORMS):
         line = runs[runs.norm == norm].groupby('drop').micro.agg(['mean', 'std'])
         if not len(line): continue

@@ -105,11 +105,11 @@ CLUSTERED = ('embeddings form the clusters at the end '
              '(at most a tenth of the images is nearest to the other cluster)')
 SPREAD = 'in the earlier round, embeddings do not form the clusters'
 
-def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5.1')->list: # of Verdict
     "Whether embeddings of different clients lie together by cluster, before and after (Fig. 4c, 5c, 6c)."
     if profile == 'quick' or not (len(maps) and len(rows)):
         why = MAPL.not_asked if profile == 'quick' else ''
-        return [claim(sentence, [], why, 'MAPL 5.1') for sentence in (CLUSTERED, SPREAD)]
+        return [claim(sentence, [], why, source) for sentence in (CLUSTERED, SPREAD)]
     table, out = map_numbers(MAPL, maps, rows, profile, len(BACKBONES)), []
     last = rows['round'].max()
     for what, t in table.groupby('what', sort=False):
@@ -118,7 +118,7 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->list: # of Ve
             own, chance = part['own cluster'], part['cluster, by chance'].mean()
             told = f'{own.mean():.0f} % are nearest to the own cluster, {chance:.0f} % would be by chance'
             told = told if len(part) else ''
-            out.append(claim_of_runs(f'{sentence}: {what}', list((own >= 90) == near), told, 'MAPL 5.1'))
+            out.append(claim_of_runs(f'{sentence}: {what}', list((own >= 90) == near), told, source))
     return out
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #bb5d3339
@@ -126,7 +126,9 @@ MAPPED = dict(kind='figure', judge_maps=judge_maps, tables=True, maps=plane)
 
 mapl_experiment(
     'fig4', 'The learned graph, Scenario 1', graph_of(1), highlight=True, picture=draw_graph, **MAPPED)
-mapl_experiment('fig6', 'The learned graph, Scenario 2', graph_of(2), **MAPPED)
+mapl_experiment(
+    'fig6', 'The learned graph, Scenario 2', graph_of(2),
+    **MAPPED | dict(judge_maps=partial(judge_maps, source='MAPL App. B')))
 mapl_experiment(
     'fig3', 'Similarity of classifiers with and without prototypes', fig3, kind='figure', tables=True)
 mapl_experiment('window', 'When learning may start', window, kind='extra', tables=True)

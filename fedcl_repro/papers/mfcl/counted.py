@@ -6,8 +6,8 @@
 __all__ = ['COST_NAMES', 'CHARGED', 'SPLIT_ROUNDS', 'SOMETHING_SEEN', 'judge_cost', 'judge_costs', 'printed_costs', 'cost_pairs',
            'judge_printed_cost', 'judge_printed_costs', 'split_bits', 'judge_split', 'judge_table3', 'cifar10_counts',
            'off_balance', 'sets_of', 'distances', 'much_closer', 'judge_balance', 'balanced_clients',
-           'judge_whoever_sends', 'judge_fig7', 'judge_architecture', 'strongest', 'judge_images', 'judge_attacks',
-           'attacks_path', 'judge_table8']
+           'judge_whoever_sends', 'judge_fig7', 'judge_architecture', 'strongest', 'over_modules', 'judge_images',
+           'judge_attacks', 'attacks_path', 'judge_table8']
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5e3f7099
 from functools import cache
@@ -24,7 +24,7 @@ from ...parts.autoencoder import client_module, layers, mfcl_model
 from ...parts.costs import CASES, COST_RIVALS, COST_ROUNDS, bits, cost_true, costs_of, count
 from ...parts.resnet import norm_layer
 from ...study.experiments import papers_folder
-from ...study.intervals import interval
+from ...study.intervals import DRAWS, Interval, interval
 from ...study.published import published
 from ...study.questions import Claim, paper_file
 from ...study.tables import answer, printed_evidence
@@ -237,20 +237,27 @@ def judge_architecture(rows, profile)->list: # of Verdict
 SOMETHING_SEEN = .3 # correlation with the luminance of the view
 
 def strongest(near:pd.DataFrame, scenario:str)->str:
-    "The attack of a scenario with the highest mean correlation. `near`: image x attack, 'C0D1, search'."
+    "The attack of a scenario with the highest mean correlation, such as 'C0D1, search'."
     return near[[attack for attack in near if attack.startswith(scenario)]].mean().idxmax()
 
+def over_modules(margin:pd.Series)->Interval: # of (module, image)
+    "The interval of the mean margin over trained modules, and over the images of each."
+    by_module = [m.to_numpy() for _, m in margin.dropna().groupby('module')]
+    g, n = stream(0, 'images'), min(map(len, by_module))
+    drawn = np.mean([m[g.integers(len(m), size=(DRAWS, len(m)))].mean(1) for m in by_module], 0)
+    return interval([m.mean() for m in by_module], drawn, n, seed_sd=np.inf)
+
 def judge_images(what:str, margin:pd.Series, evidence:str, fits=True)->Verdict:
-    "A verdict with the interval of the mean margin over images."
-    margin = margin.dropna()
-    found = interval(margin, np.zeros(1), 1)
+    "A verdict on a margin of (module, image)."
+    found = over_modules(margin)
     word = found.word if fits else f'stand-in {found.word}'
-    told = f'{evidence}; margin {found.mean:+.2f}; {found.bounds}; {len(margin)} images, one module'
+    images = f'{margin.notna().sum()} images of {found.seeds} module{"s" * (found.seeds > 1)}'
+    told = f'{evidence}; margin {found.mean:+.2f}; {found.bounds}; {images}'
     return Verdict(what, word, told, 'MFCL 5.6.2', 'claim', (found.low, found.high))
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #a77ac4e5
 def judge_attacks(near:pd.DataFrame, fits=True)->list: # of Verdict
-    "What Section 5.6.2 says of the four scenarios. `near`: image x attack, correlations with luminance."
+    "What Section 5.6.2 says of the four scenarios. `near`: (module, image) x attack, correlations."
     best = {s: near[strongest(near, s)] for s in ('C0D0', 'C0D1', 'C1D0', 'C1D1')}
     def told(*scenarios):
         return 'correlation ' + ' and '.join(f'{best[s].mean():.2f} by {best[s].name}' for s in scenarios)
@@ -268,4 +275,4 @@ def attacks_path()->Path: return papers_folder() / 'mfcl' / 'results' / 'attacks
 def judge_table8(rows, profile)->list: # of Verdict
     "Verdicts on the numbers that were kept; none, if there are none."
     if not attacks_path().exists(): return []
-    return judge_attacks(pd.read_csv(attacks_path(), index_col='image'))
+    return judge_attacks(pd.read_csv(attacks_path(), index_col=['module', 'image']))
