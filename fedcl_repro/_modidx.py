@@ -3368,6 +3368,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fedcl_repro/study/experiments.py'),
                                                'fedcl_repro.study.experiments.nothing_more': ( 'study/experiments.html#nothing_more',
                                                                                                'fedcl_repro/study/experiments.py'),
+                                               'fedcl_repro.study.experiments.paper_of': ( 'study/experiments.html#paper_of',
+                                                                                           'fedcl_repro/study/experiments.py'),
                                                'fedcl_repro.study.experiments.papers_folder': ( 'study/experiments.html#papers_folder',
                                                                                                 'fedcl_repro/study/experiments.py'),
                                                'fedcl_repro.study.experiments.record_place': ( 'study/experiments.html#record_place',

@@ -98,7 +98,7 @@ def finding(name:str, begins:str)->str: # Markdown
     return f'- **{v.word}**: "{v.what}" ([{source}](nbs/papers/{name}.ipynb)). {evidence}.'
 
 def personal_papers()->dict: # name -> Paper
-    "Papers whose clients are tested on their own classes; imported here, so experiments keep their order."
+    "Papers whose clients are tested on their own classes."
     from fedcl_repro.papers.fedcosr.settings import FEDCOSR
     from fedcl_repro.papers.mapl.settings import MAPL
     return dict(fedcosr=FEDCOSR, mapl=MAPL)

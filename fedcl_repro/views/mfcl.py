@@ -127,7 +127,7 @@ def dropout_view(rows, profile):
     fig, axes = plt.subplots(1, len(xis), figsize=(4.2*len(xis), 3), sharey=True, squeeze=False)
     for ax, xi in zip(axes[0], xis): draw_dropout(ax, runs[runs.xi == xi], f'ξ = {xi:g}')
     axes[0, 0].set(ylabel='accuracy, %')
-    axes[0, 0].legend(fontsize=7)
+    axes[0, -1].legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
     fig.tight_layout()
     plt.show()
 
