@@ -215,10 +215,10 @@ of another checkout in turn. The other is the last version before the work on sp
 
 {before}
 
-Four [executors](../federation/executors.ipynb) run one [local step](../federation/local_step.ipynb): the
-loop, stacked clients, captured steps, and seeds that are trained together. In float64 all equal the loop. The
-last three are meant for a GPU, where `auto` measures which is fastest. [Another page](bench.ipynb) explains
-the benchmark.
+In one process four [executors](../federation/executors.ipynb) run one
+[local step](../federation/local_step.ipynb): the loop, stacked clients, captured steps, and seeds that are
+trained together. In float64 all equal the loop. The last three are meant for a GPU, where
+`auto` measures which is fastest. [Another page](bench.ipynb) explains the benchmark.
 """
 
 # %% ../nbs/status.ipynb #7e97f8ea

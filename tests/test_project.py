@@ -215,12 +215,14 @@ def test_every_experiment_has_a_page_with_a_profile():
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=in_nbs)
 def test_notebooks_are_clean(path):
-    "No execution counts, no stray metadata, no error left in an output."
+    "No execution counts, no stray metadata; no error, warning or progress bar left in an output."
     nb = json.loads(path.read_text(encoding='utf-8'))
     assert set(nb['metadata']) <= {'kernelspec'}
     for c in nb['cells']:
         assert set(c['metadata']) <= {'tags'} and c.get('execution_count') is None
         assert not any(o['output_type'] == 'error' for o in c.get('outputs', []))
+        told = ''.join(''.join(o['text']) for o in c.get('outputs', []) if o.get('name') == 'stderr')
+        assert not re.search('round/s|warning', told, re.IGNORECASE)
 
 
 def ends_in(source):
