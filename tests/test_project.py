@@ -1,6 +1,7 @@
 """The project is what it says: one version, library and notebooks in step, light imports, a true README.
 And its code is short enough to be read."""
 import ast
+import html
 import json
 import re
 import statistics
@@ -187,18 +188,37 @@ def test_written_pages_are_what_the_committed_rows_say():
 
 
 @pytest.mark.late
-@pytest.mark.parametrize('path', sorted((ROOT/'nbs'/'tours').glob('*.ipynb')), ids=in_nbs)
+@pytest.mark.parametrize('path', [*sorted((ROOT/'nbs'/'tours').glob('*.ipynb')), ROOT/'nbs/study/tour.ipynb'],
+                         ids=in_nbs)
 def test_tours_show_the_verdicts_of_the_committed_rows(path):
     from fedcl_repro.study.tour import claims_here, counts_of
     shown = 0
     for c in json.loads(path.read_text(encoding='utf-8'))['cells']:
-        call = re.fullmatch(r'show_claims_here\((.*)\)', ''.join(c['source']))
+        call = re.search(r'^show_claims_here\((.*)\)$', ''.join(c['source']), re.MULTILINE)
         if not call: continue
         said = ''.join(line for o in c['outputs'] if o['output_type'] == 'stream' for line in o['text'])
         names = ast.literal_eval(f'({call[1]},)')
         assert said.strip() == counts_of(*claims_here(*names)), 'run the page again'
         shown += 1
     assert shown == 1
+
+
+@pytest.mark.late
+def test_pages_show_the_verdicts_of_the_committed_rows():
+    from fedcl_repro.study.experiments import committed_verdicts, evidence_on, experiments
+    from fedcl_repro.study.pages import notebook_of
+    from fedcl_repro.study.result_page import verdicts_in_words
+    stale, asked = [], 0
+    for name, e in experiments().items():
+        said = committed_verdicts(name)[1]
+        if e.about['kind'] == 'claims': said = [v for _, _, v in evidence_on(name)]
+        cells = json.loads(Path(notebook_of(name)).read_text(encoding='utf-8'))['cells']
+        shown = ''.join(''.join(o['data'].get('text/html', '')) for c in cells
+                        for o in c.get('outputs', []) if 'data' in o)
+        if verdicts_in_words(said) not in html.unescape(shown): stale.append(name)
+        asked += bool(said)
+    assert not stale, f'run these pages again: {stale}'
+    assert asked > 20
 
 
 def test_readme_is_short():

@@ -238,8 +238,8 @@ def numbers_view(rows, profile):
     million = ['formula', 'first', 'last']
     table = numbers_beside(rows, profile)
     table[million] = (table[million] / 1e6).map('{:.4f}'.format).replace('nan', '')
-    caption = ('Millions of numbers that clients send in a round: by formula, in the first recorded round, in '
-               'the last (`lite` records only the last).')
+    caption = ('Millions of numbers that clients send in a round: by formula, in the first recorded round, '
+               'in the last (`lite` records only the last).')
     display_all(shown_table(table.assign(ratio=table.ratio.map('{:.3f}'.format).replace('nan', '')), caption))
 
 # %% ../../nbs/views/mapl.ipynb #91fc0664
