@@ -8,7 +8,7 @@ __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', '
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
            'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'Register',
            'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
-           'write_text', 'check_folder', 'read_plain_file', 'check_file', 'check_device']
+           'write_text', 'check_folder', 'read_plain_file', 'check_file', 'check_device', 'seconds']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -24,6 +24,7 @@ import pkgutil
 import re
 import shutil
 import tempfile
+import time
 import traceback
 import zlib
 from dataclasses import dataclass
@@ -432,3 +433,11 @@ def check_device(device:str):
     except (RuntimeError, AssertionError) as e:
         reason = str(e).splitlines()[0]
         raise ValueError(f'{device!r} is not available ({reason}): use --device cpu') from e
+
+# %% ../nbs/core.ipynb #85290055
+def seconds(do, device='cpu')->float:
+    "The seconds of a call, until the device has finished."
+    start = time.perf_counter()
+    do()
+    if device != 'cpu': torch.cuda.synchronize()
+    return time.perf_counter() - start

@@ -221,6 +221,35 @@ def test_pages_show_the_verdicts_of_the_committed_rows():
     assert asked > 20
 
 
+# The others are above.
+FLOORS = 'core extensions data', 'parts', 'federation', 'methods', 'study', 'papers', 'views'
+
+
+def floor_of(module): # ['study', 'plan']
+    return next((k for k, names in enumerate(FLOORS) if module[0] in names.split()), len(FLOORS))
+
+
+def imported(path):
+    "The library's modules that a module imports anywhere, as lists of names."
+    package = path.relative_to(LIBRARY).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        if not isinstance(node, ast.ImportFrom): continue
+        named = (node.module or '').split('.')
+        if node.level: named = [*package[:len(package) + 1 - node.level], *named]
+        elif named[0] == 'fedcl_repro': named = named[1:]
+        else: continue
+        named = [name for name in named if name]
+        yield named or [node.names[0].name]
+
+
+def test_no_module_imports_from_a_floor_above():
+    modules = [p for p in sorted(LIBRARY.rglob('*.py')) if p.name != '__init__.py']
+    upward = [(str(p.relative_to(LIBRARY)), '.'.join(m)) for p in modules for m in imported(p)
+              if floor_of(m) > floor_of(p.relative_to(LIBRARY).with_suffix('').parts)]
+    assert not upward
+    assert sum(1 for p in modules for _ in imported(p)) > 500
+
+
 def test_readme_is_short():
     words = (ROOT/'README.md').read_text(encoding='utf-8').split()
     assert len(words) <= 900

@@ -137,7 +137,7 @@ def plain_title(page:str)->str: return title_of(page).replace('`', '') # a role 
 
 def write_library(folder:Path)->list: # of names of pages
     """Write a page for each module of the library, and a page that lists them. The table of contents has only
-    the list: with 80 more lines in it, each page would take twice as long to build."""
+    the list: with a line for each module in it, each page would take twice as long to build."""
     (folder / 'library').mkdir(parents=True)
     modules = {module_of_page(p): p for pages in chapters().values() for p in pages if module_of_page(p)}
     for module, page in modules.items():

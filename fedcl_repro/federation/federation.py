@@ -250,7 +250,7 @@ def toy(
 
 # %% ../../nbs/federation/federation.ipynb #01de64ff
 def toy_images(sizes, n_classes:int, seed:int)->tuple: # images, labels, rows of each client
-    "Noisy class patterns; client i has twice as many samples of class i as of class i + 1."
+    "Noisy class patterns; client i has about twice as many samples of class i as of class i + 1."
     patterns = stream(99, 'patterns').random((n_classes, 6, 6, 1))
     y, rows, first = [], [], 0
     for i, n in enumerate(sizes):

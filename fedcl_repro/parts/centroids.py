@@ -42,7 +42,7 @@ def class_means(
 def pool_centroids(
     means:Tensor,       # (m, C, k) class means of m clients
     counts:Tensor,      # (m, C) samples behind each mean; 0 where a client does not own the class
-    weighted:bool=True, # by class counts (FedCoSR Eq. 6), or equally (FedProto Eq. 6)
+    weighted:bool=True, # by class counts (FedCoSR Eq. 6), or equally (FedProto's code)
 )->tuple[Tensor,Tensor]: # (C, k) global centroids, 0 where no client owns the class; (C,) bool, owned classes
     "Average class means over the clients that own the class."
     w = counts if weighted else (counts > 0).to(counts)

@@ -92,7 +92,7 @@ def saved_at_best(
 
 # %% ../../nbs/parts/graph_measures.ipynb #e315f2d5
 def numbers_sent(
-    method:str,       # as Table 7 names it; 'MAPL w/o CGL' is MAPL without graph learning
+    method:str,       # as Table 7 names it; or ours: 'MAPL w/o CGL', without graph learning
     M:int,            # clients
     edges:int,        # undirected edges between peers; each carries two messages
     theta:int,        # weights of a body

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['MODELS', 'DROPOUT', 'CIFAR10_MEAN', 'CIFAR10_STD', 'Dropout', 'Head', 'HalvingPool', 'side_after_stages', 'cnn',
-           'Standardise', 'moon_cnn', 'mixed', 'architectures', 'built', 'as_parts', 'refuse_global_draws',
-           'check_network', 'member_specs', 'short_name', 'parts_of', 'mlp', 'check_reads', 'default_model']
+           'Standardise', 'moon_cnn', 'mixed', 'architectures', 'built', 'as_parts', 'named_parts',
+           'refuse_global_draws', 'check_network', 'member_specs', 'short_name', 'parts_of', 'mlp', 'check_reads',
+           'default_model']
 
 # %% ../../nbs/parts/models.ipynb #2985c9af
 import math
@@ -137,7 +138,12 @@ def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
 
 def as_parts(made, names=('body', 'head'))->nn.ModuleDict:
     "Named parts from a model function's result: an `nn.ModuleDict`, a tuple, or a module with attributes."
-    if isinstance(made, nn.ModuleDict): return made
+    parts = made if isinstance(made, nn.ModuleDict) else nn.ModuleDict(named_parts(made, names))
+    refuse_global_draws(parts)
+    return parts
+
+def named_parts(made, names)->dict: # name -> module
+    "The parts of a tuple, or of a module that has them as attributes."
     if isinstance(made, (tuple, list)): found = dict(zip(names, made))
     else: found = {p: getattr(made, p, None) for p in names}
     wrong = [p for p in names if not isinstance(found.get(p), nn.Module)]
@@ -145,14 +151,13 @@ def as_parts(made, names=('body', 'head'))->nn.ModuleDict:
         raise ValueError(f"a network has the parts {', '.join(names)}: return them as a tuple, or a "
                          f"module that has them as attributes; got {type(made).__name__} "
                          f"without {', '.join(wrong) or 'just these'}")
-    parts = nn.ModuleDict(found)
-    refuse_global_draws(parts)
-    return parts
+    return found
 
 def refuse_global_draws(net:nn.Module):
-    "Raise an error for torch's dropout, which draws from the global generator."
+    "Raise an error for torch's dropout and random ReLU, which draw from the global generator."
     for name, module in net.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p:
+        drops = isinstance(module, nn.modules.dropout._DropoutNd) and module.p
+        if drops or isinstance(module, nn.RReLU):
             raise ValueError(f'{name} is {type(module).__name__}, which draws from the global generator: use '
                              'fedcl_repro.parts.models.Dropout(width, p), whose masks are a client\'s own')
 

@@ -182,7 +182,7 @@ def twin_norm(
     variant='pooled',    # 'code': without the variance between the views (Table 18)
     paired=True,         # False: x has single views; each is its own twin, which gives group norm
     eps=1e-5,            # Table 18; absent in Eq. 3
-)->Tensor:               # shape and memory order of x
+)->Tensor:               # shape of x; its memory order too, unless the derivative is written by hand
     "Normalise the two views of each image together (MFCL Eq. 2, 3)."
     check_twins(x, per_group, variant, paired)
     if x.shape[1] != len(weight):

@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['OPERATIONS', 'SHAPES', 'Workload', 'write_clients', 'client_data', 'reference_net', 'Reference', 'loader',
-           'train_client', 'average_clients', 'test_clients', 'bench_federations', 'Engine', 'seconds', 'Abreast',
-           'engine', 'step_flops', 'product_flops', 'peak_flops', 'engine_names', 'as_line', 'time_in_turn',
-           'engine_rows', 'training_steps', 'time_engines', 'client_bytes', 'growth_federation', 'growth', 'Clock',
-           'where_time_goes', 'twin_costs', 'show_engines', 'show', 'engine_lines', 'twin_lines', 'in_percent',
-           'as_text', 'markdown']
+           'train_client', 'average_clients', 'test_clients', 'bench_federations', 'Engine', 'Abreast', 'engine',
+           'step_flops', 'product_flops', 'peak_flops', 'engine_names', 'as_line', 'time_in_turn', 'engine_rows',
+           'training_steps', 'time_engines', 'client_bytes', 'growth_federation', 'growth', 'Clock', 'where_time_goes',
+           'twin_costs', 'show_engines', 'show', 'engine_lines', 'twin_lines', 'in_percent', 'as_text', 'markdown']
 
 # %% ../../nbs/scale/bench.ipynb #8215f9c4
 import copy
@@ -26,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..core import load_all, stream
+from ..core import load_all, seconds, stream
 from ..data.partition import practical_counts
 from ..federation.evaluation import evaluate
 from ..federation.federation import Fed
@@ -172,14 +171,6 @@ class Engine:
         "One round, and a test."
         device = self.execute.fed.device
         return dict(train=seconds(self.train, device), test=seconds(self.test, device))
-
-# %% ../../nbs/scale/bench.ipynb #ed6d77e5
-def seconds(do, device='cpu')->float:
-    "The seconds of a call, until the device has finished."
-    start = time.perf_counter()
-    do()
-    if device != 'cpu': torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 # %% ../../nbs/scale/bench.ipynb #bd00944d
 class Abreast(Engine):

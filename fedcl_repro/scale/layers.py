@@ -16,8 +16,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from ..core import seconds as seconds_of
 from ..federation.loop import keep_memory, one_thread
-from .bench import seconds as seconds_of
 from .peak import peak
 
 # %% ../../nbs/scale/layers.ipynb #1a7e0006

@@ -27,12 +27,12 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..core import Attribute, Entry, Register, stream
+from ..core import Attribute, Entry, Register, seconds, stream
 from ..federation.federation import Fed
 from ..federation.loop import Loop, keep_memory, one_thread
 from ..federation.rounds import begin
 from ..parts.models import architectures
-from .bench import Clock, OPERATIONS, Engine, seconds
+from .bench import Clock, OPERATIONS, Engine
 from .peak import peak, processor
 from ..study.runs import Run, federation_with, setting, stages
 

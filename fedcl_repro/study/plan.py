@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from ..core import Spec, stream, write_text
+from ..core import Spec, seconds, stream, write_text
 from ..data.datasets import find_root
 from ..data.partition import PARTITIONS, SCARCITIES, partition
 from ..parts.models import MODELS
@@ -273,7 +273,6 @@ def source_of(run:Run, found:list, data_root)->str:
 # %% ../../nbs/study/plan.ipynb #bebf696e
 def seconds_of_run(session:Session)->float:
     "The time of a whole run, from two rounds of each of its stages and one test."
-    from fedcl_repro.scale.bench import seconds # its imports are for measurements only
     total, first = 0., 0
     for stage in session.stages:
         session.state = replace(session.state, round=first) # the rounds before are left out
