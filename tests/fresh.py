@@ -1,5 +1,7 @@
 """Processes that know nothing of the library yet, but have torch: importing it takes two seconds, so one
-process does it and forks for each piece of code. `python fresh.py` is that process; `Fresh` talks to it."""
+process does it and forks for each piece of code. `python fresh.py MODULES` is that process, which also
+imports and prepares these modules; it trains nothing, so it forks without threads. `Fresh` talks to it."""
+import importlib
 import json
 import os
 import signal
@@ -39,7 +41,8 @@ def serve():
     import pandas # noqa: F401, imported for all pieces
     import torch
     torch.set_num_threads(1)
-    assert not [name for name in sys.modules if name.startswith('fedcl_repro')]
+    for name in sys.argv[1:]: importlib.import_module(name).prepare()
+    assert sys.argv[1:] or not [name for name in sys.modules if name.startswith('fedcl_repro')]
     answers = os.fdopen(os.dup(1), 'w')
     for line in sys.stdin:
         asked = json.loads(line)
@@ -54,9 +57,9 @@ def serve():
 
 class Fresh:
     "Runs pieces of code, each in a fresh process; commands of `fedcl` among them."
-    def __init__(self):
+    def __init__(self, *modules): # imported once, with a function `prepare`
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.server = subprocess.Popen([sys.executable, __file__], **pipes)
+        self.server = subprocess.Popen([sys.executable, __file__, *modules], **pipes)
         self.folder = tempfile.TemporaryDirectory(prefix='fresh') # what the processes say
 
     def ask(self, **what):

@@ -1,7 +1,7 @@
 """Whatever is killed, and whenever: no row is lost, none is doubled, and the same command goes on.
 
 Twenty kills stand in the suite; `pytest -m nightly tests/test_kills.py` makes 200. The processes are
-forked from this one, which has imported everything, so a start costs nothing."""
+forked from one that has imported everything and calculated nothing (`fresh.py`), so a start costs little."""
 import errno
 import json
 import os
@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from fresh import Fresh
 
 from fedcl_repro.study import pages, processes, training
 from fedcl_repro.study.processes import Interrupted
 from fedcl_repro.study.runs import Run, run_id
+from fedcl_repro.study.sources import sources
 from fedcl_repro.study.store import Store, checkpoint_progress, load_checkpoint
 from fedcl_repro.study.training import train_all
 
@@ -55,9 +57,40 @@ def forked(function, *args):
 
 
 def command(store, jobs):
-    "Train everything, with a checkpoint after each round."
-    outcomes = train_all(RUNS, Store(store), jobs=jobs, checkpoint=0., quiet=True)
+    "Train everything, with a checkpoint after each round; the exit code."
+    try: outcomes = train_all(RUNS, Store(store), jobs=jobs, checkpoint=0., quiet=True)
+    except Interrupted as e: return 128 + e.number
     return int(any(o.word != 'done' for o in outcomes))
+
+
+def prepare():
+    "Do once what each process would do before it trains."
+    import sklearn.metrics # noqa: F401, for the measures at the end of a run
+    for run in RUNS: sources(run)
+
+
+COMMAND = """
+import signal, sys
+import test_kills
+signal.signal(signal.SIGINT, signal.default_int_handler)
+test_kills.processes.START = 'fork'
+sys.exit(test_kills.command(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+@pytest.fixture(scope='module')
+def nursery():
+    "Forks the processes that are killed."
+    kept = Fresh('test_kills')
+    yield kept
+    kept.close()
+
+
+def ended(piece):
+    "How a process of the nursery ended; minus the signal that ended it."
+    if wait_for(lambda: gone(piece.pid), 600): return piece.wait()
+    piece.kill()
+    raise AssertionError(f'process {piece.pid} did not end')
 
 
 def exit_code(pid, seconds=600):
@@ -108,12 +141,11 @@ def bytes_of(store): return [(store.folder(id)/'rows.csv').read_bytes() for id i
 
 
 @pytest.fixture(scope='module')
-def uninterrupted(tmp_path_factory):
+def uninterrupted(tmp_path_factory, nursery):
     "The bytes of all rows, and the seconds it took."
     store = Store(tmp_path_factory.mktemp('uninterrupted'))
-    assert command(Store(tmp_path_factory.mktemp('first')).root, 1) == 0 # imports all
     start = time.monotonic()
-    assert exit_code(forked(command, store.root, 1)) == 0
+    assert ended(nursery.start(COMMAND, store.root, 1)) == 0
     return bytes_of(store), time.monotonic() - start
 
 
@@ -121,17 +153,18 @@ def uninterrupted(tmp_path_factory):
 def workers_are_forked(monkeypatch): monkeypatch.setattr(processes, 'START', 'fork')
 
 
-def one_kill(store, who, how, jobs, delay):
+def one_kill(nursery, store, who, how, jobs, delay):
     "Begin, kill after a delay, and see that nothing was lost; whether the process was there to be killed."
     before, last = progress(store), written(store)
-    pid = forked(command, store.root, jobs)
+    piece = nursery.start(COMMAND, store.root, jobs)
+    pid = piece.pid
     wait_for(lambda: written(store) != last or gone(pid)) # it trains
     time.sleep(delay)
     team = children(pid)
     victim = pid if who == 'parent' else random.choice(team) if team else None
     hit = victim is not None and not gone(victim)
     if hit: os.kill(victim, SIGNAL[how])
-    code = exit_code(pid)
+    code = ended(piece)
     assert wait_for(lambda: all(gone(c) for c in team)), 'no worker outlives the command'
     after = progress(store)
     assert all(b >= a for a, b in zip(before, after)), 'a round that was kept is not trained again'
@@ -140,7 +173,7 @@ def one_kill(store, who, how, jobs, delay):
     return hit and (who == 'worker' or code != 0)
 
 
-def many_kills(tmp_path, who, how, jobs, n, uninterrupted):
+def many_kills(tmp_path, nursery, who, how, jobs, n, uninterrupted):
     "Kill n times; each store is used until its runs are finished."
     wanted, seconds = uninterrupted
     rng = random.Random(f'{who} {how} {jobs}')
@@ -151,9 +184,9 @@ def many_kills(tmp_path, who, how, jobs, n, uninterrupted):
         assert attempts < 6 * n + 10, 'the process was hardly ever there to be killed'
         if store is None or all(store.has(id) for id in IDS): store = Store(tmp_path/f'{attempts}')
         store.root.mkdir(exist_ok=True)
-        kills += one_kill(store, who, how, jobs, rng.uniform(0, .3 * seconds))
+        kills += one_kill(nursery, store, who, how, jobs, rng.uniform(0, .3 * seconds))
         if all(store.has(id) for id in IDS): check_whole(store, wanted)
-    assert exit_code(forked(command, store.root, jobs)) == 0
+    assert ended(nursery.start(COMMAND, store.root, jobs)) == 0
     check_whole(store, wanted)
     return kills
 
@@ -300,19 +333,19 @@ def page_kills(tmp_path, n):
     return n
 
 
-def kill_all(tmp_path, uninterrupted, who, how, jobs, n):
+def kill_all(tmp_path, nursery, uninterrupted, who, how, jobs, n):
     if who == 'page': return page_kills(tmp_path, n)
-    return many_kills(tmp_path, who, how, jobs, n, uninterrupted)
+    return many_kills(tmp_path, nursery, who, how, jobs, n, uninterrupted)
 
 
 @pytest.mark.parametrize('who, how, jobs', MATRIX)
-def test_nothing_is_lost(tmp_path, uninterrupted, who, how, jobs):
+def test_nothing_is_lost(tmp_path, nursery, uninterrupted, who, how, jobs):
     n = MATRIX[who, how, jobs][0]
-    assert kill_all(tmp_path, uninterrupted, who, how, jobs, n) == n
+    assert kill_all(tmp_path, nursery, uninterrupted, who, how, jobs, n) == n
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize('who, how, jobs', MATRIX)
-def test_nothing_is_lost_in_200_kills(tmp_path, uninterrupted, who, how, jobs):
+def test_nothing_is_lost_in_200_kills(tmp_path, nursery, uninterrupted, who, how, jobs):
     n = MATRIX[who, how, jobs][1]
-    assert kill_all(tmp_path, uninterrupted, who, how, jobs, n) == n
+    assert kill_all(tmp_path, nursery, uninterrupted, who, how, jobs, n) == n
