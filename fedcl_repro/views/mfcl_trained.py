@@ -282,6 +282,7 @@ class AttackPage(ResultPage):
     """A page that trains client modules, attacks what they send, and judges what the paper says of it.
     Tables and pictures are of the first module."""
     def judge(self, *more)->list:
+        # The first module comes last: `attack` remembers it, and one victim at a time is in memory.
         near = {seed: self.attack(seed) for seed in reversed(range(ATTACKED[self.profile]))}
         self.near = pd.concat(near, names=['module']).sort_index()
         fits = self.victim.data == 'cifar10' and self.profile != 'quick'
