@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
-           'usable_checkpoint', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'to_checkpoint',
-           'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'checked_runs', 'Outcome',
-           'lacking', 'intact', 'wait_for_others', 'say_once', 'is_stale', 'multiplies_bfloat16', 'slow_arithmetic',
-           'cores', 'train_lacking', 'takes_all_cores', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell',
-           'in_words', 'death_text', 'outcome_of', 'impossible', 'refusals', 'refusal', 'described', 'in_short',
-           'read_rows', 'seed_groups', 'train_groups', 'train_group', 'checkpoint_executor', 'fastest_for_group',
-           'train_in_turn', 'train_together']
+           'usable_checkpoint', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'late_hits',
+           'to_checkpoint', 'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'checked_runs',
+           'Outcome', 'lacking', 'intact', 'wait_for_others', 'say_once', 'is_stale', 'multiplies_bfloat16',
+           'slow_arithmetic', 'cores', 'train_lacking', 'takes_all_cores', 'attempt', 'Progress', 'train_in_processes',
+           'attempt_and_tell', 'in_words', 'death_text', 'outcome_of', 'impossible', 'refusals', 'refusal', 'described',
+           'in_short', 'read_rows', 'seed_groups', 'train_groups', 'train_group', 'checkpoint_executor',
+           'fastest_for_group', 'train_in_turn', 'train_together']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -23,6 +23,7 @@ import traceback
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import torch
 from tqdm import tqdm # a bar of text is seen everywhere
@@ -37,7 +38,7 @@ from ..federation.side_by_side import Barrier
 from ..parts.models import MODELS
 from .executor_choice import choose_executor, executor_for, fastest
 from .kept_models import models_to_keep
-from .measures import MEASURE_COLUMNS, examined, measure, predictions, provenance
+from .measures import LATE_TESTS, MEASURE_COLUMNS, examined, measure, packed_hits, predictions, provenance
 from .measures import represented, sampled_split, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
 from .runs import (
@@ -143,6 +144,7 @@ class Session:
         if found and found.get('sources') != self.sources: note_other_sources(self, found.get('sources'))
         self.worked = found.get('core_seconds', self.spent) if found else 0.
         self.start, self.work_start = self.clock(), time.process_time()
+        self.late = list(found.get('late', ())) if found else [] # (round, hits) of the last evaluations
         self.watch = ignore # told of the rows of each evaluation
 
     @property
@@ -172,11 +174,13 @@ class Session:
         about = self.run.metrics, self.who
         found = measure(self.execute, self.stages, self.state, self.owner, self.tests, *about)
         self.rows += found
+        hits = {moment: torch.from_numpy(bits) for moment, bits in packed_hits(self.tests).items()}
+        self.late = [*self.late, (self.state.round, hits)][-LATE_TESTS:]
         self.watch(found)
 
     def to_checkpoint(self)->dict:
         content = to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
-        return content | dict(sources=self.sources, core_seconds=self.core_seconds())
+        return content | dict(late=self.late, sources=self.sources, core_seconds=self.core_seconds())
 
 # %% ../../nbs/study/training.ipynb #5e5510ca
 def note_other_sources(session:Session, before): # before: a digest, or None
@@ -204,7 +208,7 @@ def cause_of(session:Session)->str:
 def write_result(session:Session, store:Store, id:str, extras=Extras()):
     "Add a finished run to the store: its rows, predictions of its models, representations, provenance."
     s = session
-    arrays = dict(predictions=predictions(s.fed, s.tests))
+    arrays = dict(predictions=predictions(s.fed, s.tests), hits=late_hits(s.late))
     rows = s.rows
     sample = represented(s.execute, s.stages, s.state, s.who)
     if sample:
@@ -223,6 +227,13 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
     s.execute.close()
 
 # %% ../../nbs/study/training.ipynb #cf8d8350
+def late_hits(late:list)->dict: # round: (L,); moment: (L, ceil(n / 8)) uint8
+    "The hits of the last L evaluations as arrays; those with another number of images are left out."
+    moments = late[-1][1]
+    alike = [(r, hits) for r, hits in late if all(k in hits and len(hits[k]) == len(moments[k]) for k in moments)]
+    bits = {k: np.stack([hits[k].numpy() for _, hits in alike]) for k in moments}
+    return dict(round=np.array([r for r, _ in alike]), **bits)
+
 def to_checkpoint(state:State, rows:list, seconds:float, executor:str)->dict:
     "The state of a run between two rounds, as tensors and plain values."
     changed = {i: fields_of(c) for i, c in state.clients.changed.items()}
