@@ -232,8 +232,10 @@ def floor_title(run)->str:
     "The name of a floor, which is tested without phase 2; empty for a run that is no floor."
     probe = dict(run.method.settings)['probe']
     if probe == 'pixels': return 'floor: 8x8 thumbnails'
+    untrained = dict(run.optimiser.settings).get('lr') == 0
+    if untrained and probe == 'proj': return f'floor: untrained, {norm_title(run)}'
     if probe != 'enc': return ''
-    if dict(run.optimiser.settings)['lr'] == 0: return 'floor: random encoder'
+    if untrained: return 'floor: random encoder'
     return f'floor: encoder after phase 1, {norm_title(run)}'
 
 # %% ../../nbs/methods/mfcl.ipynb #5a9d1765

@@ -26,9 +26,6 @@ class OverPart:
         begin, end = (table.groupby('run')['round'].transform(f) for f in ('min', 'max'))
         return (table['round'] > self.first*end) & (table['round'] <= (self.last*end).clip(lower=begin))
 
-    @property
-    def parts(self)->tuple: return (self.inside,)
-
     def __call__(self, rows:pd.DataFrame)->pd.DataFrame:
         tested = self.paper.tested(rows) if self.paper.tested else rows
         table = self.paper.place(per_round(tested))
@@ -41,9 +38,6 @@ class Rise:
     "A measure: how far accuracy over one part of the rounds is above that over another."
     late: OverPart
     early: OverPart
-
-    @property
-    def parts(self)->tuple: return self.late.inside, self.early.inside
 
     def __call__(self, rows:pd.DataFrame)->pd.DataFrame:
         on = [*self.late.paper.keys, 'label', 'seed']

@@ -9,7 +9,6 @@ __all__ = ['QUESTIONS', 'AS_IT_IS', 'points', 'Claim', 'claims', 'as_labels', 'a
            'named_labels', 'filled_lines', 'claims_on', 'claims_on_print']
 
 # %% ../../nbs/study/questions.ipynb #b7d76367
-import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from .intervals import SEED_SD
 
 # %% ../../nbs/study/questions.ipynb #2b4256c3
 def points(table:pd.DataFrame, margin:pd.Series)->str:
@@ -30,16 +28,19 @@ def points(table:pd.DataFrame, margin:pd.Series)->str:
 
 @dataclass(frozen=True)
 class Claim:
-    "A sentence of a paper, checked on a table seed x label for each setting that it is about."
+    "A sentence of a paper, checked on a table replicate x label for each setting that it is about."
     sentence: str
     needs: tuple              # labels that the table must have, and print too
-    margin: Callable          # table seed x label -> one number per seed; the sentence holds above zero
+    margin: Callable          # table -> one number per replicate, above zero if the sentence holds; or a table
+                              # replicate x part, if each part has to hold and one that fails refutes it
     tell: Callable = points   # (table, margin) -> evidence in words
     equal: bool = False       # a margin of zero is enough: 'not worse than', 'among the first three'
     place: str = ''           # place in the paper: 'FedSSC Sec. VI'
     of: str | Callable = 'accuracy' # the measure: a name, or (rows) -> one row per run with `value`
-    comparisons: int = 1      # number of differences that the sentence is about; its level is divided by it
-    seed_sd: float = SEED_SD  # of one seed's margin, assumed if there is one seed; infinite: not in points
+    comparisons: int = 1      # number of differences that the sentence is about
+    votes: Callable = None    # of a count: table -> replicate x part, true or false; the margin is their share
+                              # less the share that is needed
+    rivals: tuple = ()        # labels of which our table must have one; `holds` needs them all
     where: Callable = None    # (values of the keys) -> whether it is about this setting; None: about all
     floors: tuple = ()        # untrained labels that our table must have
     unless: Callable = None   # table -> why these runs cannot decide it, or ''
@@ -57,30 +58,33 @@ def above(high, low, says='', by=0., some=False)->Claim: # high, low: a label, o
     "One label, or all of several (`some`: the best), is above another, or above all others, by `by` points."
     high, low = as_labels(high), as_labels(low)
     def margin(table):
-        upper = table[high].max(axis=1) if some else table[high].min(axis=1)
-        return upper - (table[low].max(axis=1) if low else 0) - by
+        upper = {' or '.join(high): table[high].max(axis=1)} if some else {h: table[h] for h in high}
+        if not low: return pd.DataFrame(upper) - by
+        return pd.DataFrame({f'{h} - {l}': v - table[l] - by for h, v in upper.items() for l in low})
     def tell(table, margin): return f'{margin.mean() + by:+.2f} points'
-    pairs = len(high) * max(1, len(low))
+    pairs = (1 if some else len(high)) * max(1, len(low))
     return Claim(says or f'{high[0]} is above {low[0]}', (*high, *low), margin, tell, comparisons=pairs)
 
 def ordered(labels, says:str)->Claim:
     "Each label is above the next."
-    def steps(table): return [table[high] - table[low] for high, low in pairwise(labels)]
-    def margin(table): return pd.concat(steps(table), axis=1).min(axis=1)
+    def margin(table): return pd.DataFrame({f'{a} - {b}': table[a] - table[b] for a, b in pairwise(labels)})
     return Claim(says, tuple(labels), margin, comparisons=len(labels) - 1)
 
-def lead(table:pd.DataFrame, name:str, others)->pd.Series: # one number per seed
-    "How far a label is above the best of the others."
-    return table[name] - table[[o for o in others if o != name]].max(axis=1)
+def lead(table:pd.DataFrame, name:str, others)->pd.Series: # one number per replicate
+    "How far a label is above the best of the others that are there."
+    return table[name] - table[[o for o in others if o != name and o in table]].max(axis=1)
 
 def best(name:str, among, says='', of='')->Claim:
-    "A label is above all others of these, none of which may be missing. `of`: words after their number."
+    "A label is above each of these. One of them refutes it; it holds only if all were trained."
     others = [o for o in dict.fromkeys(among) if o != name]
-    who = f'the best of {len(others)} others' if len(others) > 1 else 'the other'
-    def margin(table): return lead(table, name, others)
-    def tell(table, margin): return f'{margin.mean():+.2f} points to {who}{of}'
+    def there(table): return [o for o in others if o in table]
+    def margin(table): return pd.DataFrame({o: table[name] - table[o] for o in there(table)})
+    def tell(table, margin):
+        n = len(there(table))
+        who = f'the best of {n} others' if n > 1 else 'the other'
+        return f'{lead(table, name, others).mean():+.2f} points to {who}{of}'
     sentence = says or f'{name} has the highest accuracy'
-    return Claim(sentence, (name, *others), margin, tell, comparisons=len(others))
+    return Claim(sentence, (name,), margin, tell, comparisons=len(others), rivals=tuple(others))
 
 # %% ../../nbs/study/questions.ipynb #5c806513
 def top(name:str, k:int, among, says:str, ascending=False)->Claim:
@@ -94,28 +98,28 @@ def top(name:str, k:int, among, says:str, ascending=False)->Claim:
     return Claim(says, tuple(labels), margin, tell, equal=True, comparisons=len(labels) - 1)
 
 def at_most(limit:float, gap:Callable, needs, says:str)->Claim:
-    "A difference, (table) -> one number per seed, is at most `limit` points in either direction."
-    def margin(table): return limit - gap(table).abs()
+    "A difference, (table) -> one number per replicate, is at most `limit` points in either direction."
+    def margin(table): return pd.DataFrame({'above': gap(table) + limit, 'below': limit - gap(table)})
     def tell(table, margin): return f'{gap(table).mean():+.2f} points'
     return Claim(says, tuple(needs), margin, tell, equal=True)
 
 # %% ../../nbs/study/questions.ipynb #ff4c16db
 def in_between(low:float, high:float, gap:Callable, needs, says:str)->Claim:
-    "A difference, (table) -> one number per seed, lies in these limits after rounding to whole points."
-    def margin(table): return np.minimum(gap(table) - (low - .5), high + .5 - gap(table))
+    "A difference, (table) -> one number per replicate, lies in these limits, rounded to whole points."
+    def margin(table):
+        return pd.DataFrame({'above': gap(table) - (low - .5), 'below': high + .5 - gap(table)})
     def tell(table, margin): return f'{gap(table).mean():+.2f} points'
     return Claim(says, tuple(needs), margin, tell, equal=True)
 
 # %% ../../nbs/study/questions.ipynb #c215ba10
 def limited(name:str, says:str, told:str, high=None, low=None)->Claim:
-    """A number of one method is at most `high`, or above `low`. `told`: its mean in words, '{:.2f} points'.
-    Its spread between seeds is unknown, unless the line gives `seed_sd`."""
+    "A number of one method is at most `high`, or above `low`. `told`: its mean in words, '{:.2f} points'."
     def margin(t): return high - t[name] if low is None else t[name] - low
     def tell(t, margin): return told.format(t[name].mean())
-    return Claim(says, (name,), margin, tell, equal=low is None, seed_sd=math.inf)
+    return Claim(says, (name,), margin, tell, equal=low is None)
 
 def gains_more(first:Callable, second:Callable, needs, says:str, told:str)->Claim:
-    "One gain, (table) -> one number per seed, is above another. `told`: the means of both in words."
+    "One gain, (table) -> one number per replicate, is above another. `told`: the means of both in words."
     def margin(t): return first(t) - second(t)
     def tell(t, margin): return told.format(first(t).mean(), second(t).mean())
     return Claim(says, tuple(needs), margin, tell)
@@ -124,7 +128,7 @@ def gains_more(first:Callable, second:Callable, needs, says:str, told:str)->Clai
 def below_floors(compared, higher, floors, table)->str:
     "Why these labels decide nothing: the best, or the worst of the higher ones, is not above the floors."
     means, floor = table.mean(), table[list(floors)].mean().max()
-    best_run = means[list(compared)].max()
+    best_run = means[[label for label in compared if label in means]].max()
     not_above = f'is not above an untrained floor of {floor:.1f} %'
     if best_run <= floor: return f'the best of these, {best_run:.1f} %, {not_above}'
     worst = means[list(higher)]
@@ -134,7 +138,7 @@ def below_floors(compared, higher, floors, table)->str:
 def past_floors(c:Claim, floors, higher=())->Claim:
     """The claim, decided only by runs above the floors; the floors are labels too.
     `higher`: labels that the claim puts above others, each of which has to be above the floors."""
-    return replace(c, floors=tuple(floors), unless=partial(below_floors, c.needs, higher, floors))
+    return replace(c, floors=tuple(floors), unless=partial(below_floors, (*c.needs, *c.rivals), higher, floors))
 
 # %% ../../nbs/study/questions.ipynb #1219eda6
 @cache
@@ -146,7 +150,7 @@ def paper_file(paper:str)->dict:
     except tomllib.TOMLDecodeError as error: raise ValueError(f'{path} is no TOML: {error}') from None
 
 # %% ../../nbs/study/questions.ipynb #3c26a44b
-def difference(gap=(), over=(), span=())->tuple: # ((table) -> one number per seed, the labels that it needs)
+def difference(gap=(), over=(), span=())->tuple: # ((table) -> one number per replicate, the labels that it needs)
     "How far a label is above the best of the others; with `over`, how much farther than in another gap."
     span = list(span)
     if span: return (lambda table: table[span].max(axis=1) - table[span].min(axis=1)), tuple(span)
@@ -220,7 +224,7 @@ def claim_of_line(line:dict, keys=())->Claim:
     higher = as_labels(line.get('high', ())) if ask == 'above' and not line.get('some') else ()
     if ask not in QUESTIONS: raise ValueError(f'no question {ask!r}: choose from {", ".join(QUESTIONS)}')
     told = '' if 'told' in signature(QUESTIONS[ask]).parameters else line.pop('told', '')
-    shared = {k: line.pop(k) for k in ('place', 'of', 'seed_sd') if k in line}
+    shared = {k: line.pop(k) for k in ('place', 'of') if k in line}
     more = line.pop('needs', ())
     try: c = QUESTIONS[ask](**line)
     except TypeError as error: raise ValueError(f'{ask!r} cannot be asked so, {error}: {line}') from None

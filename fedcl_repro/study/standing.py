@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from .questions import above
-from .tables import Paper, Redrawn, answer, by_seed, complete, printed_margins, redraw
+from .tables import Chance, Paper, answer, by_seed, chance_of, complete, facts_by_setting, printed_margins
 
 # %% ../../nbs/study/standing.ipynb #626f8fbf
 def in_points(differences:dict)->str:
@@ -54,7 +54,7 @@ def standings_of(
     cells=None,      # published cells with the paper's keys
 )->dict:             # values of the keys -> AmongRivals
     "Where a method stands in each setting in which it and a rival were trained."
-    tables, chances, found = by_seed(paper.measured(rows, 'accuracy'), paper.keys), redraw(paper, rows), {}
+    tables, facts, found = by_seed(paper.measured(rows, 'accuracy'), paper.keys), facts_by_setting(paper, rows), {}
     rivals, printed = [label for label in among if label != name], printed_margins(paper, cells)
     for key, table in tables.items():
         there = [label for label in rivals if len(complete(table, [name, label]))]
@@ -63,9 +63,10 @@ def standings_of(
         for rival in there:
             both = complete(table, [name, rival])
             question = replace(above(name, rival), comparisons=len(there))
-            drawn = chances[key].drawn(question, both) if key in chances else Redrawn()
+            chance = chance_of(paper, question, both, facts[key]) if key in facts else Chance()
             points = (both[name] - both[rival]).mean()
-            sides[answer(question, both, drawn=drawn).word][rival] = float(points)
+            word = answer(question, both, chance=chance).word
+            sides[word if word in sides else 'undecided'][rival] = float(points)
         ours = rank_of(name, table[[name, *there]].mean())
         in_print = rank_of(name, printed[key].loc['printed']) if name in printed.get(key, ()) else 0
         missing = tuple(label for label in rivals if label not in there)

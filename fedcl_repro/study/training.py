@@ -38,7 +38,7 @@ from ..federation.side_by_side import Barrier
 from ..parts.models import MODELS
 from .executor_choice import choose_executor, executor_for, fastest
 from .kept_models import models_to_keep
-from .measures import LATE_TESTS, MEASURE_COLUMNS, examined, measure, packed_hits, predictions, provenance
+from .measures import MEASURE_COLUMNS, examined, measure, packed_hits, predictions, provenance
 from .measures import represented, sampled_split, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
 from .runs import (
@@ -47,6 +47,7 @@ from .runs import (
 from .sources import changed_since, digest_of, sources, stale_text
 from .store import (
     DamagedRun, Store, checkpoint_progress, is_shortage, load_checkpoint, locked, save_checkpoint)
+from .verdicts import LATE_TESTS
 from .watch import Extras, check_extras, has_all, watcher
 
 # %% ../../nbs/study/training.ipynb #f280b0c5

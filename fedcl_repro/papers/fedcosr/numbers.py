@@ -93,7 +93,7 @@ def arrows_of(name:str, printed_sides:pd.Series, of:str)->Claim:
     def here(column): return column == name
     sentence = f'all methods are on the printed side of the mean {of}'
     place = 'FedCoSR Tables II, III'
-    return Claim(sentence, labels, margin, tell, True, place, of, where=here, seed_sd=math.inf)
+    return Claim(sentence, labels, margin, tell, True, place, of, where=here)
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00015
 def judge_numbers(rows:pd.DataFrame, profile:str)->list: # of Verdict

@@ -19,7 +19,7 @@ from fedcl_repro.papers.fedcosr.settings import (
 from ...study.runs import methods, setting
 from ...study.questions import Claim, claims, lead
 from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, claims_asked, experiment
-from ...study.tables import redraw
+from ...study.tables import facts_by_setting
 from ...study.verdicts import OURS, claim
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #2cc0fca7
@@ -124,11 +124,11 @@ def gain_over_local()->Claim:
 def judge_fig7(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Claims about small local data, for each split that was trained."
     out, tables = [], by_seed(SHARES.measured(rows, 'accuracy'), SHARES.keys)
-    chances, least = redraw(SHARES, rows), len(kept_in(profile))
+    facts, least = facts_by_setting(SHARES, rows), len(kept_in(profile))
     for split in dict.fromkeys(split for split, _ in tables) or ['']:
         own = {key: table for key, table in tables.items() if key[0] == split}
         for c in fig7_claims():
-            out.append(ask_across(c, own, profile != 'quick', split, least, chances))
+            out.append(ask_across(c, own, profile != 'quick', split, least, SHARES, facts))
     return out
 
 @experiment(FEDCOSR, 'fedcosr/fig7', 'Accuracy when every client keeps 5 to 25 % of its data',

@@ -19,7 +19,7 @@ from .settings import (
     FEDCOSR, OFTEN, compared_labels, margins_grow, of_split, place, printed, table2_claims)
 from ...study.experiments import belonging, claims_page
 from ...study.questions import QUESTIONS, Claim, claim_of_line, named_labels, lead, paper_file
-from ...study.tables import MEASURES, as_printed, ask_across, by_seed, printed_tables
+from ...study.tables import MEASURES, as_printed, ask_across, by_seed, facts_by_setting, printed_tables
 from ...study.verdicts import Verdict, per_round
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
@@ -39,7 +39,7 @@ def most_of(says:str, labels, is_so, what:str, share=.5)->Claim:
     "Something is true of more than this share of the labels. `is_so`: tables -> seed x label of bools."
     def margin(tables): return is_so(tables).mean(axis=1) - share
     def tell(tables, margin): return f'{is_so(tables).sum(axis=1).mean():.0f} of {len(labels)} {what}'
-    return Claim(says, compared_labels(), margin, tell)
+    return Claim(says, compared_labels(), margin, tell, votes=is_so)
 
 def most_lose(says:str, low:float, high:float)->Claim:
     "More than half of the other methods lose so many percent."
@@ -152,9 +152,10 @@ def before_and_after(curves:list, *columns:str)->tuple[dict,int]: # column -> ta
 def judge_changes(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Claims that compare a column of Table III with Table II."
     out, curves = [], {of: tables_of_both(rows, profile, of) for of in ('accuracy', 'spread')}
+    facts = {column: own for (column,), own in facts_by_setting(FEDCOSR, rows).items()}
     for c, before, after, words in changes():
         tables, at = before_and_after(curves[c.of], before, after)
-        v = ask_across(c, tables, profile != 'quick', words)
+        v = ask_across(c, tables, profile != 'quick', words, paper=FEDCOSR, facts=facts)
         out.append(v if v.word == 'not run' else replace(v, evidence=f'{v.evidence}, after {at} rounds'))
     return out
 

@@ -16,7 +16,6 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'fig4', 'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
-import math
 from dataclasses import replace
 from functools import cache, partial
 
@@ -31,7 +30,7 @@ from ...study.majority import mark_majority
 from ...study.runs import Run, methods, setting
 from ...study.questions import QUESTIONS, Claim, lead, top
 from ...study.tables import Paper, ask_across, beside_print, by_seed, claim_of_runs, claims_asked
-from ...study.tables import draw_beside, experiment, printed_cells, redraw
+from ...study.tables import draw_beside, experiment, facts_by_setting, printed_cells
 from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
@@ -228,12 +227,12 @@ def table2_claims()->list: # of Claim
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #d570909c
 def often(says:str, inside, place='FedCoSR V-B3', of='spread')->Claim:
-    "Something is true in at least half of the columns. `inside`: table seed x label -> one bool per seed."
-    def share(tables): return pd.concat([inside(t) for t in tables.values()], axis=1).mean(axis=1)
-    def margin(tables): return share(tables) - .5
-    def tell(tables, margin): return f'in {100*share(tables).mean():.0f} % of {len(tables)} columns'
+    "Something is true in at least half of the columns. `inside`: table -> one bool per replicate."
+    def votes(tables): return pd.concat([inside(t) for t in tables.values()], axis=1)
+    def margin(tables): return votes(tables).mean(axis=1) - .5
+    def tell(tables, margin): return f'in {100*votes(tables).to_numpy().mean():.0f} % of {len(tables)} columns'
     sentence = f'{says} in at least half of the columns'
-    return Claim(sentence, compared_labels(), margin, tell, True, place, of, seed_sd=math.inf)
+    return Claim(sentence, compared_labels(), margin, tell, True, place, of, votes=votes)
 
 def often_fairest(name:str)->Claim:
     "A method is often among the three smallest spreads."
@@ -273,10 +272,10 @@ def of_split(tables:dict, word:str)->dict:
 def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the margin grows with the number of classes, in each split that was trained."
     out, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
-    chances = redraw(FEDCOSR, rows)
+    facts = facts_by_setting(FEDCOSR, rows)
     for word in 'practical', 'pathological':
         own = of_split(tables, word)
-        v = ask_across(margins_grow(), own, profile != 'quick', word, chances=chances)
+        v = ask_across(margins_grow(), own, profile != 'quick', word, paper=FEDCOSR, facts=facts)
         if profile == 'lite' and v.word != 'not run':
             v = replace(v, evidence=f'{v.evidence} (data sets trained at different sizes)')
         if own: out.append(v)
@@ -317,7 +316,8 @@ def every_cell(artifact:str, rows:pd.DataFrame, profile:str, source:str)->list: 
 def judge_often(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Who is often the fairest or the most accurate, over all columns that were trained."
     tables = {of: by_seed(FEDCOSR.measured(rows, of), FEDCOSR.keys) for of in ('spread', 'accuracy')}
-    return [ask_across(c, tables[c.of], profile != 'quick') for c in OFTEN]
+    facts = facts_by_setting(FEDCOSR, rows)
+    return [ask_across(c, tables[c.of], profile != 'quick', paper=FEDCOSR, facts=facts) for c in OFTEN]
 
 def more_of_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on Table II besides the claims about each column."

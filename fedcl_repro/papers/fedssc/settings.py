@@ -19,7 +19,7 @@ from ...study.experiments import claims_page, matrix
 from ...study.published import published
 from ...study.questions import QUESTIONS, Claim, named_labels, paper_file
 from ...study.runs import methods, setting
-from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, experiment, redraw
+from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, experiment, facts_by_setting
 from ...study.verdicts import Verdict, per_round
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #af326e8d
@@ -95,7 +95,7 @@ def sooner(says:str, name:str, other:str)->Claim:
         first, second = (in_rounds(table[label].mean()) for label in (name, other))
         return f'{first} and {second} rounds'
     def level(table): return 'both in the same round' if (table[name] == table[other]).all() else ''
-    return Claim(says, (name, other), margin, tell, unless=level, seed_sd=math.inf)
+    return Claim(says, (name, other), margin, tell, unless=level)
 
 QUESTIONS['sooner'] = sooner
 
@@ -177,9 +177,9 @@ def shrinking(betas:list, other='FedAvg')->Claim:
 def judge_gaps(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the differences between methods shrink as β grows."
     tables = by_seed(FEDSSC.measured(rows, 'accuracy'), FEDSSC.keys)
-    betas, others, chances = [beta for beta, in tables], ('FedAvg', 'MOON'), redraw(FEDSSC, rows)
-    return [ask_across(shrinking(betas, other), tables, profile != 'quick', chances=chances)
-            for other in others]
+    betas, facts = [beta for beta, in tables], facts_by_setting(FEDSSC, rows)
+    return [ask_across(shrinking(betas, other), tables, profile != 'quick', paper=FEDSSC, facts=facts)
+            for other in ('FedAvg', 'MOON')]
 
 @experiment(FEDSSC, 'fedssc/fig1', 'Learning curves at several β', also=judge_gaps, kind='figure')
 def fig1(profile): return fedssc_runs(LINES, profile, FEDSSC_SIZES[profile]['betas'])

@@ -9,13 +9,14 @@ __all__ = ['MAPL_FILE', 'MAPL_LABELS', 'COPY', 'ONE_VIEW', 'TWO_VIEWS', 'HETEROG
            'one_network', 'PARTS', 'TERMS', 'EACH_STEP', 'FEW_STEPS', 'BUDGET', 'PRINTED_SAVING', 'EXACT', 'CHEAPEST',
            'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_specs', 'mapl_named', 'as_theirs', 'networks',
            'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'on_the_way', 'mapl_printed',
-           'cell_of_mapl', 'left_to', 'size_in_words', 'sizes_of', 'matrix_of', 'mapl_experiment', 'view_of', 'table1',
-           'smaller1', 'lead_by_clients', 'WithClients', 'runs_of_table1', 'table5', 'with_clients', 'few_clients',
-           'table5_cells', 'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'free4',
-           'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much',
-           'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs', 'printed_again', 'printed_scenarios',
-           'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts', 'forward_passes', 'numbers_touched',
-           'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
+           'cell_of_mapl', 'left_to', 'size_in_words', 'largest_in_words', 'sizes_of', 'matrix_of', 'mapl_experiment',
+           'view_of', 'table1', 'smaller1', 'lead_by_clients', 'WithClients', 'runs_of_table1', 'table5',
+           'with_clients', 'few_clients', 'table5_cells', 'communications', 'within_budget', 'spent',
+           'saved_of_possible', 'printed4', 'free4', 'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name',
+           'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs',
+           'printed_again', 'printed_scenarios', 'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts',
+           'forward_passes', 'numbers_touched', 'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts',
+           'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 from collections.abc import Callable
@@ -45,7 +46,7 @@ from ...study.runs import Run, methods, setting, stages
 from ...study.result_page import display_all, table_view
 from ...study.show import of_matrices, show_dots, show_table
 from ...study.tables import Paper, asked_in_print, by_seed, cells_judged, experiment
-from ...study.tables import last_round, printed_cells, share_possible
+from ...study.tables import printed_cells, share_possible
 from ...study.training import in_short
 from ...study.verdicts import Verdict, claim, per_round
 
@@ -163,7 +164,8 @@ def left_to(profile:str)->dict:
 MAPL = Paper(
     ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested,
     sizes=('mapl/table1', 'mapl/table4'), title='MAPL', printed=mapl_printed, margins=dict(table4='table4'),
-    cell=cell_of_mapl, values=left_to, not_asked='quick trains too few steps', personal=True)
+    cell=cell_of_mapl, values=left_to, not_asked='quick trains too few steps', personal=True,
+    size=lambda runs: largest_in_words(runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
 MAPL_ROUND = [*MAPL_RUN, 'round']
@@ -174,6 +176,10 @@ def size_in_words(run:Run)->str:
     shots, least = setting(run, 'partition.shots'), setting(run, 'partition.least_shots')
     images = f'{shots}' if setting(run, 'partition.scenario') < 3 else f'{least} to {shots - 1}'
     return f'{images} a class, {run.n_clients} clients, {run.n_rounds} rounds'
+
+def largest_in_words(runs)->str:
+    "The size of the run with the most rounds."
+    return size_in_words(max(runs, key=lambda r: r.n_rounds))
 
 def sizes_of(rows:pd.DataFrame)->dict: # (scenario, data) -> words
     "The same for all runs in each column of a table."
@@ -253,13 +259,6 @@ class WithClients:
         first = rows.drop_duplicates('run')
         others = first.run[first.settings.isin(self.elsewhere())]
         return (rows.n_clients == self.n) & ~rows.run.isin(others)
-
-    def inside(self, tests:pd.DataFrame)->pd.Series: # of bools
-        "The last tests of these runs."
-        return last_round(tests) & self.own(tests)
-
-    @property
-    def parts(self)->tuple: return (self.inside,)
 
     def __call__(self, rows): return MAPL.measured(rows[self.own(rows)], 'accuracy')
 

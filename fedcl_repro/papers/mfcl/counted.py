@@ -10,6 +10,7 @@ __all__ = ['COST_NAMES', 'CHARGED', 'SPLIT_ROUNDS', 'SOMETHING_SEEN', 'judge_cos
            'judge_attacks', 'attacks_path', 'judge_table8']
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5e3f7099
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -24,7 +25,7 @@ from ...parts.autoencoder import client_module, layers, mfcl_model
 from ...parts.costs import CASES, COST_RIVALS, COST_ROUNDS, bits, cost_true, costs_of, count
 from ...parts.resnet import norm_layer
 from ...study.experiments import papers_folder
-from ...study.intervals import DRAWS, Interval, interval
+from ...study.intervals import Interval, interval
 from ...study.published import published
 from ...study.questions import Claim, paper_file
 from ...study.tables import answer, printed_evidence
@@ -187,7 +188,8 @@ def much_closer()->Claim:
 def judge_balance()->list: # of Verdict
     "Whether what the rServer receives is much closer to balance than a client."
     cases = product((.01, .1, .5, 200.), (('all clients send', 10), ('half of them send', 5)))
-    return [answer(much_closer(), distances(xi, n), f'ξ = {xi:g}, {how}') for xi, (how, n) in cases]
+    found = [answer(much_closer(), distances(xi, n), f'ξ = {xi:g}, {how}') for xi, (how, n) in cases]
+    return [replace(v, basis='facts', evidence=v.evidence.replace('replicates', 'draws')) for v in found]
 
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5d0f3a25
@@ -241,19 +243,17 @@ def strongest(near:pd.DataFrame, scenario:str)->str:
     return near[[attack for attack in near if attack.startswith(scenario)]].mean().idxmax()
 
 def over_modules(margin:pd.Series)->Interval: # of (module, image)
-    "The interval of the mean margin over trained modules, and over the images of each."
-    by_module = [m.to_numpy() for _, m in margin.dropna().groupby('module')]
-    g, n = stream(0, 'images'), min(map(len, by_module))
-    drawn = np.mean([m[g.integers(len(m), size=(DRAWS, len(m)))].mean(1) for m in by_module], 0)
-    return interval([m.mean() for m in by_module], drawn, n, seed_sd=np.inf)
+    "The interval of the mean margin over trained modules, each the mean over its images."
+    return interval(margin.dropna().groupby('module').mean())
 
 def judge_images(what:str, margin:pd.Series, evidence:str, fits=True)->Verdict:
     "A verdict on a margin of (module, image)."
     found = over_modules(margin)
     word = found.word if fits else f'stand-in {found.word}'
-    images = f'{margin.notna().sum()} images of {found.seeds} module{"s" * (found.seeds > 1)}'
+    images = f'{margin.notna().sum()} images of {found.n} module{"s" * (found.n > 1)}'
     told = f'{evidence}; margin {found.mean:+.2f}; {found.bounds}; {images}'
-    return Verdict(what, word, told, 'MFCL 5.6.2', 'claim', (found.low, found.high))
+    ends = (found.low, found.high) if found.known else ()
+    return Verdict(what, word, told, 'MFCL 5.6.2', 'claim', ends, basis='runs', margin=found.mean)
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #a77ac4e5
 def judge_attacks(near:pd.DataFrame, fits=True)->list: # of Verdict

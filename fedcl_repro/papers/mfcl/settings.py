@@ -30,8 +30,8 @@ from ...study.questions import Claim, below_floors, claims_on_print, lead, paper
 from ...study.representations import projected
 from ...study.runs import Run, methods, setting
 from fedcl_repro.study.tables import (
-    Paper, as_printed, ask_across, asked_in_print, by_seed, experiment, printed_cells, printed_tables,
-    redraw)
+    Paper, as_printed, ask_across, asked_in_print, by_seed, experiment, facts_by_setting, printed_cells,
+    printed_tables)
 from ...study.verdicts import claim, summary
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #d4596cfd
@@ -72,19 +72,20 @@ def extremes(profile:str)->list:
     return [xi for xi in (.01, 200.) if xi in MFCL_SIZES[profile]['xis']]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #022817de
-FLOORS = MFCL_FILE['labels']['FLOORS'] # of every table
+FLOORS = MFCL_FILE['labels']['FLOORS'] # of every table: the untrained network at the layer that is tested
 UNTRAINED = dict(n_rounds=2, eval_every=2, optimiser='sgd(lr=0.0)')
 
 def floors(profile:str, *at, run={}, **common)->list: # of Run
-    "The runs that phase 2 has to beat in a setting; `run` and `common` change settings of all of them."
+    """The runs that phase 2 has to beat in a setting: the untrained network at the tested layer first, then
+    other layers. `run` and `common` change settings of all of them."""
     T = MFCL_SIZES[profile]['method']['phase1'] + 1
     def of(probe): return ours(profile, *at, probe=probe, phase1=1, run=UNTRAINED | run, **common)
     after_phase1 = dict(run=dict(n_rounds=T, eval_every=T) | run, probe='enc', positives='twins') | common
     trained = [ours(profile, *at, dict(norm=norm), **after_phase1) for norm in ('tn', 'gn')]
-    return [of('pixels'), of('enc'), *trained]
+    return [of('proj'), of('pixels'), of('enc'), *trained]
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #3dd8df03
-def varied(profile:str, ways, xis=(.01,), data=None, n_floors=4, **common)->list: # of Run
+def varied(profile:str, ways, xis=(.01,), data=None, n_floors=5, **common)->list: # of Run
     """MFCL in each of these ways in each setting, and its floors. A way holds further arguments of `ours`;
     `common` are those of all runs, unless a way has its own."""
     settings = each_setting(profile, xis, data)
@@ -274,7 +275,7 @@ def by_data(tables:dict)->dict: # data set -> {(data set, ξ): table}, the small
 # %% ../../../nbs/papers/mfcl/settings.ipynb #8c32be1a
 def judge_skew(rows, profile)->list: # of Verdict
     "Whether MFCL works best under skew: in Table 14, and in the runs of each data set."
-    found, chances = [], redraw(MFCL, rows)
+    found, facts = [], facts_by_setting(MFCL, rows)
     trained = by_data(by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys))
     for reading in READ_AS:
         c = best_under_skew(reading)
@@ -283,7 +284,7 @@ def judge_skew(rows, profile)->list: # of Verdict
         found.append(as_printed(replace(c, sentence=f'in print, {c.sentence}'), cases))
         c = best_under_skew(reading, FLOORS)
         for data, tables in trained.items():
-            found.append(ask_across(c, tables, profile != 'quick', MFCL_TITLES[data], chances=chances))
+            found.append(ask_across(c, tables, profile != 'quick', MFCL_TITLES[data], 2, MFCL, facts))
         if not trained: found.append(claim(c.sentence, [], '', c.place))
     return found
 
@@ -429,7 +430,7 @@ def fig8(profile):
 def fig9(profile):
     ways = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(model=dict(norm='tn'), positives='twins')]
     two = dict(n_clients=10, partition=dealt_classes(2))
-    return varied(profile, ways, (.1,), n_floors=2, run=two, probe_on='received')
+    return varied(profile, ways, (.1,), n_floors=3, run=two, probe_on='received')
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #a12fae88
 @mfcl_experiment(
@@ -450,7 +451,9 @@ def twins(profile):
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e6bb2534
 @mfcl_experiment('floors', 'What a linear classifier gets without phase 2')
-def floors_alone(profile): return varied(profile, [], MFCL_SIZES[profile]['xis'])
+def floors_alone(profile):
+    untrained = [dict(model=dict(norm=n), probe='proj', phase1=1, run=UNTRAINED) for n in ('gn', 'bn')]
+    return varied(profile, untrained, MFCL_SIZES[profile]['xis'])
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #418c7f07
 def untrained(artifact:str, title:str, judge=None, kind='table', **about):
