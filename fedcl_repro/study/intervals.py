@@ -52,7 +52,7 @@ class Interval:
 
 def finite_margin(margin)->np.ndarray:
     "Margins as finite numbers: 'never' is `FAR`, and two that are both 'never' are level."
-    return np.nan_to_num(np.asarray(margin, dtype=float), nan=0., posinf=FAR, neginf=-FAR)
+    return np.nan_to_num(np.round(np.asarray(margin, dtype=float), 9), nan=0., posinf=FAR, neginf=-FAR)
 
 # %% ../../nbs/study/intervals.ipynb #6de32403
 def interval(

@@ -29,7 +29,7 @@ from .representations import draw_map
 from .runs import Run, dataset, federation, shards, stages
 from .tables import (
     PRINTED, Paper, beside_print, curve_words, draw_beside, intervals_of_cells, means_of_seeds)
-from .verdicts import COMPARISONS, LATE, between_words, table_of_means
+from .verdicts import COMPARISONS, LATE, LATE_TESTS, between_words, table_of_means
 
 # %% ../../nbs/study/show.ipynb #79464b5b
 TEXTS = dict(interval='', curve='', verdict='') # columns of words, and the value for none
@@ -40,15 +40,15 @@ def cells_beside(
     rows:pd.DataFrame,
     profile:str,
     more=(),            # further columns that identify cells
-)->pd.DataFrame:        # published, ours, interval, late, curve, sd_clients, difference, verdict, why
-    "Published cells, our last round with its interval, and the end of our curve."
+)->pd.DataFrame:        # published, ours, interval, last, curve, sd_clients, difference, verdict, why
+    "Published cells, our result with its interval, and the end of our curve."
     keys = [*paper.keys, *more]
     table = beside_print(paper, cells, rows, profile, keys=keys)
     pooled = table.sd_clients == 0 # committed rounds before the last have no spread
     return with_ends(paper, table.assign(sd_clients=table.sd_clients.mask(pooled)), rows, keys)
 
 def with_ends(paper:Paper, table:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
-    "A table with `low` and `high` and, of each accuracy, `interval`, `late` and `curve`; empty without runs."
+    "A table with `low` and `high` and, of each accuracy, its `interval` and `curve`; empty without runs."
     on = ['label', *keys]
     words = [between_words(cell) for cell in table.itertuples()]
     return table.assign(interval=words).merge(curve_table(paper, rows, on), on=on, how='left').fillna(TEXTS)
@@ -62,25 +62,25 @@ def without_print(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, keys)->pd.
     if not len(rows): return pd.DataFrame(columns=['label', *keys])
     runs = paper.runs(rows)
     more = runs[~runs.label.isin(cells.label)].groupby(['label', *keys], sort=False, dropna=False)
-    more = more.agg(ours=('micro', 'mean'), sd_seeds=('micro', 'std'), sd_clients=('sd_clients', 'mean'))
+    more = more.agg(ours=('micro', 'mean'), last=('last', 'mean'), sd_seeds=('micro', 'std'),
+                    sd_clients=('sd_clients', 'mean'))
     return with_ends(paper, with_intervals(paper, more.reset_index(), rows, keys), rows, keys)
 
-def curve_table(paper:Paper, rows:pd.DataFrame, on:list)->pd.DataFrame: # the columns `on`, late, curve
-    "The mean over the last ten evaluations of each cell's runs, and whether their curves are level."
-    if not len(rows): return pd.DataFrame(columns=[*on, 'late', 'curve'])
-    late = means_of_seeds(paper.runs(rows, at='late'), on).set_index(on).micro
-    return pd.DataFrame(dict(late=late, curve=curve_words(paper, rows, on))).reset_index()
+def curve_table(paper:Paper, rows:pd.DataFrame, on:list)->pd.DataFrame: # the columns `on`, curve
+    "Whether the curves of each cell's runs are level."
+    if not len(rows): return pd.DataFrame(columns=[*on, 'curve'])
+    return curve_words(paper, rows, on).rename('curve').reset_index()
 
 # %% ../../nbs/study/show.ipynb #945a2e7d
 HOW_IT_ENDS = (
-    f'`late`: mean over the last {LATE} evaluations or fewer. '
-    f'`curve`: how these end (`short`: fewer than {LATE}).')
+    f'`ours`: mean of the last {LATE_TESTS} evaluations, at most half of the curve; `last`: the last one. '
+    f'`curve`: how the last {LATE} end (`short`: fewer).')
 
 def accuracy_blocks(paper:Paper, rows:pd.DataFrame, profile:str)->dict: # setting -> table, one row per label
-    "Accuracy after the last round in percent, its late mean, and the end of the curve."
+    "Accuracy in percent, that of the last evaluation alone, and the end of the curve."
     on = ['label', *paper.keys]
-    last = means_of_seeds(paper.runs(rows), on)[[*on, 'micro']].rename(columns=dict(micro='accuracy'))
-    both = last.merge(curve_table(paper, rows, on), on=on).set_index('label').rename_axis(None)
+    means = means_of_seeds(paper.runs(rows), on)[[*on, 'micro', 'last']].rename(columns=dict(micro='accuracy'))
+    both = means.merge(curve_table(paper, rows, on), on=on).set_index('label').rename_axis(None)
     groups = both.groupby(list(paper.keys))
     return {paper.say(*key, profile): part.drop(columns=list(paper.keys)) for key, part in groups}
 
@@ -112,7 +112,7 @@ def with_notes(found:dict)->tuple: # {heading: (table, reasons)} -> {heading: ta
     return tables, [f"{reason}: {'; '.join(rows)}." for reason, rows in rows_of.items()]
 
 # %% ../../nbs/study/show.ipynb #31311575
-COMPARED = ['published', 'std', 'ours', 'interval', 'balanced', 'late', 'curve', 'sd_clients', 'difference',
+COMPARED = ['published', 'std', 'ours', 'interval', 'last', 'balanced', 'curve', 'sd_clients', 'difference',
             'verdict']
 
 def row_names(table:pd.DataFrame, more)->pd.Series:
@@ -138,7 +138,7 @@ def setting_blocks(
 
 # %% ../../nbs/study/show.ipynb #72841f80
 HOW_TO_READ = (
-    '`interval`: of our accuracy, over clients (or test images, for one model) and seeds, 95 %. '
+    '`interval`: of our accuracy over replicates (and shared test images), 95 %. '
     f'{HOW_IT_ENDS} `std` and `sd_clients` are spreads over clients.')
 
 def no_words(rows:pd.DataFrame)->dict: return {}
@@ -190,7 +190,7 @@ def measured_cells(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # label, the p
     return means.rename(columns=dict(micro='value', sd_clients='std')).reset_index()
 
 # %% ../../nbs/study/show.ipynb #021fedf1
-BESIDE_PRINT = ['published', 'std', 'ours', 'interval', 'balanced', 'late', 'curve', 'sd_clients', 'sd_seeds',
+BESIDE_PRINT = ['published', 'std', 'ours', 'interval', 'last', 'balanced', 'curve', 'sd_clients', 'sd_seeds',
                 'difference', 'verdict']
 
 def cells_of_print(

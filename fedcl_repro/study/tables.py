@@ -6,13 +6,13 @@
 __all__ = ['MEASURES', 'PRINTED', 'SHARES', 'PAPERS', 'SPREADS', 'EVERY_PAPER', 'LEAST_DF', 'MOST_CASES', 'READINGS', 'share_of',
            'span', 'size_in_words', 'Paper', 'last_round', 'run_facts', 'by_seed', 'complete', 'why_not', 'held',
            'claim_of_runs', 'Chance', 'part_margins', 'variances', 'decided', 'replicates_in_words', 'answer',
-           'spreads_path', 'committed_spreads', 'family_of', 'family_spreads', 'write_spreads', 'once_a_run',
-           'late_hits', 'shared_images', 'chance_of', 'printed_margins', 'ask', 'not_run', 'facts_by_setting',
-           'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'claims_asked', 'cells_judged', 'experiment',
-           'printed_cells', 'share_possible', 'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence',
-           'means_of_seeds', 'first_reason', 'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of',
-           'draw_beside', 'beginnings', 'sentence_of', 'fits_entry', 'claim_list', 'unlisted', 'claims_overview',
-           'curve_words', 'readings', 'side_by_side']
+           'spreads_path', 'committed_spreads', 'family_of', 'is_borrowed', 'family_spreads', 'write_spreads',
+           'once_a_run', 'late_hits', 'shared_images', 'chance_of', 'printed_margins', 'ask', 'not_run',
+           'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'claims_asked',
+           'cells_judged', 'experiment', 'printed_cells', 'share_possible', 'printed_tables', 'asked_in_print',
+           'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason', 'with_reasons', 'beside_print',
+           'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings', 'sentence_of', 'fits_entry', 'claim_list',
+           'unlisted', 'claims_overview', 'curve_words', 'readings', 'side_by_side']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 import textwrap
@@ -98,17 +98,18 @@ def last_round(tests:pd.DataFrame)->pd.Series: # of bools
 
 def run_facts(paper:Paper, rows:pd.DataFrame)->pd.DataFrame:
     """One row per run: the paper's columns, run, label, seed, settings, owner of the tested model, number of
-    tested `clients`, test images `n`, `evaluations`, and whether it is `smaller` than the paper's."""
+    tested `clients`, all test images `n`, `evaluations`, whether it is `smaller` than the paper's, and `why`."""
     rows = paper.tested(rows) if paper.tested else rows
     asked = (rows.metric == 'accuracy') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)
     tests = rows[asked]
     last = tests[last_round(tests)].groupby('run', sort=False)
-    facts = pd.DataFrame(dict(owner=last.owner.first(), clients=last.client.nunique(), n=last.n.first()))
+    facts = pd.DataFrame(dict(owner=last.owner.first(), clients=last.client.nunique(), n=last.n.sum()))
     facts = facts.assign(evaluations=tests.groupby('run')['round'].nunique())
     why = not_comparable(rows, paper.sizes) if paper.sizes and len(tests) else {}
     first = paper.place(tests.drop_duplicates('run').drop(columns=['owner', 'n']))
     found = first[[*paper.keys, 'run', 'label', 'seed', 'settings']]
-    found = found.assign(smaller=[bool(why.get(id, '')) for id in first.run])
+    found = found.assign(why=[why.get(id, '') for id in first.run])
+    found = found.assign(smaller=found.why != '')
     return found.merge(facts.reset_index(), on='run')
 
 def by_seed(runs:pd.DataFrame, keys, value='value')->dict: # values of the keys -> table seed x label
@@ -172,7 +173,7 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->tuple: # (word,
         return found.word, found, ''
     images, alone = variances(c, chance.images), variances(c, chance.alone)
     def of(part, alpha):
-        known = (alone[part], chance.df) if part in alone else None
+        known = (alone[part], chance.df) if alone.get(part, 0.) > 0 else None # a count does not move
         return interval(margin[part].dropna(), alpha, images.get(part, 0.), known)
     level = ALPHA / (c.comparisons if margin.shape[1] == 1 else max(c.comparisons, margin.shape[1]))
     apart = {part: of(part, level) for part in margin if margin[part].notna().any()}
@@ -222,7 +223,8 @@ def answer(
         told.append(f"the paper's margin is {value:+.2f}" + (f', {much}' if much else ''))
     word = word if data_fits else f'stand-in {word}'
     ends = (found.low, found.high) if found.known else ()
-    about = dict(size=chance.size if data_fits else '', basis='runs', margin=found.mean, printed=value)
+    about = dict(size=chance.size if data_fits else '', basis='runs', margin=found.mean)
+    if not np.isnan(value): about['printed'] = value
     return Verdict(what, word, '; '.join(filter(None, told)), c.place, 'claim', ends, much, **about)
 
 # %% ../../nbs/study/tables.ipynb #3b695d28
@@ -244,6 +246,11 @@ def family_of(paper:Paper, of, owner)->Spread: # None if it was never repeated
     return known.get((paper.name, of, owner)) or known.get((EVERY_PAPER, of, owner))
 
 EVERY_PAPER = 'all'
+
+def is_borrowed(paper:Paper, of, owner)->bool:
+    """Whether a family's spread is that of other papers. Their test sets are larger, so a verdict that
+    borrows it draws its own test images, too."""
+    return (paper.name, of, owner) not in committed_spreads()
 
 def family_spreads(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # SPREADS
     "The spread between replicates of each measure and kind of method, pooled over the settings of these rows."
@@ -291,9 +298,10 @@ def late_hits(paper:Paper, runs:pd.DataFrame)->dict: # run id -> (images,) share
     known = committed_hits(paper.name) if paper.name else {}
     return {run: known[run] for run in runs.run if run in known}
 
-def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame): # (draw, replicate) x label, or None
-    "The table on other test images, if some labels are one model on one test set."
-    of_one = runs[(runs.clients == 1) & runs.label.isin(table) & runs.seed.isin(table.index)]
+def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, every=False):
+    # (draw, replicate) x label, or None
+    "The table on other test images, of labels that are one model on one test set, or of `every` label."
+    of_one = runs[((runs.clients == 1) | every) & runs.label.isin(table) & runs.seed.isin(table.index)]
     if not len(of_one): return None
     known = late_hits(paper, of_one)
     hits = {}
@@ -311,11 +319,15 @@ def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, runs:pd.DataFrame)->Chan
     drawings = {r.partition_seed for r in own.settings}
     about = dict(smaller=smaller, partitions=len(drawings), once=len(own) > 0 and own.evaluations.min() < 4)
     about['size'] = paper.size(smaller) if smaller else ''
+    if own.why.str.contains('still|too few').any(): about['size'] += ', curves not level'
     if c.of in ('accuracy', 'mean'): about['images'] = shared_images(paper, table, runs)
     if len(table) > 1: return Chance(**about)
     owners = runs.groupby('label').owner.first()
     known = {label: family_of(paper, c.of, owners.get(label)) for label in table}
     if any(known[label] is None for label in asked): return Chance(**about)
+    if any(is_borrowed(paper, c.of, owners[label]) for label in asked):
+        if c.of not in ('accuracy', 'mean'): return Chance(**about)
+        about['images'] = shared_images(paper, table, runs, every=True)
     kept = {label: known[label] or Spread(0., 0., 1) for label in table}
     return Chance(**about, alone=moved(table, kept), df=min(known[label].df for label in asked))
 
@@ -369,7 +381,8 @@ def chance_across(paper:Paper, c:Claim, tables:dict, facts:dict)->Chance: # of d
     if not set(tables) <= set(facts): return Chance()
     each = [chance_of(paper, c, t, facts[key]) for key, t in tables.items()]
     smaller = tuple(r for e in each for r in e.smaller)
-    about = dict(smaller=smaller, size=paper.size(smaller) if smaller else '')
+    level = '' if all('not level' not in e.size for e in each) else ', curves not level'
+    about = dict(smaller=smaller, size=paper.size(smaller) + level if smaller else '')
     about |= dict(partitions=max(e.partitions for e in each), once=any(e.once for e in each))
     if any(e.images is not None for e in each):
         about['images'] = {key: e.images if e.images is not None else images_redrawn(t, {}, {})
@@ -550,7 +563,7 @@ def interval_of(paper:Paper, runs:pd.DataFrame, word:str, measure:str)->tuple: #
     if not len(values): return np.nan, np.nan
     share = np.clip(values.mean() / 100, 0, 1)
     images = 1e4 * share * (1 - share) / first.n if first.clients == 1 and measure != 'sd_clients' else 0.
-    family = family_of(paper, word, first.owner)
+    family = None if is_borrowed(paper, word, first.owner) else family_of(paper, word, first.owner)
     sure = interval(values, images=images, alone=family and family.alone())
     return (max(0., sure.low), min(100., sure.high)) if sure.known else (np.nan, np.nan)
 

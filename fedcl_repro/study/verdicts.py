@@ -111,8 +111,8 @@ class Verdict:
     much: str = ''       # the margin of the published numbers: 'inside' or 'outside' that interval
     size: str = ''       # of the runs, in words, if it is not the paper's: 'a tenth of the images, 20 rounds'
     basis: str = 'facts' # what it rests on: trained 'runs', 'print' alone, or 'facts' that are counted
-    margin: float = math.nan  # of our runs, in the unit of the claim
-    printed: float = math.nan # of the published numbers
+    margin: float = None  # of our runs, in the unit of the claim
+    printed: float = None # of the published numbers
     def __post_init__(self):
         words = CELL_WORDS if self.kind == 'cell' else CLAIM_WORDS
         if self.word in words: return
@@ -198,6 +198,7 @@ def cell_verdicts(cells:pd.DataFrame, what, source='')->list: # of Verdict
         evidence = '' if pd.isna(c.ours) else f'{c.ours:.2f}{between} for {c.published:.2f}'
         if c.verdict == 'smaller run': evidence += f'; {c.why}' if getattr(c, 'why', '') else ''
         ends = () if pd.isna(c.low) else (c.low, c.high)
-        about = dict(interval=ends, margin=c.ours, printed=c.published)
-        out.append(Verdict(what(c), c.verdict, evidence, source, basis='runs', **about))
+        ours = None if pd.isna(c.ours) else float(c.ours)
+        about = dict(interval=ends, margin=ours, printed=float(c.published), basis='runs')
+        out.append(Verdict(what(c), c.verdict, evidence, source, **about))
     return out

@@ -23,7 +23,7 @@ def main_table(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per meth
     accuracy.columns = 'accuracy, %', 'sd over seeds', 'seeds'
     settings = FEDSSC.runs(rows)[['label', 'beta']].drop_duplicates()
     ends = with_ends(FEDSSC, with_intervals(FEDSSC, settings, rows, ['beta']), rows, ['beta'])
-    ends = ends.query('beta == @DEFAULT').set_index('label')[['interval', 'late', 'curve']]
+    ends = ends.query('beta == @DEFAULT').set_index('label')[['interval', 'curve']]
     cells = round_cells(rows, profile).set_index('name')
     rounds = cells[['published', 'ours']].map(in_rounds).add_prefix('rounds, ')
     table = accuracy.join(ends).join(rounds).join(cells.verdict)

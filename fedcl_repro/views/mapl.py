@@ -202,7 +202,7 @@ def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, one r
                    'weight across': crosses.get(key, nothing).mean(),
                    'strangers': strangers.get(key, nothing).mean()}
         variants = [n for n in [*MAPL_PRESETS, MAJORITY] if n in table]
-        whole = pd.DataFrame(columns).join(ends[key][['late', 'curve']])
+        whole = pd.DataFrame(columns).join(ends[key][['last', 'curve']])
         found[mapl_where(*key, profile)] = whole.reindex(variants)
     return found
 

@@ -20,7 +20,7 @@ from .settings import (
 from ...study.experiments import belonging, claims_page
 from ...study.questions import QUESTIONS, Claim, claim_of_line, named_labels, lead, paper_file
 from ...study.tables import MEASURES, as_printed, ask_across, by_seed, facts_by_setting, printed_tables
-from ...study.verdicts import Verdict, per_round
+from ...study.verdicts import OURS, Verdict, per_round
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
 def lost(tables:dict)->pd.DataFrame: # seed x label, percent of the accuracy before
@@ -104,7 +104,8 @@ def printed_by(of:str, paper='fedcosr')->dict: # (column,) -> table of one row
 def printed_claims(paper='fedcosr')->list: # of Verdict
     "Sentences of V-B and V-C, checked on Tables II and III as printed."
     out = []
-    for c in table2_claims() + table3_claims()[:1]:
+    said = [c for c in table2_claims() + table3_claims()[:1] if c.place != OURS]
+    for c in said:
         tables = {column: t for (column,), t in printed_by(c.of, paper).items()}
         out.append(as_printed(c, {k: t for k, t in tables.items() if c.where is None or c.where(k)}))
     accuracy = printed_by('accuracy', paper)
