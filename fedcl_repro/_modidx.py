@@ -1970,6 +1970,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                         'fedcl_repro/papers/fedcosr/sentences.py'),
                                                       'fedcl_repro.papers.fedcosr.sentences.of_several': ( 'papers/fedcosr/sentences.html#of_several',
                                                                                                            'fedcl_repro/papers/fedcosr/sentences.py'),
+                                                      'fedcl_repro.papers.fedcosr.sentences.over_sizes': ( 'papers/fedcosr/sentences.html#over_sizes',
+                                                                                                           'fedcl_repro/papers/fedcosr/sentences.py'),
                                                       'fedcl_repro.papers.fedcosr.sentences.printed_by': ( 'papers/fedcosr/sentences.html#printed_by',
                                                                                                            'fedcl_repro/papers/fedcosr/sentences.py'),
                                                       'fedcl_repro.papers.fedcosr.sentences.printed_claims': ( 'papers/fedcosr/sentences.html#printed_claims',

@@ -75,7 +75,8 @@ def interval(
     df = parts.sum()**2 / (parts**2 / [freedom, MANY]).sum() if se else MANY # Welch and Satterthwaite
     t = stdtrit(df, 1 - alpha / 2)
     p = 2 * stdtr(df, -abs(mean) / se) if se else float(mean == 0)
-    return Interval(mean, mean - t*se, mean + t*se, n, float(p), what_would_decide(mean, variance, images, n, t))
+    low, high = float(mean - t*se), float(mean + t*se)
+    return Interval(mean, low, high, n, float(p), what_would_decide(mean, variance, images, n, t))
 
 def share_interval(votes, needed:float, alpha=ALPHA, draws=4000)->Interval:
     """The interval of a share of true votes (replicates, parts) less the needed share, with replicates and

@@ -111,8 +111,11 @@ def fig7_claims()->list: # of Claim; their margins are functions of the tables o
 def gain_over_local()->Claim:
     "Every method that shares something is above Local, at every share kept."
     sharing = [label for label in titles(POOR) if label != 'Local']
-    def gains(tables): return pd.concat([t[sharing].sub(t.Local, axis=0) for t in tables.values()], axis=1)
-    def margin(tables): return gains(tables).min(axis=1)
+    def gains(tables):
+        each = {kept: t[sharing].sub(t.Local, axis=0) for (_, kept), t in tables.items()}
+        named = {kept: g.add_suffix(f' at {100 * kept:g} %') for kept, g in each.items()}
+        return pd.concat(named.values(), axis=1)
+    margin = gains
     def tell(tables, margin):
         gain = gains(tables).mean()
         pairs = f'{(gain > 0).sum()} of {len(gain)} pairs of method and share'

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIRST_PLACES', 'lost', 'loses', 'most_of', 'most_lose', 'best_after', 'most_have_less', 'split_scales', 'changes',
            'printed_by', 'printed_claims', 'first_version_claims', 'tables_of_both', 'before_and_after',
-           'judge_changes', 'of_several']
+           'judge_changes', 'over_sizes', 'of_several']
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #f46d937a
 from dataclasses import replace
@@ -15,11 +15,13 @@ import pandas as pd
 
 from .numbers import judge_numbers
 from .robustness import NOT_APPLICABLE, table3_claims
-from .settings import (
-    FEDCOSR, OFTEN, compared_labels, margins_grow, of_split, place, printed, table2_claims)
+from fedcl_repro.papers.fedcosr.settings import (
+    FEDCOSR, OFTEN, PATHOLOGICAL, PRACTICAL, compared_labels, margins_grow, of_split, place, printed,
+    table2_claims)
 from ...study.experiments import belonging, claims_page
-from ...study.questions import QUESTIONS, Claim, claim_of_line, named_labels, lead, paper_file
-from ...study.tables import MEASURES, as_printed, ask_across, by_seed, facts_by_setting, printed_tables
+from ...study.questions import QUESTIONS, Claim, above, claim_of_line, named_labels, lead, paper_file
+from ...study.tables import MEASURES, answer, as_printed, ask_across, by_seed, chance_across, complete
+from ...study.tables import facts_by_setting, not_run, printed_tables, replicates_in_words
 from ...study.verdicts import OURS, Verdict, per_round
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
@@ -160,11 +162,33 @@ def judge_changes(rows:pd.DataFrame, profile:str)->list: # of Verdict
         out.append(v if v.word == 'not run' else replace(v, evidence=f'{v.evidence}, after {at} rounds'))
     return out
 
+# %% ../../../nbs/papers/fedcosr/sentences.ipynb #5e2c71b7
+def over_sizes(high:str, low:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
+    """Whether one method is above another over all sizes at which both were trained, split by split. Sizes
+    that share seeds and a partition are no replicates, and the evidence says so."""
+    found, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
+    c, facts = replace(above(high, low), place=OURS), facts_by_setting(FEDCOSR, rows)
+    for split in (PRACTICAL, PATHOLOGICAL):
+        alike = {key: t for key, t in tables.items() if key[0].startswith(split) and 'clients with' not in key[0]}
+        own = {key: complete(t, c.needs) for key, t in alike.items()}
+        own = {key: t[list(c.needs)] for key, t in own.items() if len(t)}
+        where = f'{split}, over all sizes'
+        if len(own) < 2:
+            found.append(not_run(c, f'{len(own)} sizes have both', where))
+            continue
+        pairs, chance = pd.concat(own), chance_across(FEDCOSR, c, own, facts)
+        alike = f"{pairs.index.get_level_values('seed').nunique()} seeds of {chance.partitions} partition"
+        told = f'{len(pairs)} pairs at {len(own)} sizes, {alike}: sizes are no replicates'
+        v = answer(c, pairs.reset_index(drop=True), where, profile != 'quick', replace(chance, images=None, alone=None))
+        found.append(replace(v, evidence=v.evidence.replace(replicates_in_words(len(pairs), chance.partitions), told)))
+    return found
+
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #1ae51885
 def of_several(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts that need several tables, and the sentences that the printed tables contradict."
     against = [v for v in printed_claims() if v.word == 'contradicts itself']
     against = [replace(v, what=f'{v.what}: as printed') for v in against]
-    return judge_changes(rows, profile) + judge_numbers(rows, profile) + against + first_version_claims()
+    found = judge_changes(rows, profile) + over_sizes('FedCoSR', 'FedPer', rows, profile)
+    return found + judge_numbers(rows, profile) + against + first_version_claims()
 
 claims_page('fedcosr', 'All claims of the paper in one table', of_several)
