@@ -4325,6 +4325,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fedcl_repro.study.tables.not_run': ('study/tables.html#not_run', 'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.once_a_run': ( 'study/tables.html#once_a_run',
                                                                                    'fedcl_repro/study/tables.py'),
+                                          'fedcl_repro.study.tables.owner_of': ( 'study/tables.html#owner_of',
+                                                                                 'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.part_margins': ( 'study/tables.html#part_margins',
                                                                                      'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.printed_cells': ( 'study/tables.html#printed_cells',

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'PRINTED', 'SHARES', 'PAPERS', 'SPREADS', 'EVERY_PAPER', 'LEAST_DF', 'MOST_CASES', 'READINGS', 'share_of',
-           'span', 'size_in_words', 'Paper', 'last_round', 'run_facts', 'by_seed', 'complete', 'why_not', 'held',
-           'claim_of_runs', 'Chance', 'part_margins', 'variances', 'decided', 'replicates_in_words', 'answer',
+           'span', 'size_in_words', 'Paper', 'last_round', 'run_facts', 'owner_of', 'by_seed', 'complete', 'why_not',
+           'held', 'claim_of_runs', 'Chance', 'part_margins', 'variances', 'decided', 'replicates_in_words', 'answer',
            'spreads_path', 'committed_spreads', 'family_of', 'is_borrowed', 'family_spreads', 'write_spreads',
            'once_a_run', 'late_hits', 'shared_images', 'chance_of', 'printed_margins', 'ask', 'not_run',
            'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'claims_asked',
@@ -30,7 +30,7 @@ from .intervals import (
     ALPHA, Interval, Spread, images_redrawn, interval, moved, pooled_spread, seeds_that_agree, share_interval)
 from .published import published, read_published, with_values
 from .questions import Claim, claims_on
-from .runs import setting
+from .runs import methods, setting
 from .verdicts import (
     Verdict, cell_verdicts, claim, compare, late_rounds, summary, table_of_means, verdict_counts)
 
@@ -103,14 +103,18 @@ def run_facts(paper:Paper, rows:pd.DataFrame)->pd.DataFrame:
     asked = (rows.metric == 'accuracy') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)
     tests = rows[asked]
     last = tests[last_round(tests)].groupby('run', sort=False)
-    facts = pd.DataFrame(dict(owner=last.owner.first(), clients=last.client.nunique(), n=last.n.sum()))
+    facts = pd.DataFrame(dict(clients=last.client.nunique(), n=last.n.sum()))
     facts = facts.assign(evaluations=tests.groupby('run')['round'].nunique())
     why = not_comparable(rows, paper.sizes) if paper.sizes and len(tests) else {}
-    first = paper.place(tests.drop_duplicates('run').drop(columns=['owner', 'n']))
+    first = paper.place(tests.drop_duplicates('run').drop(columns='n'))
     found = first[[*paper.keys, 'run', 'label', 'seed', 'settings']]
     found = found.assign(why=[why.get(id, '') for id in first.run])
-    found = found.assign(smaller=found.why != '')
+    found = found.assign(smaller=found.why != '', owner=[owner_of(run) for run in found.settings])
     return found.merge(facts.reset_index(), on='run')
+
+def owner_of(run)->str:
+    "Whose model is tested: 'personal', or 'shared' by all clients."
+    return methods()[run.method.name].about['owner'] if run.method.name in methods() else 'personal'
 
 def by_seed(runs:pd.DataFrame, keys, value='value')->dict: # values of the keys -> table seed x label
     "A table for each setting."

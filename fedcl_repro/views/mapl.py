@@ -31,7 +31,7 @@ from ..study.runs import dataset
 from ..study.show import (
     HOW_IT_ENDS, SIMILARITY, curve_table, draw_matrices, draw_overlap, last_of_names, measured_cells,
     show_dots, show_shaped, show_table, without_own)
-from ..study.tables import by_seed
+from ..study.tables import by_seed, means_of_seeds
 from ..study.training import described
 from ..study.verdicts import per_round
 
@@ -192,7 +192,10 @@ def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, one r
     "Accuracy of each variant, its difference from the code's, and the share of the weight across clusters."
     accuracy = by_seed(MAPL.measured(with_majority(rows), 'accuracy'), MAPL.keys)
     crosses, strangers = (by_seed(MAPL.measured(rows, of), MAPL.keys) for of in ('across', 'strangers'))
-    own = curve_table(MAPL, rows, ['label', *MAPL.keys]).set_index('label')
+    on = ['label', *MAPL.keys]
+    lasts = pd.DataFrame(columns=[*on, 'last'])
+    if len(rows): lasts = means_of_seeds(MAPL.runs(rows), on)[[*on, 'last']]
+    own = lasts.merge(curve_table(MAPL, rows, on), on=on).set_index('label')
     ends = dict(iter(own.groupby(list(MAPL.keys))))
     found, nothing = {}, pd.DataFrame(dtype=float)
     for key, table in accuracy.items():
