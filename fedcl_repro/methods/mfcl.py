@@ -39,7 +39,7 @@ RSERVER = ('chi.', 'proj.')
 
 def reconstruct(net, client, batch):
     "Reconstruction error of both views of each image, through encoder and decoder (MFCL Eq. 1)."
-    decoded = net.dec(net.enc(batch.views))
+    decoded = net.dec(net.enc(batch.views))                       # Eq. 1
     return reconstruction(decoded, batch.views), {}
 
 # %% ../../nbs/methods/mfcl.ipynb #de70715e
@@ -91,7 +91,7 @@ def offer(client)->dict:
 # %% ../../nbs/methods/mfcl.ipynb #8c0f1aa5
 def encode_pairs(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
     "Representations of two views that are normalised together (`across` and `twins`)."
-    return net.enc(x)
+    return net.enc(x)                                             # line 18
 
 def encode_views(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
     "Representations of two views, each normalised alone as in a test (`alone`)."
@@ -142,7 +142,7 @@ def server_batches(tables:list, pairs:tuple, batch_size:int, rng, room=2**27):
 def rserver_loss(temp:float):
     "A loss: NT-Xent between the projections of both views (MFCL Eq. 7)."
     def loss(net, client, batch):
-        h = net.proj(net.chi(batch.z.flatten(0, 1)))
+        h = net.proj(net.chi(batch.z.flatten(0, 1)))              # Eq. 7
         return ntxent(h, temp).mean(), {}
     return loss
 
