@@ -1,5 +1,6 @@
 """A lesson teaches: an equation, a fault that its check catches, an exercise with a solution,
 and where to go next."""
+import ast
 import json
 import re
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_links_lead_somewhere(path):
 
 
 TOUR = ('The problem', 'The idea', "One client's rounds?", 'The equations beside the code',
-        'What comes out here, and what does not', 'What the paper leaves open')
+        'What the paper leaves open', 'How well it works here')
 
 
 @pytest.mark.parametrize('path', TOURS, ids=in_nbs)
@@ -95,13 +96,43 @@ def test_a_tour_goes_from_the_problem_to_what_is_open(path):
     absent = [heading for heading in TOUR if not below(found, heading)]
     assert not absent, f'{in_nbs(path)} lacks {absent}'
     code = '\n'.join(source for kind, source, _ in found if kind == 'code')
-    for helper in ('draw_sequence', 'listened_round', 'beside_code', 'show_claims_here'):
+    for helper in ('draw_sequence', 'listened_round', 'beside_code', 'show_payoff'):
         assert f'{helper}(' in code, f'{in_nbs(path)} does not call {helper}'
-    assert re.search(r'^\*\*Next:\*\* ', prose(found), re.M)
+    assert below(found, TOUR[-1])[-1][1].count('**Next:**') == 1, 'a tour ends with what its method achieved'
+
+
+def code_beside_equations(path):
+    "The lines of code in the stored tables of equations."
+    for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
+        if 'beside_code({' not in ''.join(cell['source']): continue
+        for output in cell['outputs']:
+            table = ''.join(output.get('data', {}).get('text/markdown', ''))
+            yield from re.findall(r'`([^`]+)`', table.replace('\\|', '|'))
+
+
+@pytest.mark.parametrize('path', TOURS, ids=in_nbs)
+def test_an_equation_stands_beside_arithmetic(path):
+    from fedcl_repro.study.tour import computes
+    lines = list(code_beside_equations(path))
+    assert lines, 'no table of equations is stored: execute the page'
+    for line in lines:
+        statement, = ast.parse(f'def f():\n    {line}').body[0].body
+        assert computes(statement), f'{in_nbs(path)}: {line!r} computes nothing'
+
+
+HIDING = ('upload = offer', "notes = contrast_notes(z, client, batch, temp)", 'eps = 1e-5', 'return Method(a + b)',
+          "bodies = average_of('body.')({}, inbox)", "return sub(client, 'body.') | means_message(client)")
+
+
+@pytest.mark.parametrize('line', HIDING)
+def test_a_line_that_hides_its_equation_is_refused(line):
+    from fedcl_repro.study.tour import computes
+    statement, = ast.parse(f'def f():\n    {line}').body[0].body
+    assert not computes(statement)
 
 
 def test_every_paper_has_a_tour():
-    assert {'fedcosr', 'fedssc', 'mfcl', 'twin_norm', 'mapl', 'cgl'} <= {p.stem for p in TOURS}
+    assert {p.stem for p in TOURS} == {'fedcosr', 'fedssc', 'mfcl', 'twin_norm', 'mapl'}
 
 
 GOOD = [

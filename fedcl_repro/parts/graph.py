@@ -70,9 +70,9 @@ def graph_objective(
 )->Tensor:        # (...)
     "The objective that each row minimises (MAPL Eq. 7 and 8)."
     degree = w.masked_fill(me, 0).sum(-1)
-    alone = -torch.log(degree + EPS)
-    regular = rule.beta * w.norm(rule.norm, dim=-1) + alone            # Eq. 8
-    return -rule.mu1 * (gamma * w * sim).sum(-1) + rule.mu2 * regular  # Eq. 6 and 7, line 5
+    alone = -torch.log(degree + EPS)                                           # Eq. 8
+    regular = rule.beta * w.norm(rule.norm, dim=-1) + alone                    # Eq. 8
+    return -rule.mu1 * (gamma * w * sim).sum(-1) + rule.mu2 * regular          # Eq. 6 and 7, line 5
 
 # %% ../../nbs/parts/graph.ipynb #27d130ae
 def graph_slope(w:Tensor, sim:Tensor, gamma:Tensor, me:Tensor, rule:GraphRule=GraphRule())->Tensor: # (..., M)
