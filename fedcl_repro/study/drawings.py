@@ -60,6 +60,7 @@ def explain_kinds(ax, kinds, at:tuple):
     "A legend of the kinds that a drawing uses, in a line from `at` on."
     from matplotlib.patches import Patch
     handles = [Patch(fc=FILLS[k], ec=LINES[k], label=MEANINGS[k]) for k in MEANINGS if k in kinds]
+    if not handles: return
     how = dict(loc='center left', bbox_transform=ax.transData, borderaxespad=0, handlelength=1.2)
     ax.legend(handles=handles, bbox_to_anchor=at, ncols=len(handles), frameon=False, fontsize=8, **how)
 
