@@ -120,8 +120,9 @@ def test_an_equation_stands_beside_arithmetic(path):
         assert computes(statement), f'{in_nbs(path)}: {line!r} computes nothing'
 
 
-HIDING = ('upload = offer', "notes = contrast_notes(z, client, batch, temp)", 'eps = 1e-5', 'return Method(a + b)',
-          "bodies = average_of('body.')({}, inbox)", "return sub(client, 'body.') | means_message(client)")
+HIDING = ('upload = offer', 'notes = contrast_notes(z, client, batch, temp)', 'eps = 1e-5',
+          'return Method(a + b)', "bodies = average_of('body.')({}, inbox)",
+          "return sub(client, 'body.') | means_message(client)")
 
 
 @pytest.mark.parametrize('line', HIDING)
