@@ -65,6 +65,26 @@ def test_a_lesson_is_complete(path):
     assert not missing, f"{in_nbs(path)} lacks {'; '.join(missing)}"
 
 
+@pytest.mark.parametrize('path', LESSONS, ids=in_nbs)
+def test_library_details_come_last(path):
+    found = re.findall(r'^## (.+)$', prose(cells(path)), re.M)
+    assert 'Library details' not in found[:-1], 'a lesson ends before its library details begin'
+
+
+PICTURE_FIRST = '''data/augment data/partition federation/method methods/basic methods/byol methods/fedcosr methods/feddyn
+methods/fedssc methods/fsl methods/mapl methods/mfcl methods/mixing methods/moon methods/personal_layers
+methods/proximal parts/autoencoder parts/contrastive parts/graph parts/twin_norm'''.split()
+
+
+@pytest.mark.parametrize('name', PICTURE_FIRST)
+def test_the_picture_comes_before_the_machinery(name):
+    "These pages show their mechanism before the first function or class that they define for the library."
+    for c in json.loads((ROOT/'nbs'/f'{name}.ipynb').read_text(encoding='utf-8'))['cells']:
+        if any('image/png' in o.get('data', {}) for o in c.get('outputs', [])): return
+        defines = re.match(r'#\| export\n(@|def |class )', ''.join(c['source']))
+        assert not defines, 'a definition of the library comes before the first picture'
+
+
 def headings(path):
     "The anchors of a page: its headings as a browser names them."
     found = re.findall(r'^#+ (.+)$', prose(cells(path)), re.M)
