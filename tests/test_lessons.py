@@ -71,9 +71,11 @@ def test_library_details_come_last(path):
     assert 'Library details' not in found[:-1], 'a lesson ends before its library details begin'
 
 
-PICTURE_FIRST = '''data/augment data/partition federation/method methods/basic methods/byol methods/fedcosr methods/feddyn
+PICTURE_FIRST = '''
+data/augment data/partition federation/method methods/basic methods/byol methods/fedcosr methods/feddyn
 methods/fedssc methods/fsl methods/mapl methods/mfcl methods/mixing methods/moon methods/personal_layers
-methods/proximal parts/autoencoder parts/contrastive parts/graph parts/twin_norm'''.split()
+methods/proximal parts/autoencoder parts/contrastive parts/graph parts/twin_norm
+'''.split()
 
 
 @pytest.mark.parametrize('name', PICTURE_FIRST)
