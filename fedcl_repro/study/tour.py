@@ -313,6 +313,7 @@ WORDS_OF_VERDICTS = { # one claim ..., several claims ...
     'holds': ('holds', 'hold'),
     'fails': ('fails', 'fail'),
     'undecided': ('is undecided', 'are undecided'),
+    'one run': ('rests on one run', 'rest on one run'),
     'mixed': ('is mixed', 'are mixed'),
     'contradicts itself': ('contradicts itself', 'contradict themselves'),
     'not run': ('was not run', 'were not run'),
