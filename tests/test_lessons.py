@@ -74,7 +74,7 @@ def test_library_details_come_last(path):
 PICTURE_FIRST = '''
 data/augment data/partition federation/method methods/basic methods/byol methods/fedcosr methods/feddyn
 methods/fedssc methods/fsl methods/mapl methods/mfcl methods/mixing methods/moon methods/personal_layers
-methods/proximal parts/autoencoder parts/contrastive parts/graph parts/twin_norm
+federation/rounds methods/proximal parts/attacks parts/autoencoder parts/contrastive parts/graph parts/twin_norm
 '''.split()
 
 
@@ -156,6 +156,30 @@ def test_a_line_that_hides_its_equation_is_refused(line):
 
 def test_every_paper_has_a_tour():
     assert {p.stem for p in TOURS} == {'fedcosr', 'fedssc', 'mfcl', 'twin_norm', 'mapl'}
+
+
+def pages_with(pattern, folders='data parts federation methods tours'):
+    "The pages of some folders whose text or code has a pattern."
+    found = [p for folder in folders.split() for p in sorted((ROOT/'nbs'/folder).glob('*.ipynb'))]
+    return {p: '\n'.join(source for _, source, _ in cells(p)) for p in found
+            if any(re.search(pattern, source) for _, source, _ in cells(p))}
+
+
+def test_the_servers_of_mfcl_have_their_full_names():
+    for short, full in (('gServer', 'gradients server'), ('rServer', 'representations server')):
+        pages = pages_with(rf'\b{short}\b', 'parts methods tours')
+        assert len(pages) >= 4 and not [in_nbs(p) for p, text in pages.items() if full not in text]
+
+
+def test_the_share_across_clusters_has_one_definition():
+    "A page that divides the weight across by other than the weight for others shows another number."
+    own = pages_with(r'def (across|weight_across|share_of_strangers)\w*\(')
+    assert own and not [in_nbs(p) for p, text in own.items() if 'cross_share(' not in text]
+    assert not pages_with(r'\[~(same|own|within)\]\.sum\(\) / \w+\.sum\(\)')
+
+
+def test_legends_show_titles_and_not_names_of_functions():
+    assert not pages_with(r'label=\w+\.__name__')
 
 
 GOOD = [
