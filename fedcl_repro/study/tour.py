@@ -27,6 +27,7 @@ from ..federation.messages import nbytes
 from ..federation.method import Stage
 from ..federation.rounds import begin, one_round
 from .experiments import committed, committed_verdicts
+from .figures import say_start
 from .verdicts import per_round
 
 # %% ../../nbs/study/tour.ipynb #b43a91a6
@@ -351,6 +352,7 @@ def draw_payoff(table:pd.DataFrame): # the axes
         ax.fill_between(curve.index, curve['min'], curve['max'], color=look['color'], alpha=.15, lw=0)
     ax.set(xlabel='communication round', ylabel='test accuracy, %')
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    say_start(ax)
     ax.grid(alpha=.4)
     ax.legend(fontsize=8)
     return ax
