@@ -1,5 +1,6 @@
 """A lesson teaches: an equation, a fault that its check catches, an exercise with a solution,
 and where to go next."""
+import ast
 import json
 import re
 from pathlib import Path
@@ -64,6 +65,29 @@ def test_a_lesson_is_complete(path):
     assert not missing, f"{in_nbs(path)} lacks {'; '.join(missing)}"
 
 
+@pytest.mark.parametrize('path', LESSONS, ids=in_nbs)
+def test_library_details_come_last(path):
+    found = re.findall(r'^## (.+)$', prose(cells(path)), re.M)
+    assert 'Library details' not in found[:-1], 'a lesson ends before its library details begin'
+
+
+PICTURE_FIRST = '''
+data/augment data/partition federation/method methods/basic methods/byol methods/fedcosr methods/feddyn
+methods/fedssc methods/fsl methods/mapl methods/mfcl methods/mixing methods/moon methods/personal_layers
+federation/rounds methods/proximal parts/attacks parts/autoencoder parts/contrastive parts/graph
+parts/twin_norm
+'''.split()
+
+
+@pytest.mark.parametrize('name', PICTURE_FIRST)
+def test_the_picture_comes_before_the_machinery(name):
+    "These pages show their mechanism before the first function or class that they define for the library."
+    for c in json.loads((ROOT/'nbs'/f'{name}.ipynb').read_text(encoding='utf-8'))['cells']:
+        if any('image/png' in o.get('data', {}) for o in c.get('outputs', [])): return
+        defines = re.match(r'#\| export\n(@|def |class )', ''.join(c['source']))
+        assert not defines, 'a definition of the library comes before the first picture'
+
+
 def headings(path):
     "The anchors of a page: its headings as a browser names them."
     found = re.findall(r'^#+ (.+)$', prose(cells(path)), re.M)
@@ -86,7 +110,7 @@ def test_links_lead_somewhere(path):
 
 
 TOUR = ('The problem', 'The idea', "One client's rounds?", 'The equations beside the code',
-        'What comes out here, and what does not', 'What the paper leaves open')
+        'What the paper leaves open', 'How well it works here')
 
 
 @pytest.mark.parametrize('path', TOURS, ids=in_nbs)
@@ -95,13 +119,68 @@ def test_a_tour_goes_from_the_problem_to_what_is_open(path):
     absent = [heading for heading in TOUR if not below(found, heading)]
     assert not absent, f'{in_nbs(path)} lacks {absent}'
     code = '\n'.join(source for kind, source, _ in found if kind == 'code')
-    for helper in ('draw_sequence', 'listened_round', 'beside_code', 'show_claims_here'):
+    for helper in ('draw_sequence', 'listened_round', 'beside_code', 'show_payoff'):
         assert f'{helper}(' in code, f'{in_nbs(path)} does not call {helper}'
-    assert re.search(r'^\*\*Next:\*\* ', prose(found), re.M)
+    assert below(found, TOUR[-1])[-1][1].count('**Next:**') == 1, 'a tour ends with what its method achieved'
+
+
+def code_beside_equations(path):
+    "The lines of code in the stored tables of equations."
+    for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
+        if 'beside_code({' not in ''.join(cell['source']): continue
+        for output in cell['outputs']:
+            table = ''.join(output.get('data', {}).get('text/markdown', ''))
+            yield from re.findall(r'`([^`]+)`', table.replace('\\|', '|'))
+
+
+@pytest.mark.parametrize('path', TOURS, ids=in_nbs)
+def test_an_equation_stands_beside_arithmetic(path):
+    from fedcl_repro.study.tour import computes
+    lines = list(code_beside_equations(path))
+    assert lines, 'no table of equations is stored: execute the page'
+    for line in lines:
+        statement, = ast.parse(f'def f():\n    {line}').body[0].body
+        assert computes(statement), f'{in_nbs(path)}: {line!r} computes nothing'
+
+
+HIDING = ('upload = offer', 'notes = contrast_notes(z, client, batch, temp)', 'eps = 1e-5',
+          'return Method(a + b)', "bodies = average_of('body.')({}, inbox)",
+          "return sub(client, 'body.') | means_message(client)")
+
+
+@pytest.mark.parametrize('line', HIDING)
+def test_a_line_that_hides_its_equation_is_refused(line):
+    from fedcl_repro.study.tour import computes
+    statement, = ast.parse(f'def f():\n    {line}').body[0].body
+    assert not computes(statement)
 
 
 def test_every_paper_has_a_tour():
-    assert {'fedcosr', 'fedssc', 'mfcl', 'twin_norm', 'mapl', 'cgl'} <= {p.stem for p in TOURS}
+    assert {p.stem for p in TOURS} == {'fedcosr', 'fedssc', 'mfcl', 'twin_norm', 'mapl'}
+
+
+def pages_with(pattern, folders='data parts federation methods tours'):
+    "The pages of some folders whose text or code has a pattern."
+    found = [p for folder in folders.split() for p in sorted((ROOT/'nbs'/folder).glob('*.ipynb'))]
+    return {p: '\n'.join(source for _, source, _ in cells(p)) for p in found
+            if any(re.search(pattern, source) for _, source, _ in cells(p))}
+
+
+def test_the_servers_of_mfcl_have_their_full_names():
+    for short, full in (('gServer', 'gradients server'), ('rServer', 'representations server')):
+        pages = pages_with(rf'\b{short}\b', 'parts methods tours')
+        assert len(pages) >= 4 and not [in_nbs(p) for p, text in pages.items() if full not in text]
+
+
+def test_the_share_across_clusters_has_one_definition():
+    "A page that divides the weight across by other than the weight for others shows another number."
+    own = pages_with(r'def (across|weight_across|share_of_strangers)\w*\(')
+    assert own and not [in_nbs(p) for p, text in own.items() if 'cross_share(' not in text]
+    assert not pages_with(r'\[~(same|own|within)\]\.sum\(\) / \w+\.sum\(\)')
+
+
+def test_legends_show_titles_and_not_names_of_functions():
+    assert not pages_with(r'label=\w+\.__name__')
 
 
 GOOD = [

@@ -85,4 +85,4 @@ def mix_peers(
     mask = rows.have.reshape((-1,) + (1,) * mine.ndim)
     w = torch.where(rows.have, w, 0.)
     got = torch.where(mask, rows.value, 0.)
-    return mix(w, got) + (1 - w.sum()) * mine
+    return mix(w, got) + (1 - w.sum()) * mine    # MAPL line 8

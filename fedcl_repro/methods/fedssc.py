@@ -73,7 +73,7 @@ def ssc_loss(mu_moon:float, temp:float, local_pairs:bool):
         rows = global_contrast(z, batch.y, client['mean'], client['have'], temp)      # Eq. 3
         total = cross_entropy + client['mu'] * rows.mean()                            # Eq. 5
         if mu_moon == 0: return total, {}
-        return total + mu_moon * like_received(net, client, batch.x, z, temp), {}     # Eq. 2
+        return total + mu_moon * like_received(net, client, batch.x, z, temp), {}     # Eq. 5
     return loss
 
 # %% ../../nbs/methods/fedssc.ipynb #4216ab9c

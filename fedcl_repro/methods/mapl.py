@@ -36,7 +36,7 @@ def pml_loss(
     loss = F.cross_entropy(net.head(z), y)                                    # Eq. 3
     if contrast: loss = loss + supcon(p, y, **contrast).mean()                # Eq. 3
     if prototypes: loss = loss + prototype_contrast(p, y, client['proto'], **prototypes).mean()  # Eq. 4
-    if uniform: loss = loss + uniformity(client['proto'], **uniform)          # Eq. 5
+    if uniform: loss = loss + uniformity(client['proto'], **uniform)          # Eq. 4
     return loss, {}
 
 # %% ../../nbs/methods/mapl.ipynb #77bbfbd8

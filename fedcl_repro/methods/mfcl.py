@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['AUTOENCODER', 'RSERVER', 'ENCODINGS', 'POOLED', 'READING_TITLES', 'RECEIVED', 'POSITIVES', 'PROBED_ON', 'FORMERLY',
-           'reconstruct', 'averaging_phase', 'handing_over', 'offering', 'has_offered', 'remember_offer', 'offer',
-           'encode_pairs', 'encode_views', 'ask_owners', 'pairs_of_epoch', 'ask_views', 'server_batches',
-           'rserver_loss', 'holding', 'train_rserver', 'start_rserver', 'no_reply', 'deploy_rserver',
-           'representation_phase', 'represent_at', 'floor_title', 'norm_title', 'mfcl_title', 'check_mfcl', 'embedded',
+           'reconstruct', 'averaging_phase', 'handing_over', 'encode_pairs', 'encode_views', 'pairs_of_epoch',
+           'rserver_loss', 'train_rserver', 'representation_phase', 'offering', 'has_offered', 'remember_offer',
+           'offer', 'holding', 'start_rserver', 'no_reply', 'deploy_rserver', 'ask_owners', 'ask_views',
+           'server_batches', 'represent_at', 'floor_title', 'norm_title', 'mfcl_title', 'check_mfcl', 'embedded',
            'mfcl', 'whole_network', 'averaged_network']
 
 # %% ../../nbs/methods/mfcl.ipynb #89c99e04
@@ -39,7 +39,7 @@ RSERVER = ('chi.', 'proj.')
 
 def reconstruct(net, client, batch):
     "Reconstruction error of both views of each image, through encoder and decoder (MFCL Eq. 1)."
-    decoded = net.dec(net.enc(batch.views))
+    decoded = net.dec(net.enc(batch.views))                       # Eq. 1
     return reconstruction(decoded, batch.views), {}
 
 # %% ../../nbs/methods/mfcl.ipynb #de70715e
@@ -62,6 +62,68 @@ def handing_over(tested:dict)->Method:
         local=(),
         upload=nothing,
         serve=unchanged,
+        **tested,
+    )
+
+# %% ../../nbs/methods/mfcl.ipynb #8c0f1aa5
+def encode_pairs(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
+    "Representations of two views that are normalised together (`across` and `twins`)."
+    return net.enc(x)                                             # line 18
+
+def encode_views(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
+    "Representations of two views, each normalised alone as in a test (`alone`)."
+    return torch.stack([net.enc(v) for v in x])
+
+ENCODINGS = dict(across=encode_pairs, twins=encode_pairs, alone=encode_views) # reading -> what is sent
+
+# %% ../../nbs/methods/mfcl.ipynb #1febdfd8
+def pairs_of_epoch(epoch:int, pairs:int, positives:str)->tuple: # the pair of the first view, of the second
+    "The two pairs from which an epoch takes the two views of its positives."
+    first = epoch % pairs
+    return first, (first + 1) % pairs if positives == 'across' else first
+
+# %% ../../nbs/methods/mfcl.ipynb #cedeb704
+def rserver_loss(temp:float):
+    "A loss: NT-Xent between the projections of both views (MFCL Eq. 7)."
+    def loss(net, client, batch):
+        h = net.proj(net.chi(batch.z.flatten(0, 1)))              # Eq. 7
+        return ntxent(h, temp).mean(), {}
+    return loss
+
+# %% ../../nbs/methods/mfcl.ipynb #a305b8ba
+def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, first:int):
+    "A `serve`: one epoch over the tables that it holds; `first`: the round in which phase 2 begins."
+    sweep = Sweep(rserver_loss(temp), RSERVER, opt=LARS(lr))
+    def serve(server, inbox):                                     # lines 20 and 21
+        server = holding(server, inbox)
+        tables = [m['z'] for i, m in zip(inbox.who, inbox.messages) if server['held'][i] and m['z'].shape[0]]
+        if not tables: return server
+        on_cpu = inbox.compute.fed.device == 'cpu'
+        room = 2**27 if on_cpu else 2**32     # an accelerator waits less if it is asked for more at a time
+        views = pairs_of_epoch(inbox.round - first, pairs, positives)
+        todo = server_batches(tables, views, batch_size, inbox.draw('batches'), room)
+        return inbox.compute.train(sweep, server, todo, inbox.round)
+    return serve
+
+# %% ../../nbs/methods/mfcl.ipynb #895ff35e
+def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Method:
+    "Phase 2: each client sends its table once, and the rServer trains on what it holds."
+    table = Later(
+        ENCODINGS[positives],
+        'z',
+        2 * pairs,
+        stored=has_offered,
+        together=2,
+        mix=datamix() if mix else None,
+    )
+    return Method(
+        keep=partial(offering, dropout=dropout),
+        start=start_rserver,
+        reply=no_reply,
+        local=(table, remember_offer),                            # line 17
+        upload=offer,                                             # line 18
+        serve=serve,                                              # lines 20 and 21
+        deploy=deploy_rserver,                                    # line 22
         **tested,
     )
 
@@ -88,16 +150,29 @@ def offer(client)->dict:
     "The table of representations, if the client takes part."
     return {'z': client['z']} if client['offers'] else {}
 
-# %% ../../nbs/methods/mfcl.ipynb #8c0f1aa5
-def encode_pairs(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
-    "Representations of two views that are normalised together (`across` and `twins`)."
-    return net.enc(x)
+# %% ../../nbs/methods/mfcl.ipynb #e7e7d994
+def holding(server, inbox)->dict:
+    "The rServer, with a note of whose tables have arrived; none arrives after the round of sending."
+    new = [i for i, m in zip(inbox.who, inbox.messages) if 'z' in m and not m['z'].stored]
+    if not new: return server
+    held = server['held']
+    new = torch.tensor(new, dtype=torch.long, device=held.device)
+    return server | dict(held=held.index_fill(0, new, True))
 
-def encode_views(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
-    "Representations of two views, each normalised alone as in a test (`alone`)."
-    return torch.stack([net.enc(v) for v in x])
+# %% ../../nbs/methods/mfcl.ipynb #b897fa86
+def start_rserver(fed)->dict:
+    "The rServer before phase 2: the initial weights of its part, and no tables."
+    held = torch.zeros(fed.n_clients, dtype=torch.bool, device=fed.device)
+    return sub(fed.init[fed.arch[0]], *RSERVER) | dict(held=held)
 
-ENCODINGS = dict(across=encode_pairs, twins=encode_pairs, alone=encode_views) # reading -> what is sent
+# %% ../../nbs/methods/mfcl.ipynb #adeb9b64
+def no_reply(server, i)->dict:
+    "Nothing comes back in phase 2."
+    return {}
+
+def deploy_rserver(server)->dict:
+    "The rServer's part, which a test needs behind the client's (Algorithm 1, line 22)."
+    return sub(server, *RSERVER)
 
 # %% ../../nbs/methods/mfcl.ipynb #ee2024e7
 def ask_owners(tables:list, owner:Tensor, image:Tensor, pair:int)->Tensor: # (n, 2, ...)
@@ -108,12 +183,6 @@ def ask_owners(tables:list, owner:Tensor, image:Tensor, pair:int)->Tensor: # (n,
         made.append(tables[a].make(image[mine], torch.full((len(mine),), pair)))
         places.append(mine)
     return torch.cat(made)[torch.cat(places).argsort()]
-
-# %% ../../nbs/methods/mfcl.ipynb #1febdfd8
-def pairs_of_epoch(epoch:int, pairs:int, positives:str)->tuple: # the pair of the first view, of the second
-    "The two pairs from which an epoch takes the two views of its positives."
-    first = epoch % pairs
-    return first, (first + 1) % pairs if positives == 'across' else first
 
 # %% ../../nbs/methods/mfcl.ipynb #28993262
 def ask_views(tables:list, owner:Tensor, image:Tensor, pairs:tuple)->Tensor: # (n, 2, ...)
@@ -137,75 +206,6 @@ def server_batches(tables:list, pairs:tuple, batch_size:int, rng, room=2**27):
         z = ask_views(tables, owner[rows], image[rows], pairs)
         for part, y in zip(z.split([len(r) for r in some]), some):
             yield SimpleNamespace(z=part.movedim(1, 0), y=y)
-
-# %% ../../nbs/methods/mfcl.ipynb #cedeb704
-def rserver_loss(temp:float):
-    "A loss: NT-Xent between the projections of both views (MFCL Eq. 7)."
-    def loss(net, client, batch):
-        h = net.proj(net.chi(batch.z.flatten(0, 1)))
-        return ntxent(h, temp).mean(), {}
-    return loss
-
-# %% ../../nbs/methods/mfcl.ipynb #e7e7d994
-def holding(server, inbox)->dict:
-    "The rServer, with a note of whose tables have arrived; none arrives after the round of sending."
-    new = [i for i, m in zip(inbox.who, inbox.messages) if 'z' in m and not m['z'].stored]
-    if not new: return server
-    held = server['held']
-    new = torch.tensor(new, dtype=torch.long, device=held.device)
-    return server | dict(held=held.index_fill(0, new, True))
-
-# %% ../../nbs/methods/mfcl.ipynb #a305b8ba
-def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, first:int):
-    "A `serve`: one epoch over the tables that it holds; `first`: the round in which phase 2 begins."
-    sweep = Sweep(rserver_loss(temp), RSERVER, opt=LARS(lr))
-    def serve(server, inbox):                                     # lines 20 and 21
-        server = holding(server, inbox)
-        tables = [m['z'] for i, m in zip(inbox.who, inbox.messages) if server['held'][i] and m['z'].shape[0]]
-        if not tables: return server
-        on_cpu = inbox.compute.fed.device == 'cpu'
-        room = 2**27 if on_cpu else 2**32     # an accelerator waits less if it is asked for more at a time
-        views = pairs_of_epoch(inbox.round - first, pairs, positives)
-        todo = server_batches(tables, views, batch_size, inbox.draw('batches'), room)
-        return inbox.compute.train(sweep, server, todo, inbox.round)
-    return serve
-
-# %% ../../nbs/methods/mfcl.ipynb #b897fa86
-def start_rserver(fed)->dict:
-    "The rServer before phase 2: the initial weights of its part, and no tables."
-    held = torch.zeros(fed.n_clients, dtype=torch.bool, device=fed.device)
-    return sub(fed.init[fed.arch[0]], *RSERVER) | dict(held=held)
-
-# %% ../../nbs/methods/mfcl.ipynb #adeb9b64
-def no_reply(server, i)->dict:
-    "Nothing comes back in phase 2."
-    return {}
-
-def deploy_rserver(server)->dict:
-    "The rServer's part, which a test needs behind the client's (Algorithm 1, line 22)."
-    return sub(server, *RSERVER)
-
-# %% ../../nbs/methods/mfcl.ipynb #895ff35e
-def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Method:
-    "Phase 2: each client sends its table once, and the rServer trains on what it holds."
-    table = Later(
-        ENCODINGS[positives],
-        'z',
-        2 * pairs,
-        stored=has_offered,
-        together=2,
-        mix=datamix() if mix else None,
-    )
-    return Method(
-        keep=partial(offering, dropout=dropout),
-        start=start_rserver,
-        reply=no_reply,
-        local=(table, remember_offer),                            # line 17
-        upload=offer,                                             # line 18
-        serve=serve,                                              # lines 20 and 21
-        deploy=deploy_rserver,                                    # line 22
-        **tested,
-    )
 
 # %% ../../nbs/methods/mfcl.ipynb #be45d9eb
 POOLED = dict(pixels=8, enc=4) # side of the pooled maps, in pixels

@@ -23,7 +23,7 @@ def reconstruction(
 )->torch.Tensor: # a scalar, nats
     "Binary cross-entropy between decoded and original views, mean over pixels (MFCL Eq. 1)."
     target = (x + 1) / 2
-    return nn.functional.binary_cross_entropy_with_logits(logits, target)
+    return nn.functional.binary_cross_entropy_with_logits(logits, target)  # MFCL Eq. 1
 
 # %% ../../nbs/parts/autoencoder.ipynb #599258b9
 LAYER_CHANNELS = dict(                          # of the layers that a client may have

@@ -36,7 +36,7 @@ def class_means(
     counts:Tensor, # (..., C)
 )->Tensor:         # (..., C, k)
     "Mean of each class, 0 where there is no sample (FedCoSR Eq. 3)."
-    return sums / counts.clamp(min=1)[..., None]
+    return sums / counts.clamp(min=1)[..., None]   # FedCoSR Eq. 3, FedSSC Eq. 4
 
 # %% ../../nbs/parts/centroids.ipynb #8d3e5fe8
 def pool_centroids(
@@ -46,8 +46,8 @@ def pool_centroids(
 )->tuple[Tensor,Tensor]: # (C, k) global centroids, 0 where no client owns the class; (C,) bool, owned classes
     "Average class means over the clients that own the class."
     w = counts if weighted else (counts > 0).to(counts)
-    w = w / w.sum(0).clamp(min=1)
-    return torch.einsum('mc,mck->ck', w, means), (counts > 0).any(0)
+    w = w / w.sum(0).clamp(min=1)                                     # FedCoSR Eq. 6
+    return torch.einsum('mc,mck->ck', w, means), (counts > 0).any(0)  # FedCoSR Eq. 6
 
 # %% ../../nbs/parts/centroids.ipynb #592cc8a9
 def to_centroids(

@@ -35,8 +35,8 @@ def infonce(
     temp:float,    # temperature, > 0 (FedCRL Table I: 0.1)
 )->Tensor:         # (b,) nats; 0 where the class has no centroid
     "Contrast each representation with the global centroids (FedCoSR Eq. 13)."
-    sim = F.normalize(z, dim=1) @ F.normalize(mean, dim=1).T / temp
-    loss = F.cross_entropy(sim.masked_fill(~have, -1e9), y, reduction='none')
+    sim = F.normalize(z, dim=1) @ F.normalize(mean, dim=1).T / temp            # FedCoSR Eq. 13, FedSSC Eq. 3
+    loss = F.cross_entropy(sim.masked_fill(~have, -1e9), y, reduction='none')  # FedCoSR Eq. 13, FedSSC Eq. 3
     return torch.where(have[y], loss, 0.)
 
 # %% ../../nbs/parts/contrastive.ipynb #a699f78d
@@ -48,9 +48,10 @@ def model_contrast(
     temp:float,    # temperature, > 0 (MOON: 0.5)
 )->Tensor:         # (b,) nats
     "Contrast the received model's representation with the previous model's (MOON Eq. 3)."
-    towards = F.normalize(z_glob, dim=1) - F.normalize(z_prev, dim=1) # exactly 0 where the two agree
-    difference = (F.normalize(z, dim=1) * towards).sum(1) # of the two cosines
-    return -F.logsigmoid(difference / temp)
+    # the difference of the two cosines, exactly 0 where the two models agree
+    towards = F.normalize(z_glob, dim=1) - F.normalize(z_prev, dim=1)
+    difference = (F.normalize(z, dim=1) * towards).sum(1)             # MOON Eq. 3, FedSSC Eq. 2
+    return -F.logsigmoid(difference / temp)                           # MOON Eq. 3, FedSSC Eq. 2
 
 # %% ../../nbs/parts/contrastive.ipynb #8a4134f8
 FORMS = 'out', 'in', 'code'
@@ -64,11 +65,11 @@ def attract(
     "Contrast each anchor's positives with all its candidates (Khosla et al. Eq. 2, 3)."
     if form not in FORMS: raise ValueError(f"form must be 'out', 'in' or 'code', got {form!r}")
     n = positive.sum(1)
-    every = sim.masked_fill(~among, -1e9).logsumexp(1)
-    if form == 'out': pull = torch.where(positive, sim, 0.).sum(1) / n.clamp(min=1)
+    every = sim.masked_fill(~among, -1e9).logsumexp(1)                               # MFCL Eq. 7
+    if form == 'out': pull = torch.where(positive, sim, 0.).sum(1) / n.clamp(min=1)  # MFCL Eq. 7
     else: pull = sim.masked_fill(~positive, -1e9).logsumexp(1)
     if form == 'in': pull = pull - n.clamp(min=1).log()
-    return torch.where(n > 0, every - pull, 0.)
+    return torch.where(n > 0, every - pull, 0.)                                      # MFCL Eq. 7
 
 # %% ../../nbs/parts/contrastive.ipynb #4725dbc0
 @at_least_float32
@@ -151,4 +152,4 @@ def uniformity(
     v = prototypes if reading == 'code' else F.normalize(prototypes, dim=1)
     sim = v @ v.T
     if reading == 'code': sim = (sim / temp).exp()
-    return torch.where(others, sim, 0.).sum() / C
+    return torch.where(others, sim, 0.).sum() / C                     # MAPL Eq. 5

@@ -23,11 +23,11 @@ RATE = 1 / 3 # of the channel code: information bits per sent bit
 def bits(
     scalars:float,       # numbers sent, in single precision
     rate=RATE,           # of the channel code, in (0, 1]
-    as_printed=False,    # multiply by the rate, as Eq. 4 and 5 do
+    as_printed=False,    # multiply by the rate, as the paper's equations do
 )->float:
     "Bits on the channel (MFCL Eq. 4, 5)."
     if not 0 < rate <= 1: raise ValueError(f'the rate of a code lies in (0, 1], got {rate}')
-    return 32 * scalars * (rate if as_printed else 1 / rate)
+    return 32 * scalars * (rate if as_printed else 1 / rate)    # Eq. 4 and 5
 
 # %% ../../nbs/parts/costs.ipynb #f5690bdf
 def feature_maps(net:nn.Module, x)->int: # scalars per row

@@ -70,9 +70,9 @@ def graph_objective(
 )->Tensor:        # (...)
     "The objective that each row minimises (MAPL Eq. 7 and 8)."
     degree = w.masked_fill(me, 0).sum(-1)
-    alone = -torch.log(degree + EPS)
-    regular = rule.beta * w.norm(rule.norm, dim=-1) + alone            # Eq. 8
-    return -rule.mu1 * (gamma * w * sim).sum(-1) + rule.mu2 * regular  # Eq. 6 and 7
+    alone = -torch.log(degree + EPS)                                           # Eq. 8
+    regular = rule.beta * w.norm(rule.norm, dim=-1) + alone                    # Eq. 8
+    return -rule.mu1 * (gamma * w * sim).sum(-1) + rule.mu2 * regular          # Eq. 6 and 7, line 5
 
 # %% ../../nbs/parts/graph.ipynb #27d130ae
 def graph_slope(w:Tensor, sim:Tensor, gamma:Tensor, me:Tensor, rule:GraphRule=GraphRule())->Tensor: # (..., M)
@@ -82,7 +82,7 @@ def graph_slope(w:Tensor, sim:Tensor, gamma:Tensor, me:Tensor, rule:GraphRule=Gr
     if rule.live_log:
         degree = w.masked_fill(me, 0).sum(-1, keepdim=True)
         company = -1 / (degree + EPS) * ~me
-    return -rule.mu1 * gamma * sim + rule.mu2 * (rule.beta * spread + company)
+    return -rule.mu1 * gamma * sim + rule.mu2 * (rule.beta * spread + company)    # line 7
 
 # %% ../../nbs/parts/graph.ipynb #a0da9f22
 def learn_row(
@@ -98,7 +98,7 @@ def learn_row(
     elif rule.relative: sim = relative(sim, me, have)
     gamma = gamma if rule.confidence else torch.ones_like(gamma)
     for _ in range(rule.repeats):
-        slope = graph_slope(w, sim, gamma, me, rule)                              # line 5
+        slope = graph_slope(w, sim, gamma, me, rule)                              # line 7
         if rule.sign: slope = slope / (slope.abs() + 1e-8)
         w = to_simplex((w - rule.rate * slope).masked_fill(~(me | have), -1e9))   # Eq. 9, lines 7 and 8
     return w

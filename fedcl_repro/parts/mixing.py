@@ -15,7 +15,7 @@ def mix(
     stacked:Tensor, # (m, ...) one tensor of all clients
 )->Tensor:          # (..., ...)
     "Weighted sums over the client axis."
-    return torch.tensordot(weights.to(stacked), stacked, 1)
+    return torch.tensordot(weights.to(stacked), stacked, 1)            # FedCoSR Eq. 5, MFCL line 13
 
 # %% ../../nbs/parts/mixing.ipynb #ff669480
 def shares(
@@ -23,7 +23,7 @@ def shares(
 )->Tensor:    # (m,) sum to 1
     "Shares of the samples; equal shares if no client has any."
     total = n.sum()
-    return n / total if total > 0 else torch.full_like(n, 1 / len(n))
+    return n / total if total > 0 else torch.full_like(n, 1 / len(n))  # FedCoSR Eq. 5, MFCL line 13
 
 # %% ../../nbs/parts/mixing.ipynb #6ab5a14e
 def keep_share(
@@ -32,7 +32,7 @@ def keep_share(
 )->Tensor:        # () in [0, 1]
     "Share of the own body that a client keeps at the download (FedCoSR Eq. 7)."
     # clamped, because gamma=inf with a loss of 0, and gamma=0 with an infinite loss, would give nan
-    return torch.where(loss.isinf(), 0., torch.exp(-gamma * loss.clamp(min=1e-12, max=1e12)))
+    return torch.where(loss.isinf(), 0., torch.exp(-gamma * loss.clamp(min=1e-12, max=1e12))) # Eq. 7
 
 # %% ../../nbs/parts/mixing.ipynb #fb3d9dea
 def keep_part(
@@ -41,7 +41,7 @@ def keep_part(
     keep:Tensor,   # () share of the client's own fields, in [0, 1]
 )->dict:
     "keep * own + (1 - keep) * received, tensor by tensor (FedCoSR Eq. 8)."
-    return {k: torch.lerp(v, own[k], keep.to(v)) for k, v in received.items()}
+    return {k: torch.lerp(v, own[k], keep.to(v)) for k, v in received.items()} # Eq. 8
 
 # %% ../../nbs/parts/mixing.ipynb #f2b49264
 def square_distances(

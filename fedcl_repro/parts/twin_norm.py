@@ -22,7 +22,7 @@ from .fields import at_least_single
 def view_statistics(x:Tensor, per_group:int)->tuple: # (rows, groups) means and biased variances
     "Mean and variance of each row's groups of contiguous channels; a row is one view."
     grouped = x.unflatten(1, (-1, per_group)).flatten(2)
-    return grouped.mean(2), grouped.var(2, correction=0)
+    return grouped.mean(2), grouped.var(2, correction=0)                         # Eq. 2
 
 # %% ../../nbs/parts/twin_norm.ipynb #fff2d592
 def pair_statistics(
@@ -32,9 +32,9 @@ def pair_statistics(
 )->tuple:             # (2K, groups) means and variances, equal for both views of an image
     "The statistics of pairs (MFCL Eq. 2), from those of single views."
     first, second = mean.unflatten(0, (2, -1))
-    mu = (first + second) / 2
-    pair_var = var.unflatten(0, (2, -1)).mean(0)
-    if variant == 'pooled': pair_var = pair_var + ((first - second) / 2)**2
+    mu = (first + second) / 2                                                    # Eq. 2
+    pair_var = var.unflatten(0, (2, -1)).mean(0)                                 # Eq. 2
+    if variant == 'pooled': pair_var = pair_var + ((first - second) / 2)**2      # Eq. 2
     return mu.repeat(2, 1), pair_var.repeat(2, 1)
 
 # %% ../../nbs/parts/twin_norm.ipynb #916d3adb
@@ -50,7 +50,7 @@ def plain_twin_norm(
     def per_channel(t): return t.repeat_interleave(per_group, 1)[:, :, None, None]
     mu, var = pair_statistics(*view_statistics(x, per_group), variant)           # Eq. 2
     normalised = (x - per_channel(mu)) / (per_channel(var) + eps).sqrt()         # Eq. 3
-    return normalised * weight[:, None, None] + bias[:, None, None]
+    return normalised * weight[:, None, None] + bias[:, None, None]              # Eq. 3
 
 # %% ../../nbs/parts/twin_norm.ipynb #bf4cff2a
 def as_tall_images(x:Tensor, weight:Tensor, bias:Tensor, per_group:int, eps:float)->Tensor:
