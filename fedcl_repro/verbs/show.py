@@ -185,7 +185,7 @@ def show_runs(store:Store, ids)->dict: # curves
 
 def show_artifact(name:str)->dict: # curves
     "Print the published numbers of a table beside ours, or the curves of a figure, from committed rows."
-    print(f"{name}: {experiments()[name].about['title']}")
+    print(textwrap.fill(f"{name}: {experiments()[name].about['title']}", width()))
     profile, verdicts = committed_verdicts(name)
     counts = ', '.join(f'{word} {n}' for word, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
@@ -210,7 +210,9 @@ def tables_beside_print(verdicts:list)->dict: # setting -> method, published, ou
     for v in verdicts:
         said = CELL_TEXT.match(v.evidence) if v.kind == 'cell' else None
         if not said: continue
-        label, _, setting = v.what.partition(', ')
+        name, _, setting = v.what.partition(', ')
+        measure, of, label = name.rpartition(' of ') # 'spread of FedCoSR'
+        if of: setting += f', {measure}'
         line = dict(method=label, published=said['published'], ours=said['ours'], interval=said['between'] or '')
         found.setdefault(setting, []).append(line | dict(verdict=v.word))
     def height(line):

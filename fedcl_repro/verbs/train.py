@@ -19,6 +19,7 @@ import time
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import fedcl_repro
 from ..core import check_device, check_folder, did_you_mean, expanded, load_all, parse_value
