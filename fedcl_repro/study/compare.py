@@ -69,7 +69,8 @@ class Comparison:
         wide = max(10, min(wide, shutil.get_terminal_size().columns - 48))
         head = f"{'method':{wide}}  accuracy  minus {self.labels[0]}"
         said = [f'percent, mean of the last {LAST} evaluations, {many}', f'{head}, 95 % interval']
-        said += [f"{l['method'][:wide]:{wide}}  {l['accuracy']:8.1f}  {difference_text(l)}".rstrip() for l in lines]
+        for l in lines:
+            said.append(f"{l['method'][:wide]:{wide}}  {l['accuracy']:8.1f}  {difference_text(l)}".rstrip())
         missing = [name for name in self.labels if name not in [l['method'] for l in lines]]
         said += [f'not finished: {name}' for name in missing]
         if self.majority is not None: said.append(f'majority class of each client: {self.majority:.1f}')
@@ -83,7 +84,7 @@ class Comparison:
         fig, ax = plt.subplots(figsize=(5, 3.2))
         curves(self.curves, 'micro', ax=ax, ylabel='test accuracy (%)')
         majority_line(ax, self.majority)
-        ax.legend(fontsize=7)
+        ax.legend(fontsize=7, loc='center left', bbox_to_anchor=(1, .5), frameon=False)
         plt.close(fig)
         return fig
 
@@ -93,18 +94,21 @@ def difference_text(line:dict)->str:
     if line['difference'] is None: return ''
     mean = f"{line['difference']:+.1f}"
     if line['low'] is None: return f'{mean}  one run'
-    if line['low'] < -100 or line['high'] > 100: return f'{mean}  no interval yet' # wider than a difference can be
+    wider_than_possible = line['low'] < -100 or line['high'] > 100
+    if wider_than_possible: return f'{mean}  no interval yet'
     return f"{mean}  {line['low']:+.1f} to {line['high']:+.1f}"
 
 # %% ../../nbs/study/compare.ipynb #ab5b8b02
 def replicates(methods, seeds:int, settings:dict)->list: # of Run
     "A run for each method and replicate; replicate k has seed k and partition seed k."
     methods = [methods] if isinstance(methods, str) else list(methods)
-    if len(methods) < 2: raise ValueError(f'a comparison needs two methods, got {len(methods)}: name another one')
+    if len(methods) < 2:
+        raise ValueError(f'a comparison needs two methods, got {len(methods)}: name another one')
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise ValueError(f'seeds must be a whole number, at least 1, got {seeds!r}')
     for k in ('seed', 'partition_seed'):
-        if k in settings: raise ValueError(f'{k} cannot be set: each replicate has its own; say with seeds how many')
+        if k not in settings: continue
+        raise ValueError(f'{k} cannot be set: each replicate has its own; say with seeds how many')
     runs = [Run.of(m, **settings, seed=k, partition_seed=k) for k in range(seeds) for m in methods]
     labels = [label(r) for r in runs[:len(methods)]]
     twice = [name for name in labels if labels.count(name) > 1]
@@ -123,7 +127,7 @@ def comparison_of(runs:list, store:Store, data_root=None)->Comparison:
 
 # %% ../../nbs/study/compare.ipynb #e17d0144
 def compare(
-    methods:list,    # names ('fedcosr(gamma=0.5)'), `Method`s, or functions that return one; the first is the base
+    methods:list,    # names, `Method`s, or functions that return one; others are compared with the first
     data='digits',   # a name, a file or folder, a `Dataset`, images, or feature vectors
     seeds=3,         # replicates: each a new seed and a new partition
     *,

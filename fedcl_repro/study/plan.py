@@ -236,5 +236,6 @@ def read_backlog(profile:str, path='')->list: # of names
                                  f"experiments for a profile: {', '.join(PROFILES)}")
     names = content.get(profile, [])
     if not names:
-        raise ValueError(f"the backlog has nothing for profile {profile}: add --profile {' or '.join(content)}")
+        there = ' or '.join(content) or 'one that it has'
+        raise ValueError(f'the backlog has nothing for profile {profile}: add --profile {there}')
     return [experiments()[name].name for name in names]

@@ -434,8 +434,8 @@ LESS = 'Take fewer --jobs, a smaller model, fewer clients or smaller batches'
 
 # %% ../../nbs/study/training.ipynb #fe6fc555
 class Progress:
-    """One bar for all rounds of all runs, at most 80 columns wide, with the last accuracy of a checkpoint or a
-    finished run. Earlier rounds do not count in the estimate of the remaining time."""
+    """One bar for all rounds of all runs, at most 80 columns wide, with the last accuracy of a checkpoint or
+    a finished run. Earlier rounds do not count in the estimate of the remaining time."""
     def __init__(self, runs, store:Store, data_root=None, quiet=False):
         self.store, self.ids = store, {r: run_id(r, data_root) for r in runs}
         self.done = {r: checkpoint_progress(store, id)[0] for r, id in self.ids.items()}
@@ -444,16 +444,19 @@ class Progress:
         bar = dict(unit='round', disable=quiet, smoothing=.1, ncols=wide, bar_format=layout)
         self.bar = tqdm(total=sum(r.n_rounds for r in runs), initial=sum(self.done.values()), **bar)
         self.last, self.read = '', -math.inf # the last accuracy in words, and when it was read
+        self.ended = None                    # the run that was the last to end
 
     def put(self, item):
         run, done = item
         self.bar.update(done - self.done[run])
         self.done[run] = done
         if not self.bar.disable and time.monotonic() > self.read + 2: # seconds
-            self.last, self.read = self.accuracy(run) or self.last, time.monotonic()
-        self.bar.set_postfix_str(f'{label(run)[:20]} {done}/{run.n_rounds}{self.last}', refresh=False)
+            found = self.accuracy(run) or self.ended and self.accuracy(self.ended)
+            self.last, self.read = found or self.last, time.monotonic()
+        if done == run.n_rounds: self.ended = run
+        self.bar.set_postfix_str(f'{label(run)[:12]} {done}/{run.n_rounds}{self.last}', refresh=False)
 
-    def accuracy(self, run:Run)->str: # ', 86.3 %', empty before the first
+    def accuracy(self, run:Run)->str: # ', last FedAvg 86.3 %', empty before the first
         "The last accuracy of the merged models that the store knows."
         with contextlib.suppress(Exception): # nothing there yet, or damaged: training will say so
             from fedcl_repro.study.store import read_checkpoint
@@ -463,7 +466,8 @@ class Progress:
             rows = pd.DataFrame(rows, columns=MEASURE_COLUMNS)
             tests = rows.query("metric == 'accuracy' and moment == 'merged' and split == 'test' and n > 0")
             tests = tests[tests['round'] == tests['round'].max()]
-            return f', {100 * (tests.value * tests.n).sum() / tests.n.sum():.1f} %' if len(tests) else ''
+            percent = 100 * (tests.value * tests.n).sum() / tests.n.sum()
+            return f', last {label(run)[:12]} {percent:.1f} %' if len(tests) else ''
 
     def close(self): self.bar.close()
 

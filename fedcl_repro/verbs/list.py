@@ -55,7 +55,8 @@ def listing(what:str)->list: # of dicts
     if what == 'settings': return [described_setting(f) for f in fields(Run) if f.name != 'method']
     if what != 'experiments':
         rows = [described_entry(n, e) for n, e in registers()[what].items()]
-        return [r | dict(experimental=bool(r.get('experimental'))) for r in rows] if what == 'executors' else rows
+        if what != 'executors': return rows
+        return [r | dict(experimental=bool(r.get('experimental'))) for r in rows]
     shown = 'paper', 'artifact', 'kind', 'title'
     return [dict(name=n, profiles=list(PROFILES), **{k: e.about[k] for k in shown})
             for n, e in experiments().items()]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STORE_HELP', 'STORE', 'DEVICE', 'DATA_HELP', 'DATA_ROOT', 'USE_HELP', 'USE', 'JSON', 'PROFILE_HELP', 'SEEDS_HELP',
-           'BACKLOG_HELP', 'EXPERIMENT', 'BACKLOG', 'SET_HELP', 'SETTINGS', 'JOBS_HELP', 'MEMORY_HELP', 'TRAINING',
+           'BACKLOG_HELP', 'EXPERIMENT', 'BACKLOG', 'SET_HELP', 'RUN_SETTINGS', 'JOBS_HELP', 'MEMORY_HELP', 'TRAINING',
            'Between', 'OneWord', 'Words', 'Verb']
 
 # %% ../../nbs/verbs/options.ipynb #b0c200dd
@@ -54,7 +54,7 @@ class Verb(click.Command):
 
     def parse_args(self, ctx, args:list)->list:
         args = self.spread(args)
-        if not ctx.resilient_parsing: self.refuse_twice(ctx, args) # while a shell completes, all may be missing
+        if not ctx.resilient_parsing: self.refuse_twice(ctx, args) # a shell completes half a command
         left = super().parse_args(ctx, args)
         self.refuse_empty(ctx)
         return left
@@ -113,7 +113,7 @@ BACKLOG = Option(['--backlog'], is_flag=True, help=BACKLOG_HELP)
 
 # %% ../../nbs/verbs/options.ipynb #1ec49d6f
 SET_HELP = 'any other setting of the run: n_rounds=100, seed=1, optimiser="adam(lr=0.001)"'
-SETTINGS = [
+RUN_SETTINGS = [
     Option(['--data'], metavar='NAME', help='a name such as cifar10, an npz file, or a folder of pictures'),
     Option(['--partition'], metavar='NAME', help='such as "dirichlet(concentration=0.5)"'),
     Option(['--model'], metavar='NAME', help='such as cnn'),

@@ -69,7 +69,7 @@ SHOWN_KINDS = [
 def width()->int: return shutil.get_terminal_size().columns
 
 def fitted_text(table:pd.DataFrame)->str:
-    "A table as text that fits the terminal: what is alike in all its lines stands above it, long words are cut."
+    "A table as text that fits the terminal: what all its lines share stands above it, long words are cut."
     table = table.dropna(axis=1, how='all')
     alike = [c for c in table.columns[2:] if len(table) > 1 and table[c].nunique(dropna=False) == 1]
     head = ', '.join(f'{c} {table[c].iloc[0]}' for c in alike)
@@ -213,8 +213,9 @@ def tables_beside_print(verdicts:list)->dict: # setting -> method, published, ou
         name, _, setting = v.what.partition(', ')
         measure, of, label = name.rpartition(' of ') # 'spread of FedCoSR'
         if of: setting += f', {measure}'
-        line = dict(method=label, published=said['published'], ours=said['ours'], interval=said['between'] or '')
-        found.setdefault(setting, []).append(line | dict(verdict=v.word))
+        line = dict(method=label, published=said['published'], ours=said['ours'])
+        line |= dict(interval=said['between'] or '', verdict=v.word)
+        found.setdefault(setting, []).append(line)
     def height(line):
         try: return -float(line['published'])
         except ValueError: return math.inf # 'never'
