@@ -14,7 +14,7 @@ from fedcl_repro import cli
 from fedcl_repro.study import compare as comparing
 from fedcl_repro.study import experiments, training
 from fedcl_repro.study.citations import bibliography, citations, citations_of, cff_references, reference_text
-from fedcl_repro.study.compare import Comparison, late_means, replicates, student_interval
+from fedcl_repro.study.compare import Comparison, replicates
 from fedcl_repro.study.runs import Run, methods, run_id
 from fedcl_repro.study.store import Store
 from fedcl_repro.verbs.list import registers
@@ -153,34 +153,28 @@ def test_an_artifact_shows_the_published_numbers_sorted(capsys, monkeypatch):
 
 # --- comparisons
 
-def curves_of(**micro): # label -> for each seed its evaluations
-    rows = [dict(label=name, family='averaging', seed=k, round=r, micro=v) for name, some in micro.items()
-            for k, values in enumerate(some) for r, v in enumerate(values, 1)]
-    return pd.DataFrame(rows)
+def compared(**results): # label -> its result for each seed
+    rows = [dict(label=name, seed=k, micro=v) for name, some in results.items() for k, v in enumerate(some)]
+    seeds = max(map(len, results.values()))
+    return Comparison(list(results), pd.DataFrame(rows).dropna(), None, seeds, 40., None)
 
 
 def test_a_comparison_equals_a_computation_by_hand():
-    "Seven evaluations, of which the last five count; t of two degrees of freedom is 4.30265."
-    a = [[0, 0, 50, 51, 52, 53, 54], [0, 0, 60, 61, 62, 63, 64], [9, 9, 70, 71, 72, 73, 74]]
-    b = [[99, 99, 51, 52, 53, 54, 55], [1, 2, 62, 63, 64, 65, 66], [0, 0, 76, 77, 78, 79, 80]]
-    found = Comparison(['A', 'B'], curves_of(A=a, B=b), 3, 40., None)
-    assert late_means(found.curves)['A'].tolist() == [52, 62, 72]
+    "Differences 1, 2, 6: mean 3, variance 7; t of two degrees of freedom is 4.30265."
+    found, half = compared(A=[52., 62., 72.], B=[53., 64., 78.]), 4.30265273 * (7 / 3)**.5
     line = found.table().iloc[1]
-    half = 4.30265273 * (7**.5) / 3**.5 # differences 1, 2, 6: mean 3, variance 7
-    assert [line.accuracy, line.difference] == pytest.approx([65, 3])
-    assert [line.low, line.high] == pytest.approx([3 - half, 3 + half])
-    assert student_interval([1., 2., 6.]) == pytest.approx((3 - half, 3 + half))
+    assert [line.accuracy, line.difference.mean] == pytest.approx([65, 3])
+    assert [line.difference.low, line.difference.high] == pytest.approx([3 - half, 3 + half])
     assert f'+3.0  {3 - half:+.1f} to {3 + half:+.1f}' in str(found)
     assert 'majority class of each client: 40.0' in str(found)
 
 
 def test_one_replicate_has_no_interval_and_a_missing_run_no_number():
-    one = Comparison(['A', 'B'], curves_of(A=[[50.]], B=[[60.]]), 1, None, None)
-    assert '+10.0  one run' in str(one) and ' to ' not in str(one) and 'majority' not in str(one)
-    half = Comparison(['A', 'B', 'C'], curves_of(A=[[50.], [51.]], B=[[60.]]), 2, None, None)
-    assert 'not finished: C' in str(half) and 'one run' in str(half) and 'nan' not in str(half)
-    wild = Comparison(['A', 'B'], curves_of(A=[[1.], [99.]], B=[[99.], [1.]]), 2, None, None)
-    assert 'no interval yet' in str(wild)
+    one = str(compared(A=[50.], B=[60.]))
+    assert '+10.0  one run' in one and ' to ' not in one
+    half = str(compared(A=[50., 51.], B=[60., math.nan], C=[math.nan] * 2))
+    assert 'not finished: C' in half and 'one run' in half and 'nan' not in half
+    assert 'no interval yet' in str(compared(A=[1., 99.], B=[99., 1.]))
 
 
 def test_each_replicate_has_a_seed_and_a_partition_of_its_own():
