@@ -9,11 +9,11 @@ __all__ = []
 __version__ = '0.2.0'
 
 def __getattr__(name):
-    "Import `fedcl_repro.simulate` on first use, so that reading the version needs no torch."
-    if name == 'simulate':
-        from fedcl_repro.study.simulation import simulate
-        return simulate
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    "Import `simulate` and `compare` on first use, so that reading the version needs no torch."
+    modules = dict(simulate='simulation', compare='compare')
+    if name not in modules: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    from importlib import import_module
+    return getattr(import_module(f'fedcl_repro.study.{modules[name]}'), name)
 
 # %% ../nbs/version.ipynb #3633f655
 from .docments import show_shapes_in_help

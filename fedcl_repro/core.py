@@ -6,8 +6,8 @@ name, and files that are complete or absent"""
 # %% auto #0
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
-           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'Register',
-           'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
+           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'did_you_mean',
+           'Register', 'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
            'write_text', 'check_folder', 'read_plain_file', 'check_file', 'check_device', 'seconds']
 
 # %% ../nbs/core.ipynb #473bf490
@@ -274,6 +274,11 @@ def check_name(kind:str, name):
     if isinstance(name, str) and re.fullmatch(r'[^\s()=,\'"]+', name): return
     raise ValueError(f'a {kind} is called by a word without spaces and brackets, not {name!r}')
 
+def did_you_mean(name, known)->str: # ' (did you mean ...?)', or empty
+    "A suggestion for an unknown name."
+    near = difflib.get_close_matches(str(name), list(known), 1, .5)
+    return f' (did you mean {near[0]!r}?)' if near else ''
+
 # %% ../nbs/core.ipynb #dc4ffe7e
 class Register(dict):
     "The entries of one kind, by name; an unknown name is an error that lists the known ones."
@@ -306,10 +311,8 @@ class Register(dict):
     def __missing__(self, name):
         load_all(*self.packages)
         if name in self: return self[name]
-        near = difflib.get_close_matches(str(name), self, 1, .5)
-        hint = f' (did you mean {near[0]!r}?)' if near else ''
         known = ', '.join(sorted(self)) or 'nothing, none is known'
-        raise ValueError(f'unknown {self.kind} {name!r}{hint}: choose from {known}')
+        raise ValueError(f'unknown {self.kind} {name!r}{did_you_mean(name, self)}: choose from {known}')
 
     def resolve(self, spec)->Spec: # a `Spec`, or its text
         "The spec with all its defaults. Refuses unknown settings, wrong types and values out of range."
@@ -341,8 +344,8 @@ def check_given(what:str, entry:Entry, given:dict):
     "Refuse settings that an entry does not have, and values of another type or out of range."
     for k, value in given.items():
         if k not in entry.settings:
-            known = ', '.join(entry.settings) or 'none'
-            raise ValueError(f'{what} has no setting {k!r}: it knows {known}')
+            known, hint = ', '.join(entry.settings) or 'none', did_you_mean(k, entry.settings)
+            raise ValueError(f'{what} has no setting {k!r}{hint}: it knows {known}')
         check_value(f'{what}: {k}', value, entry.settings[k], entry.ranges.get(k))
 
 # %% ../nbs/core.ipynb #852ebd00

@@ -26,6 +26,7 @@ from fedcl_repro.study.kept_models import accuracy_of, adapt, load_model
 from fedcl_repro.study.runs import REGISTERS, Run, load_registers, run_id
 from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
 from fedcl_repro.study.sweep import sweep
+from fedcl_repro.verbs import train as train_verbs
 
 load_registers()
 cli.main(['plan', 'fedcosr/fig4']) # what the command imports at first use is not counted
@@ -48,7 +49,7 @@ def no_work(monkeypatch):
     def work(*args, **kwargs): raise AssertionError('work began')
     for name in ('train', 'train_in_processes'): monkeypatch.setattr(training, name, work)
     monkeypatch.setattr(simulation, 'train', work)
-    monkeypatch.setattr(cli, 'execute_pages', work)
+    monkeypatch.setattr(train_verbs, 'execute_pages', work)
 
 
 def named(pairs): return [pytest.param(*p, id=' '.join(str(v) for v in p)[:70]) for p in pairs]
@@ -788,12 +789,17 @@ COMMANDS = named([
     (('run', 'fedcsor'), "unknown paper 'fedcsor'"),
     (('run', 'fedcosr/fig4'), 'nothing to train'),
     (('run', 'fedcosr/fig8', '--note', 'x'), 'add --save'),
-    (('run', '--backlog', 'none.toml'), 'cannot read the backlog'),
-    (('run', '--backlog', '/dev'), 'cannot read the backlog'),
+    (('run', '--backlog'), 'nothing for profile quick: add --profile lite or paper'),
     (('run', '--backlog', '--all'), 'leave --all out'),
-    (('run', '--backlog', '--keep-models'), '--keep-models has no effect with --backlog'),
+    (('plan', '--backlog', 'fedcosr'), 'leave names of experiments out'),
+    ((*ONE, '--backlog'), '--backlog only for experiments'),
+    ((*ONE, '--executor', 'lop'), "unknown executor 'lop' (did you mean 'loop'?)"),
+    ((*ONE, '--method', 'moon', '--set', 'seed=1'), 'seed cannot be set'),
+    ((*ONE, '--method', 'fedavg'), 'FedAvg is named twice'),
+    (('compare', 'fedavg'), 'a comparison needs two methods, got 1'),
+    (('compare', 'fedavg', 'moon', '--out', 'curves.txt'), 'its name must end in one of .svg, .png, .pdf'),
+    (('list', 'methods', 'fedavgg'), "did you mean 'fedavg'?"),
     (('plan', 'fedcosr/fig4'), 'nothing to train'),
-    (('plan', '--backlog', '~nobody_of_this_name/a.toml'), 'no home folder is known'),
     (('reproduce', 'fedcosr/fig4', '--out', '/dev/null'), 'name another one with --out'),
     (('reproduce', 'fedcosr/fig4', '--out', '~nobody_of_this_name/a'), 'no home folder is known'),
     (('reproduce', 'fedcosr/tabel2'), "did you mean 'fedcosr/table2'?"),
@@ -821,8 +827,6 @@ COMMANDS = named([
     ((*ONE, '--live', 'a\0b'), 'holds a character of number 0'),
     (('study', 'a\0b'), 'holds a character of number 0'),
     (('study', '/dev/zero'), 'it is no plain file'),
-    (('plan', '--backlog', '/dev/zero'), 'it is no plain file'),
-    (('run', '--backlog', '/dev/zero'), 'it is no plain file'),
     (('data', '--data-root', '/dev/null'), 'is no folder: name one with --data-root'),
     ((*ONE, '--set', 'metrics=auk'), "unknown metric 'auk' (did you mean 'auc'?)"),
     ((*ONE, '--metrics', 'auc', 'auc'), 'metrics name auc twice'),
@@ -875,20 +879,17 @@ OPTIONS = named([
     (('run', '--jobs', '1.5'), 'must be a whole number'),
     (('run', '--checkpoint', '-1'), 'must be a number, at least 0.0'),
     (('run', '--checkpoint', 'often'), 'must be a number'),
-    (('run', '--executor', 'lop'), 'invalid choice'),
     (('run', '--profile', 'tiny'), 'invalid choice'),
-    (('run', '--method'), 'expected one argument'),
-    (('plan', '--minutes', '0'), 'at least 0.1'),
+    (('run', '--method'), 'requires an argument'),
     (('bench', '--share', '3'), 'from 0.01 to 1.0'),
     (('bench', '--threads', '0'), 'at least 1'),
     (('list', 'method'), 'invalid choice'),
-    (('list',), 'the following arguments are required'),
-    (('train',), 'invalid choice'),
-    ((), 'the following arguments are required'),
-    ((*ONE, '--method', 'moon'), '--method is given twice'),
+    (('list', '--json'), "Missing argument 'LIST'"),
+    (('train',), 'No such command'),
+    (('flower', 'app', '--method', 'fedavg', '--method', 'moon'), '--method is given twice'),
     ((*ONE, '--data', 'digits', '--data', 'mnist'), '--data is given twice'),
     ((*ONE, '--store', 'a', '--store', 'b'), '--store is given twice'),
-    ((*ONE, '--validation', 'some'), 'invalid float value'),
+    ((*ONE, '--validation', 'some'), 'must be a number, from 0.0 to 1.0'),
     ((*ONE, '--state-memory', 'nan'), 'must be a number'),
     ((*ONE, '--device', ''), '--device is empty'),
     *[((*ONE, f'--{name}', ''), f'--{name} is empty') for name in ('store', 'live', 'data-root', 'ray')],
@@ -910,10 +911,9 @@ def test_an_option_is_refused(argv, says, capsys):
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('verb', [('study',), ('plan', '--backlog'), ('run', '--backlog')])
-def test_a_pipe_that_nobody_fills_is_not_read(verb, tmp_path, capsys):
+def test_a_pipe_that_nobody_fills_is_not_read(tmp_path, capsys):
     os.mkfifo(tmp_path/'pipe')
-    assert cli.main([*verb, str(tmp_path/'pipe')]) == 2
+    assert cli.main(['study', str(tmp_path/'pipe')]) == 2
     assert 'it is no plain file' in capsys.readouterr().err
 
 

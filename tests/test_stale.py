@@ -155,12 +155,12 @@ def test_what_is_committed_stays(quick_runs, tmp_path):
 
 
 def test_an_interrupted_reproduce_leaves_a_report(monkeypatch, tmp_path, capsys):
-    from fedcl_repro import cli
     from fedcl_repro.study import processes
+    from fedcl_repro.verbs import train
     def interrupted(*args):
         os.kill(os.getpid(), 15)
         raise Interrupted(15)
-    monkeypatch.setattr(cli, 'train_as_asked', interrupted)
+    monkeypatch.setattr(train, 'train_as_asked', interrupted)
     folders = ['--store', str(tmp_path/'runs'), '--out', str(tmp_path/'out')]
     assert main(['reproduce', 'fedcosr/fig8', '--seeds', '1', *folders]) == 143
     html = (tmp_path/'out'/'index.html').read_text()
@@ -171,7 +171,7 @@ def test_an_interrupted_reproduce_leaves_a_report(monkeypatch, tmp_path, capsys)
 
 def test_a_report_says_what_data_it_lacks(tmp_path, monkeypatch):
     from argparse import Namespace
-    from fedcl_repro.cli import missing_data
+    from fedcl_repro.verbs.train import missing_data
     page = dict(paper='fedcosr', artifact='table2')
     assert missing_data(page, Namespace(profile='quick', data_root='')) == ''
     assert 'is not there' in missing_data(page, Namespace(profile='lite', data_root=str(tmp_path)))

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import torch
 
-from ..core import COUNT, OneOf, Range, Spec, as_recorded, check_value, load_all, plain, stream
+from ..core import (
+    COUNT, OneOf, Range, Spec, as_recorded, check_value, did_you_mean, load_all, plain, stream)
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import DATASETS, find_root, load, to_store
 from ..data.natural import SHIFTS, shifted
@@ -110,7 +111,8 @@ def resolved(method, settings:dict)->dict: # setting -> value
     load_registers()
     known = {f.name: f for f in fields(Run)}
     for k in settings:
-        if k not in known: raise ValueError(f"a run has no setting {k!r}: it knows {', '.join(known)}")
+        if k in known: continue
+        raise ValueError(f"a run has no setting {k!r}{did_you_mean(k, known)}: it knows {', '.join(known)}")
     values = {k: plain(settings.get(k, f.default)) for k, f in known.items()} | dict(method=method)
     for k, f in known.items():
         if k in REGISTERS: values[k] = REGISTERS[k].resolve(values[k])
