@@ -87,9 +87,9 @@ def read_backlog(path='')->list: # of Part
     try: content = tomllib.loads(read_plain_file(path))
     except OSError as e:
         raise ValueError(f'cannot read the backlog {path} ({os.strerror(e.errno)}): name another list') from e
-    except ValueError as e: # no TOML, or no text
+    except (ValueError, RecursionError) as e: # no TOML, no text, or nested too deeply
         form = 'nbs/papers/backlog.toml shows the form'
-        raise ValueError(f'the backlog {path} is no TOML ({e}): {form}') from e
+        raise ValueError(f'the backlog {path} is no TOML ({type(e).__name__}: {e}): {form}') from e
     entries = content.pop('entry', [])
     way_out = 'write [[entry]], and below it experiment = "fedcosr/fig8" and profile = "lite"'
     if content: raise ValueError(f"the backlog {path} has unknown {', '.join(content)}: {way_out}")
