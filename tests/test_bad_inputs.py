@@ -21,7 +21,7 @@ from fedcl_repro.data.partition import partition
 from fedcl_repro.federation.federation import Fed, toy_images
 from fedcl_repro.federation.method import METHODS
 from fedcl_repro.study import simulation, training
-from fedcl_repro.study.experiments import kept_verdicts, papers_folder
+from fedcl_repro.study.experiments import computed_folder, kept_verdicts, papers_folder
 from fedcl_repro.study.kept_models import accuracy_of, adapt, load_model
 from fedcl_repro.study.runs import REGISTERS, Run, load_registers, run_id
 from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
@@ -919,11 +919,11 @@ def test_a_pipe_that_nobody_fills_is_not_read(tmp_path, capsys):
 
 @pytest.mark.parametrize('text', ['', 'null', '{}', '{"state": 3}'])
 def test_damaged_verdicts_are_computed_anew(text, tmp_path, monkeypatch):
-    monkeypatch.setenv('FEDCL_STORE', str(tmp_path))
-    (tmp_path/'computed').mkdir()
-    (tmp_path/'computed'/'a-b-lite.json').write_text(text)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    computed_folder().mkdir()
+    (computed_folder()/'a-b-lite.json').write_text(text)
     assert kept_verdicts('a/b', 'lite', list) == ()
-    monkeypatch.setenv('FEDCL_STORE', '/proc/nowhere') # nothing can be kept there
+    monkeypatch.setenv('XDG_CACHE_HOME', '/proc/nowhere') # nothing can be kept there
     assert kept_verdicts('a/b', 'lite', list) == ()
 
 

@@ -41,7 +41,7 @@ def test_apart_is_together(name):
         scores = score_clients(server, moment)
         for a, b in zip(scores, evaluate(Loop(fed), make_stages(), together, moment), strict=True):
             assert a[:4] == b[:4]
-            assert torch.equal(a.predicted, b.predicted)
+            assert a.predicted is None # nothing of a single image leaves a client
 
 
 @pytest.mark.parametrize('name', ['heterofl', 'splitmix'])

@@ -449,7 +449,7 @@ def pictures(
     from PIL import Image
     x = np.empty((len(files), *shape), np.uint8)
     for i, f in enumerate(files):
-        with Image.open(f) as image: colours = np.asarray(image.convert('RGB'))[None]
+        with Image.open(f, formats=('PNG', 'JPEG')) as image: colours = np.asarray(image.convert('RGB'))[None]
         picture = channels_first(colours)[0]
         if picture.shape != shape:
             _, high, wide = picture.shape

@@ -17,10 +17,11 @@ def measure_classes(net, client, batch):
     z, n = class_sums(net.body(batch.x), batch.y, net.n_classes)
     return None, dict(z=z, n=n)
 
-def means_message(client)->dict:
-    "Means and counts of the classes that the client owns (FedCoSR Eq. 3)."
+def means_message(client, at_least=1)->dict:
+    "Means and counts of the classes of which the client has at least so many images (FedCoSR Eq. 3: one)."
     z, n = client['sum.z'], client['sum.n']
-    return dict(mean=Rows(class_means(z, n), n > 0), count=Rows(n, n > 0))
+    have = n >= max(1, at_least)
+    return dict(mean=Rows(class_means(z, n), have), count=Rows(n, have))
 
 # %% ../../nbs/federation/class_means.ipynb #65083cf9
 def serve_centroids(server, inbox, weighted=True)->dict:

@@ -116,6 +116,7 @@ class Fed(FedData, FedNetworks):
         self.participation, self.wire, self.buffers = participation, wire, buffers
         self.augment, self.beginning = augment, beginning
         self.secret = None # shared by clients in other processes, not known to the server
+        self.private = None # a number that only this client knows; None in a simulation
 
     def tensor(self, value)->Tensor: return torch.tensor(value, dtype=self.dtype, device=self.device)
 

@@ -40,8 +40,9 @@ def own_representations(fed:Fed, i:int, fields:dict): # (n, k)
     with torch.no_grad(): return net.body(pixels(fed.x[fed.rows['train'][i]], fed.dtype))
 
 def rows_of_one_sample(v, z)->int:
-    "Number of rows of a table (rows, k) with the direction of a row of z, up to 1e-9 in the cosine."
+    """Number of rows of a table (rows, k) with the direction of a row of z, up to 1e-9 in the cosine. In
+    float64: rounding to float32 moves a cosine of 1 by 1e-13, but float32 cannot tell it from 1 - 1e-8."""
     if isinstance(v, Rows): v = v.value[v.have]
     if isinstance(v, Deferred) or v.ndim != 2 or v.shape[1] != z.shape[1] or not len(z): return 0
-    cosine = F.normalize(v.to(z), dim=1) @ F.normalize(z, dim=1).T
+    cosine = F.normalize(v.double(), dim=1) @ F.normalize(z.double(), dim=1).T
     return int((cosine > 1 - 1e-9).any(1).sum())

@@ -129,6 +129,7 @@ class Roster:
     round: int
     who: tuple # (m,) client ids
     n: tuple   # (m,) samples of each
+    session: str = '' # which training of this server it is; masks belong to it
 
 def sealed(wires:tuple, message:dict, i:int, roster:Roster, secret=None)->dict:
     "Client i's message, sealed by those wires that seal. `secret`: shared by the clients."

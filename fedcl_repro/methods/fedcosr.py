@@ -11,7 +11,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..core import POSITIVE, Range
+from ..core import COUNT, POSITIVE, Range
 from ..parts.contrastive import infonce
 from ..parts.fields import sub
 from ..parts.mixing import keep_part, keep_share
@@ -43,7 +43,7 @@ SHARE_KEPT = 'share kept' # in the rows: the share of its own body that a client
     'fedcosr', title='FedCoSR',
     family='contrastive', owner='personal',
     type='PFL', technique='representation sharing', skew=True, scarcity=True,
-    papers='fedcrl fedcosr', revision=1)
+    papers='fedcrl fedcosr', revision=1, later=('at_least',))
 def fedcosr(
     *,
     contrast_weight=1.,
@@ -51,6 +51,7 @@ def fedcosr(
     temp:POSITIVE=.1,
     aggregate=True,
     shared=('body.',),
+    at_least:COUNT=1, # images of a class that a client needs to send its mean
 ):
     "Contrast with global centroids; keep a share exp(-gamma * loss) of the own body (FedCoSR Algorithm 1)."
     def keep(client, fed):
@@ -66,7 +67,7 @@ def fedcosr(
         ce = F.cross_entropy(net.head(z), batch.y)                                     # Eq. 10
         return ce + contrast_weight * notes['contrast'] / seen, notes                  # Eq. 14
     def upload(client):
-        return sub(client, *shared) | means_message(client)                            # Eq. 3, 4
+        return sub(client, *shared) | means_message(client, at_least)                            # Eq. 3, 4
     def report(client): return {SHARE_KEPT: keep_share(client['contrast'], gamma)}     # for the next round
     def serve(server, inbox):
         bodies = average_of(*shared)({}, inbox)                                        # Eq. 5
@@ -84,25 +85,25 @@ def fedcosr(
 @METHODS.add(
     'fedcosr_no_la', title='FedCoSR w/o LA',
     family='contrastive', owner='personal',
-    papers='fedcosr', ablation=True, revision=1)
-def fedcosr_no_la():
+    papers='fedcosr', ablation=True, revision=1, later=('at_least',))
+def fedcosr_no_la(*, at_least:COUNT=1):
     "FedCoSR whose clients replace their body with the server's."
-    return fedcosr(aggregate=False)
+    return fedcosr(aggregate=False, at_least=at_least)
 
 # %% ../../nbs/methods/fedcosr.ipynb #358044b8
 @METHODS.add(
     'fedcosr_no_sep', title='FedCoSR w/o Sep',
     family='contrastive', owner='personal',
-    papers='fedcosr', ablation=True, revision=1)
-def fedcosr_no_sep():
+    papers='fedcosr', ablation=True, revision=1, later=('at_least',))
+def fedcosr_no_sep(*, at_least:COUNT=1):
     "FedCoSR whose clients share and mix the head too."
-    return fedcosr(shared=NET)
+    return fedcosr(shared=NET, at_least=at_least)
 
 # %% ../../nbs/methods/fedcosr.ipynb #f4362e82
 @METHODS.add(
     'fedcosr_no_crl', title='FedCoSR w/o CRL',
     family='contrastive', owner='personal',
-    papers='fedcosr', ablation=True, revision=1)
-def fedcosr_no_crl():
+    papers='fedcosr', ablation=True, revision=1, later=('at_least',))
+def fedcosr_no_crl(*, at_least:COUNT=1):
     "FedCoSR that measures the contrastive loss but does not train with it."
-    return fedcosr(contrast_weight=0.)
+    return fedcosr(contrast_weight=0., at_least=at_least)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..core import COUNT
 from ..parts.centroids import class_means, class_sums, square_sum, to_centroids
 from ..parts.fields import sub
 from ..parts.mixing import mix
@@ -73,8 +74,8 @@ def serve_heads(server, inbox, weighted=True, renormalise=True)->dict:
     'fedpac', title='FedPAC',
     family='mixing', owner='personal',
     type='PFL', technique='representation sharing', skew=True, scarcity=False,
-    papers='fedcrl fedcosr mfcl', revision=1, later=('weighted', 'renormalise'))
-def fedpac(*, lam=1., weighted=True, renormalise=True):
+    papers='fedcrl fedcosr mfcl', revision=1, later=('weighted', 'renormalise', 'at_least'))
+def fedpac(*, lam=1., weighted=True, renormalise=True, at_least:COUNT=1):
     "Align representations, and combine heads by solving a quadratic problem for each client (Xu et al.)."
     def keep(client, fed):
         blank = no_centroids(client, fed)
@@ -86,7 +87,11 @@ def fedpac(*, lam=1., weighted=True, renormalise=True):
         target = torch.where(have[:, None], client['mean'], client['own_mean'])
         pulled = (have | client['own']) & have.any()
         return cross_entropy + lam * to_centroids(z, batch.y, target, pulled), {}
-    def upload(client): return sub(client, *NET, 'H', 'V') | means_message(client)
+    def upload(client):
+        message = sub(client, *NET, 'H', 'V') | means_message(client, at_least)
+        if at_least == 1: return message
+        rare = client['sum.n'] < at_least # H is a mean of each class, times its share
+        return message | dict(H=client['H'].masked_fill(rare[:, None], 0.))
     train_head = Sweep(ce, ('head.',), order=epochs(1), stream='head')
     train_body = Sweep(loss, ('body.',))
     return Method(

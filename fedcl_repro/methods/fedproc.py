@@ -9,7 +9,7 @@ __all__ = ['unit_body', 'unit_logits', 'measure_unit_classes', 'fedproc']
 import torch
 import torch.nn.functional as F
 
-from ..core import POSITIVE
+from ..core import COUNT, POSITIVE
 from ..parts.centroids import class_sums
 from ..parts.contrastive import infonce
 from ..parts.fields import sub
@@ -35,8 +35,8 @@ def measure_unit_classes(net, client, batch):
     'fedproc', title='FedProc',
     family='contrastive', owner='shared',
     type='FL', technique='Contrastive learning', skew=True, scarcity=False,
-    papers='fedssc', revision=1)
-def fedproc(*, ramp:POSITIVE=1.):
+    papers='fedssc', revision=1, later=('at_least',))
+def fedproc(*, ramp:POSITIVE=1., at_least:COUNT=1):
     "Move from a contrast with pooled class means to cross-entropy, over a share of rounds (Mu et al.)."
     if ramp <= 0: raise ValueError(f'ramp, a share of the rounds, must be > 0, got {ramp}')
     def keep(client, fed): return no_centroids(client, fed) | dict(alpha=fed.tensor(1.))
@@ -45,7 +45,7 @@ def fedproc(*, ramp:POSITIVE=1.):
         cross_entropy = F.cross_entropy(net.head(z), batch.y)
         contrast = infonce(z, batch.y, client['mean'], client['have'], 1.).mean()
         return alpha * cross_entropy + (1 - alpha) * contrast, {}
-    def upload(client): return sub(client, *NET) | means_message(client)
+    def upload(client): return sub(client, *NET) | means_message(client, at_least)
     def serve(server, inbox):
         means = sub(serve_centroids(server, inbox), 'mean', 'have')
         return average_of(*NET)(server, inbox) | means

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from ..core import OneOf
+from ..core import COUNT, OneOf
 from ..parts.centroids import class_sums, nearness, to_centroids
 from ..parts.fields import sub
 from ..federation.class_means import means_message, measure_classes, no_centroids, serve_centroids
@@ -48,13 +48,14 @@ def none_seen(client)->dict:
     title='FedProto', family='prototype',
     owner='personal', papers='fedcrl fedcosr mapl',
     type='PFL', technique='representation sharing',
-    skew=True, scarcity='fairness', later=('prototypes',))
+    skew=True, scarcity='fairness', later=('prototypes', 'at_least'))
 def fedproto(
     *,
     lam=1.,
     weighted=False,
     test:OneOf(*PROTO_TESTS)='nearest',
     prototypes:OneOf('after', 'running')='after', # measured after training, or gathered during it
+    at_least:COUNT=1, # images of a class that a client needs to send its mean
 ):
     "Share class means, stay near the global ones, and classify by the nearest (Tan et al.)."
     if test not in PROTO_TESTS:
@@ -68,7 +69,7 @@ def fedproto(
         keep=no_centroids,
         merge=take('mean', 'have'),
         local=(Sweep(loss, NET), none_seen if prototypes == 'running' else Sweep(measure_classes)),
-        upload=means_message,
+        upload=partial(means_message, at_least=at_least),
         serve=partial(serve_centroids, weighted=weighted),                # Eq. 6
         predict=PROTO_TESTS[test],
     )
@@ -98,8 +99,8 @@ def train_head(server, inbox, lr)->dict:
     title='FedGH', family='prototype',
     owner='personal', papers='fedcrl fedcosr',
     type='PFL', technique='representation sharing',
-    skew=True, scarcity=False)
-def fedgh(*, server_lr=.01):
+    skew=True, scarcity=False, later=('at_least',))
+def fedgh(*, server_lr=.01, at_least:COUNT=1):
     "Share class means and a head that the server trains on them (Yi et al.)."
     def start(fed):
         head = sub(fed.init[fed.arch[0]], 'head.')
@@ -110,6 +111,6 @@ def fedgh(*, server_lr=.01):
         reply=reply,
         merge=take('head.'),
         local=(Sweep(ce, NET), Sweep(measure_classes)),
-        upload=means_message,
+        upload=partial(means_message, at_least=at_least),
         serve=partial(train_head, lr=server_lr),
     )

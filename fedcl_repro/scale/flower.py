@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MESSAGE_TYPES', 'SCORE_COLUMNS', 'PYPROJECT', 'APP', 'envelope', 'opened_envelope', 'make_client_app', 'own_place',
-           'ask_node', 'Courier', 'make_server_app', 'serve_run', 'tell_round', 'write_server', 'repr_of', 'write_app',
-           'read_app']
+           'ask_node', 'Courier', 'make_server_app', 'serve_run', 'nodes_in', 'tell_round', 'one_line', 'write_server',
+           'repr_of', 'write_app', 'read_app']
 
 # %% ../../nbs/scale/flower.ipynb #76fcac2a
 import ast
@@ -27,6 +27,7 @@ def envelope(kind:str, content:bytes, **about):
     return RecordDict({'content': ArrayRecord({'bytes': array}), 'about': about})
 
 def opened_envelope(record)->tuple: # (kind, bytes, about)
+    "The content of a record; an error if it is no envelope."
     about = dict(record['about'])
     return about.pop('kind'), record['content']['bytes'].numpy().tobytes(), about
 
@@ -67,39 +68,57 @@ def ask_node(plan:str, i:int, where:str, kind:str, content:bytes)->tuple: # ('ok
 # %% ../../nbs/scale/flower.ipynb #66e6d91a
 class Courier:
     "Carries bytes to clients over Flower's grid: a `deliver` for a server."
-    def __init__(self, grid, n_clients:int, timeout:float):
+    def __init__(self, grid, n_clients:int, timeout:float, nodes:dict=None):
         self.grid, self.n_clients, self.timeout = grid, n_clients, timeout
-        self.node_of = {} # client -> node
-        self.failed = []  # (client, why)
-        self.why = {}     # client, if it is known -> why the last message has no answer
-        self.told = 0     # refusals that have been printed
+        self.bound = dict(nodes or {}) # client -> node, whose key Flower has checked; for the whole run
+        self.fixed = nodes is not None # the operator has said which node is which client
+        self.node_of = {}     # client -> node, of those that are connected
+        self.strangers = set() # nodes that said to be a client that another node is
+        self.failed = []      # (client, why)
+        self.why = {}         # client, if it is known -> why the last message has no answer
+        self.told = 0         # refusals that have been printed
 
     def meet(self):
-        "Ask new nodes which client they are; a node that came back takes its old place."
-        from fedcl_repro.federation.exchange import to_bytes
+        "Ask new nodes which client they are. A client stays with its node, also when that comes back."
+        from fedcl_repro.federation.exchange import samples_said, to_bytes
         present = set(self.grid.get_node_ids())
-        self.node_of = {i: node for i, node in self.node_of.items() if node in present}
-        new = present - set(self.node_of.values())
-        for reply in self.ask('hello', {node: to_bytes({}) for node in new}):
-            client = int(opened_envelope(reply.content)[2]['client'])
-            if client not in self.node_of: self.node_of[client] = reply.metadata.src_node_id
+        new = present - set(self.bound.values()) - self.strangers
+        claims = {} # client -> nodes
+        for node, content in self.ask('hello', {node: to_bytes({}) for node in new}).items():
+            try: claims.setdefault(samples_said(content)['client'], []).append(node)
+            except ValueError as e: self.turn_away(node, str(e))
+        for i, nodes in claims.items():
+            free = i < self.n_clients and i not in self.bound and not self.fixed
+            if free and len(nodes) == 1: self.bound[i] = nodes[0]
+            else:
+                for node in nodes: self.turn_away(node, f'it says that it is client {i}, which another node is')
+        self.node_of = {i: node for i, node in self.bound.items() if node in present}
 
-    def ask(self, kind:str, contents:dict)->list: # of replies
-        "Send contents (node -> bytes), and return the replies without errors."
+    def turn_away(self, node, why:str):
+        self.strangers.add(node)
+        self.failed.append((f'of node {node}', why))
+
+    def ask(self, kind:str, contents:dict)->dict: # node -> bytes
+        "Send contents (node -> bytes); the answers that are no errors."
         from flwr.app import Message
         sent = [Message(envelope(kind, content), dst_node_id=node, message_type=MESSAGE_TYPES[kind])
                 for node, content in contents.items()]
         replies = list(self.grid.send_and_receive(sent, timeout=self.timeout)) if sent else []
-        client = {node: i for i, node in self.node_of.items()}
+        client, found = {node: i for i, node in self.node_of.items()}, {}
         self.why = {client.get(m.metadata.src_node_id): m.error.reason for m in replies if m.has_error()}
-        return [m for m in replies if not m.has_error()]
+        for m in replies:
+            node = m.metadata.src_node_id
+            if m.has_error() or node not in contents: continue
+            try: found[node] = opened_envelope(m.content)[1]
+            except Exception as e: self.why[client.get(node)] = f'its record is no envelope ({type(e).__name__})'
+        return found
 
     def __call__(self, kind:str, contents:dict)->dict:
         self.meet()
         here = {i: node for i, node in self.node_of.items() if i in contents}
         client = {node: i for i, node in here.items()}
         replies = self.ask(kind, {node: contents[i] for i, node in here.items()})
-        found = {client[m.metadata.src_node_id]: opened_envelope(m.content)[1] for m in replies}
+        found = {client[node]: content for node, content in replies.items()}
         for i in contents:
             if i not in here: self.failed.append((i, 'its node is not connected'))
             elif i not in found:
@@ -124,19 +143,21 @@ def make_server_app(plan:str):
     @app.main()
     def main(grid, context):
         settings = context.run_config
-        serve_run(grid, plan, settings['out'], settings['wait'], settings['timeout'])
+        serve_run(grid, plan, settings['out'], settings['wait'], settings['timeout'], settings.get('nodes', ''))
     return app
 
 # %% ../../nbs/scale/flower.ipynb #f3d1c9b2
-def serve_run(grid, plan:str, out:str, wait=60., timeout=600.):
-    "Run all rounds, and write rows and servers to the folder `out`."
+def serve_run(grid, plan:str, out:str, wait=60., timeout=600., nodes=''):
+    """Run all rounds, and write rows and servers to the folder `out`. `nodes`: a JSON file that gives the id of
+    each client's node; without it, a client belongs to the first node that says so."""
     from fedcl_repro.federation.exchange import ServerSide, score_clients
     from fedcl_repro.federation.loop import one_thread
     from fedcl_repro.scale.nodes import SharedPlan, known_at_server
     from fedcl_repro.study.runs import stages
     one_thread()
     plan = SharedPlan.of_text(plan)
-    run, courier = plan.run, Courier(grid, plan.run.n_clients, timeout)
+    run = plan.run
+    courier = Courier(grid, run.n_clients, timeout, nodes_in(nodes) if nodes else None)
     server = ServerSide(known_at_server(plan), stages(run), courier)
     courier.wait(wait)
     server.introduce()
@@ -151,6 +172,12 @@ def serve_run(grid, plan:str, out:str, wait=60., timeout=600.):
         tell_round(server, courier, took, rows)
         write_server(server, rows, Path(out))
 
+# %% ../../nbs/scale/flower.ipynb #f3d1c9b3
+def nodes_in(path:str)->dict: # client -> node
+    "The node of each client, from a file such as {\"0\": 4711, \"1\": 4712}."
+    import json
+    return {int(i): int(node) for i, node in json.loads(Path(path).read_text()).items()}
+
 # %% ../../nbs/scale/flower.ipynb #5b920187
 SCORE_COLUMNS = 'round', 'client', 'n', 'correct', 'loss'
 
@@ -161,9 +188,13 @@ def tell_round(server, courier:Courier, took:float, rows:list):
     down, up = server.traffic[-1]
     print(f'round {server.round}: {took:.2f} s, {down} bytes down, {up} up, {len(last)} clients tested: '
           f'{right:.1%} right', flush=True)
-    for _, i, why in server.refused[courier.told:]: print(f'client {i} refused: {why}', flush=True)
-    for i, why in courier.failed: print(f'client {i} failed: {why}', flush=True)
+    for _, i, why in server.refused[courier.told:]: print(f'client {i} refused: {one_line(why)}', flush=True)
+    for i, why in courier.failed: print(f'client {i} failed: {one_line(why)}', flush=True)
     courier.failed, courier.told = [], len(server.refused)
+
+def one_line(text:str)->str:
+    "A text of a peer for a terminal: one line of printable characters, cut after 500."
+    return ''.join(c if c.isprintable() else ' ' for c in text[:500])
 
 def write_server(server, rows:list, out:Path):
     "Write the rows and the fields of every server of a run."
@@ -204,6 +235,7 @@ out = "{out}"
 clients = "{clients}"
 wait = 60.0
 timeout = 600.0
+nodes = ""
 '''
 
 # %% ../../nbs/scale/flower.ipynb #40ffc677
@@ -233,5 +265,8 @@ def read_app(folder): # SharedPlan
     from fedcl_repro.scale.nodes import SharedPlan
     path = Path(folder)/'fedcl_app'/'plan.py'
     if not path.exists(): raise ValueError(f'{path} is missing: name a folder that `fedcl flower` wrote')
-    (assignment,) = ast.parse(path.read_text(encoding='utf-8')).body
-    return SharedPlan.of_text(ast.literal_eval(assignment.value))
+    try:
+        (assignment,) = ast.parse(path.read_text(encoding='utf-8')).body
+        return SharedPlan.of_text(ast.literal_eval(assignment.value))
+    except (SyntaxError, ValueError, AttributeError, KeyError, TypeError, RecursionError, MemoryError) as e:
+        raise ValueError(f'{path} holds no plan ({type(e).__name__}: {e}): write the app again') from e

@@ -8,8 +8,9 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'SAID_MISSING', 'COMMITTED_COLUMNS', 'BY_C
            'default_store', 'committed_path', 'maps_path', 'hits_path', 'save_results', 'records_before',
            'kept_records', 'record_place', 'with_kept_rows', 'committed_rows', 'curve_means', 'run_records',
            'committed_runs', 'config_key', 'committed', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps',
-           'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'kept_verdicts', 'verdicts_alone',
-           'verdict_from', 'belonging', 'nothing_more', 'claims_page', 'without_rows', 'claims_of', 'evidence_on']
+           'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'computed_folder', 'kept_verdicts',
+           'verdicts_alone', 'verdict_from', 'belonging', 'nothing_more', 'claims_page', 'without_rows', 'claims_of',
+           'evidence_on']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import contextlib
@@ -26,7 +27,7 @@ import pandas as pd
 import torch
 
 import fedcl_repro
-from ..core import Attribute, Register, atomic_write, load_all, parse_spec, write_text
+from ..core import Attribute, Register, atomic_write, expanded, load_all, parse_spec, write_text
 from ..data.datasets import MissingData, find_root
 from .measures import MEASURE_COLUMNS
 from .representations import MAP, maps_of
@@ -366,15 +367,23 @@ def state_of_code()->str: # 16 hex digits
     for path in sorted(files): found.update(path.read_bytes())
     return found.hexdigest()[:16]
 
+def computed_folder()->Path:
+    "The folder of computed verdicts, which only this user can write to."
+    home = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+    return expanded(home) / 'fedcl_repro_verdicts'
+
 def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
-    "The verdicts of `judge()` on an experiment; computed once for each state of the code."
-    path, state = default_store() / 'computed' / f"{name.replace('/', '-')}-{profile}.json", state_of_code()
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError): # absent or damaged: asked again
+    """The verdicts of `judge()` on an experiment; computed once for each state of the code. They are kept in the
+    user's own cache, never in a store, which somebody else may have written."""
+    path, state = computed_folder() / f"{name.replace('/', '-')}-{profile}.json", state_of_code()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError): # absent, damaged: asked again
         kept = json.loads(path.read_text(encoding='utf-8'))
         if kept['state'] == state: return tuple(map(verdict_from, kept['verdicts']))
     found = tuple(judge())
     content = json.dumps(dict(state=state, verdicts=[vars(v) for v in found]), indent=1)
-    with contextlib.suppress(OSError): write_text(path, content) # a folder that only can be read
+    with contextlib.suppress(OSError): # a folder that only can be read
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_text(path, content)
     return found
 
 @cache

@@ -174,14 +174,15 @@ def with_code(text:str)->str: # HTML
     return re.sub(r'`([^`]+)`', r'<code>\1</code>', text)
 
 def nice_table(table:pd.DataFrame, caption=''):
-    "A styled table: numbers with two digits, verdicts on a coloured background."
+    "A styled table: numbers with two digits, verdicts on a coloured background. Texts are no HTML."
     numbers = table.select_dtypes('number').columns
-    style = table.style.map(cell_style).format(precision=2, na_rep='·')
+    style = table.style.map(cell_style).format(precision=2, na_rep='·', escape='html')
+    for axis in (0, 1): style = style.format_index(escape='html', axis=axis)
     style = style.set_properties(subset=numbers, **{'text-align': 'right'})
     short = [c for c in table if (c[-1] if isinstance(c, tuple) else c) in ('interval', 'verdict')]
     style = style.set_properties(subset=short, **{'white-space': 'nowrap'})
     if isinstance(table.index, pd.RangeIndex): style = style.hide(axis='index')
-    return style.set_caption(with_code(caption)).set_table_styles([
+    return style.set_caption(with_code(html.escape(caption, quote=False))).set_table_styles([
         dict(selector='caption', props='text-align: left; font-style: italic; padding-bottom: 4px'),
         dict(selector='td, th', props='padding: 2px 8px; text-align: left'),
     ])

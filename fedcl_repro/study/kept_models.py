@@ -76,9 +76,11 @@ def read_models(store:Store, id:str)->dict:
     if not path.exists():
         raise ValueError(f'run {id} has kept no models in {store.root}: train it with --keep-models '
                          '(`Extras(models=True)`)')
-    try: return torch.load(path, weights_only=True, map_location='cpu')
+    try:
+        store.check_file(id, path.name)
+        return torch.load(path, weights_only=True, map_location='cpu')
     except Exception as e:
-        raise ValueError(f'{path} cannot be read ({type(e).__name__}): train the run again with '
+        raise ValueError(f'{path} cannot be read ({type(e).__name__}: {e}): train the run again with '
                          '--keep-models') from e
 
 # %% ../../nbs/study/kept_models.ipynb #f83f76ea

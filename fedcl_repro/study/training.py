@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'RUNS_TOGETHER', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
-           'usable_checkpoint', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'late_hits',
+           'usable_checkpoint', 'other_dtype', 'Session', 'note_other_sources', 'cause_of', 'write_result', 'late_hits',
            'to_checkpoint', 'from_checkpoint', 'one_core', 'deterministic', 'arithmetic', 'train_all', 'checked_runs',
            'Outcome', 'lacking', 'intact', 'wait_for_others', 'say_once', 'is_stale', 'multiplies_bfloat16',
            'slow_arithmetic', 'cores', 'train_lacking', 'takes_all_cores', 'attempt', 'Progress', 'train_in_processes',
@@ -43,7 +43,7 @@ from .measures import MEASURE_COLUMNS, examined, measure, packed_hits, predictio
 from .measures import represented, sampled_split, separations, silhouette, scores_by_moment
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
 from .runs import (
-    Run, check_federation, enter_packed, federation, label, load_registers, methods, packed_entries, run_id,
+    Run, check_federation, config, enter_packed, federation, label, load_registers, methods, packed_entries, run_id,
     stages, tested_clients)
 from .sources import changed_since, digest_of, sources, stale_text
 from .store import (
@@ -118,9 +118,16 @@ def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
     clients, n = found['clients'], run.n_clients
     fits = max(clients, default=-1) < n if isinstance(clients, dict) else len(clients) == n
     if not fits or found['round'] > run.n_rounds: why = 'is of another run'
+    elif other_dtype(run, clients): why = 'holds networks of another dtype'
     elif again and found.get('sources') != now: why = 'was trained by other code'
     else: return found
     store.set_aside(store.checkpoint(id), why)
+def other_dtype(run:Run, clients)->bool:
+    "Whether a client's network has another type of numbers than the run."
+    dtype = torch.float32 if run.dtype == 'bfloat16' else getattr(torch, run.dtype)
+    clients = clients.values() if isinstance(clients, dict) else clients
+    return any(v.dtype != dtype for c in clients for k, v in c.items()
+               if k.startswith(('body.', 'head.')) and v.is_floating_point())
 
 # %% ../../nbs/study/training.ipynb #1d697a5b
 class Session:
@@ -346,7 +353,7 @@ def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list:
     missing, changes = [], []
     for r in dict.fromkeys(runs):
         id = run_id(r, data_root)
-        about = intact(store, id)
+        about = intact(store, id, config(r))
         changed = [] if about is None else changed_since(r, about)
         if about is None or (retrain and changed != []) or not has_all(store, id, extras): missing.append(r)
         else: changes.append(changed)
@@ -355,10 +362,10 @@ def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list:
     return missing
 
 # %% ../../nbs/study/training.ipynb #64f96e20
-def intact(store:Store, id:str): # provenance, or None
-    "The provenance of a finished run, if the store has it undamaged."
-    if not store.folder(id).exists(): return None
-    try: return store.check(id)
+def intact(store:Store, id:str, config=None): # provenance, or None
+    "The provenance of a finished run, if the store has it undamaged. `config`: what it must be a run of."
+    if not os.path.lexists(store.folder(id)): return None
+    try: return store.check(id, config)
     except DamagedRun as e:
         store.set_aside(store.folder(id), f'is damaged ({e.__cause__}) and will be trained again')
 
@@ -571,7 +578,7 @@ def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:
     for run in dict.fromkeys(runs):
         id = run_id(run, data_root)
         if not store.has(id): continue
-        rows, _ = store.read(id)
+        rows, _ = store.read(id, config(run))
         tables.append(rows.assign(run=id, **described(run)))
     if not tables: return pd.DataFrame(columns=columns)
     return pd.concat(tables, ignore_index=True)[columns]

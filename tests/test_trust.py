@@ -1,0 +1,393 @@
+"""No peer, file or page is trusted: odd messages are refused by name or harmless, in both directions and for
+every method, a round goes on without their sender, and a flipped bit in a stored file is noticed."""
+import copy
+import os
+import random
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from test_methods import METHODS, has, made
+
+from fedcl_repro.federation.exchange import (
+    ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in, score_in, to_bytes,
+    upload_in)
+from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.messages import Deferred, Roster, Rows
+from fedcl_repro.federation.method import Method, stages_of
+from fedcl_repro.federation.privacy import secure_aggregation
+from fedcl_repro.federation.rounds import Replies, server_of, stage_of
+from fedcl_repro.federation.schema import ASKED, check_said
+from fedcl_repro.scale.flower import Courier
+from fedcl_repro.scale.nodes import Node, SharedPlan, dealt, known_at_server
+from fedcl_repro.scale.resident import answered
+from fedcl_repro.study.kept_models import read_models
+from fedcl_repro.study.runs import Run, run_id, stages
+from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
+from fedcl_repro.study.training import train_all, usable_checkpoint
+from fedcl_repro.study.watch import Extras
+
+ODD_VALUES = ('x', -1, 2**62, 1e308, float('inf'), float('nan'), None, True, [], [[[[]]]], {'a': 1}, 3.5, 10**30)
+ODD_NUMBERS = float('nan'), float('inf'), 1e300, -5., 2.**62
+
+
+def odd_bytes(content, rng):
+    "Bytes with a few errors."
+    at, n = rng.randrange(len(content)), rng.randrange(1, 60)
+    kind = rng.randrange(5)
+    if kind == 0: return content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1:]
+    if kind == 1: return content[:at]
+    if kind == 2: return content[:at] + content[at + n:]
+    if kind == 3: return content[:at] + rng.randbytes(n) + content[at:]
+    return content[:at] + content[max(0, at - n):]
+
+
+def odd_tensor(v, rng):
+    "A tensor of another shape or type, or with other numbers."
+    kind = rng.randrange(8)
+    types = torch.float16, torch.complex64, torch.int64, torch.bool, torch.float32, torch.uint8
+    if kind == 0: return v.to(rng.choice(types))
+    if kind == 1: return v[:-1] if v.ndim else v[None]
+    if kind == 2: return torch.cat([v, v]) if v.ndim else v.expand(3)
+    if kind == 3: return v.flatten()
+    if kind == 4: return v[..., None]
+    if not v.numel() or not v.is_floating_point(): return ~v if v.dtype == torch.bool else v + 2**40
+    v = v.clone()
+    v.view(-1)[rng.randrange(v.numel())] = rng.choice(ODD_NUMBERS)
+    return v
+
+
+def odd_entry(v, rng):
+    if isinstance(v, Rows):
+        if rng.random() < .3: return v.value.nan_to_num()
+        if rng.random() < .3: return Rows(v.value.nan_to_num(), torch.ones_like(v.have))
+        value = odd_tensor(v.value.nan_to_num(), rng)
+        return Rows(value, v.have) if len(value.shape) and len(value) == len(v.have) else value
+    if isinstance(v, Deferred):
+        if rng.random() < .5: return torch.zeros(2, 2)
+        table = copy.copy(v)
+        object.__setattr__(table, 'make', lambda *at: odd_tensor(v.make(*at), random.Random(0)))
+        return table
+    return odd_tensor(v, rng)
+
+
+def odd_message(content, rng):
+    "A message with something else in it than an honest peer sends."
+    if rng.random() < .4: return odd_bytes(content, rng)
+    message, about = from_bytes(content)
+    what = rng.choice(['value', 'field', 'field', 'field', 'lacks', 'more', 'other'])
+    if what == 'value' and about: about[rng.choice(list(about))] = rng.choice(ODD_VALUES)
+    elif what == 'lacks' and message: message.pop(rng.choice(list(message)))
+    elif what == 'other' and about: about.pop(rng.choice(list(about)))
+    elif what == 'field' and message:
+        name = rng.choice(list(message))
+        message[name] = odd_entry(message[name], rng)
+    else: message |= {rng.choice(['head.weight', 'more', 'opt.m', '']): torch.ones(2)}
+    return to_bytes(message, **about)
+
+
+class Recorded:
+    "A federation between its second and its third round, and what passes in the third."
+    def __init__(self, name, most=10**9):
+        self.fed = toy((9, 12, 8), batch_size=4, **has(name))
+        self.make = lambda: made(name, 3)
+        self.server, self.apart = run_apart(self.fed, self.make, 2)
+        self.before = dict(self.server.servers), [list(self.apart.fields), self.kept()]
+        self.apart.seen.clear()
+        self.server.one_round()
+        self.after = self.server.servers
+        self.honest = {i: (down, up) for kind, i, down, up in self.apart.seen}
+        self.used = 0   # messages that were not refused
+        self.most = most # of them to train and serve with; the others are only read
+        self.back()
+
+    def kept(self): return [(c.session, c.left, c.last) for c in self.apart.clients]
+
+    def back(self):
+        "To where it was between the two rounds."
+        self.server.servers, (self.apart.fields, kept) = dict(self.before[0]), copy.copy(self.before[1])
+        self.apart.fields = list(self.apart.fields)
+        for c, (c.session, c.left, c.last) in zip(self.apart.clients, kept): pass
+        self.server.round, self.server.refused, self.server.traffic = 2, [], []
+
+    def up(self, content):
+        "Whether the server refuses this message of client 1; if not, it goes on with it."
+        server, (stage, place) = self.server, stage_of(self.server.stages, 2)
+        fields, tables = server_of(server.fed, stage, server.servers), dict(server.tables)
+        replies = Replies(server.fed, stage.method, fields)
+        def read(i, content): return upload_in(server, place, replies, i, content)
+        messages = server.understood({1: content}, read)
+        self.used += 1 in messages
+        if 1 in messages and self.used <= self.most:
+            messages |= server.understood({i: up for i, (_, up) in self.honest.items() if i != 1}, read)
+            assert len(messages) == 3
+            roster = Roster(2, (0, 1, 2), tuple(server.fed.sizes), server.session)
+            check_well(received(server, stage, fields, messages, roster))
+        server.tables = tables
+        return self.told()
+
+    def told(self):
+        refused, self.server.refused = self.server.refused, []
+        assert all(i == 1 and why for _, i, why in refused)
+        return bool(refused)
+
+    def down(self, kind, content):
+        "Whether client 1 refuses this message; it answers the next one in either case."
+        client = self.apart.clients[1]
+        client.fields, _ = from_bytes(self.apart.fields[1])
+        before, kept = client.fields, (client.session, client.left, client.last)
+        if self.used >= self.most:
+            def expect(about): return expected_by_client(client, kind, check_said(about, ASKED[kind]))
+            try: return not from_bytes(content, expect=expect)
+            except ValueError: return True
+        word, answer = answered(client, kind, content)
+        self.used += word == b'ok'
+        if word == b'ok': check_well({k: v for k, v in client.fields.items() if k in before and k != 'contrast'})
+        else: assert word and client.fields is before
+        client.session, client.left, client.last = kept
+        return word != b'ok'
+
+
+def check_well(fields):
+    for k, v in fields.items():
+        v = v.value[v.have] if isinstance(v, Rows) else v
+        assert not v.is_floating_point() or not v.isnan().any(), k
+
+
+def pelted(name, n, seed, most=10**9):
+    "How many of n odd messages were refused."
+    rec, rng, refused = Recorded(name, most), random.Random(f'{name}/{seed}'), 0
+    for k in range(n):
+        if k % 2: refused += rec.up(odd_message(rec.honest[1][1], rng))
+        else: refused += rec.down('turn', odd_message(rec.honest[1][0], rng))
+    return rec, refused
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('name', METHODS)
+def test_odd_messages_are_refused_or_harmless(name):
+    "200 of each method, and a round without the refused client ends as if that client had been silent."
+    rec, refused = pelted(name, 200, 0, most=6)
+    assert refused > 100
+    deliver = rec.server.deliver
+    def end(answer_of_1):
+        rec.back()
+        def delivered(kind, contents):
+            answers = deliver(kind, contents)
+            if kind == 'turn': answers.pop(1) if answer_of_1 is None else answers.update({1: answer_of_1})
+            return answers
+        rec.server.deliver = delivered
+        rec.server.one_round()
+        return rec.server.servers
+    silent, garbled = end(None), end(b'PK\x05\x06' + bytes(18)) # an archive without anything in it
+    assert [(i, bool(why)) for _, i, why in rec.server.refused] == [(1, True)]
+    for s, fields in silent.items():
+        for k, v in fields.items():
+            if isinstance(v, torch.Tensor): assert torch.equal(v.nan_to_num(), garbled[s][k].nan_to_num()), k
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('name', METHODS)
+def test_twenty_thousand_odd_messages(name): assert pelted(name, -(-20_000 // len(METHODS)), 1)[1] > 0
+
+
+def test_odd_answers_to_hello_and_tests():
+    "Each is refused with a reason, and a whole number stays a whole number."
+    rng = random.Random(0)
+    hello, score = to_bytes({}, n=20, client=1), to_bytes({}, n=9, correct=7, loss=3.5)
+    assert samples_in(1, hello) == 20 and score_in(1, score)[1:4] == (9, 7, 3.5)
+    server = ServerSide(known_to(toy((20, 33))), stages_of(Method(), 1), None)
+    for content, read in ((hello, samples_in), (score, score_in)):
+        for _ in range(300):
+            found = server.understood({1: odd_message(content, rng)}, read)
+            for value in found.values():
+                n = value if read is samples_in else value.n
+                assert type(n) is int and 0 <= n <= 2**24
+    assert len(server.refused) > 400 and all(why for *_, why in server.refused)
+
+
+def test_what_one_message_takes_of_memory():
+    "A few bytes that claim gigabytes are refused before a tensor is made."
+    import io
+    import zipfile
+    server, apart = run_apart(toy((20, 33, 16)), lambda: made('fedavg', 3), 1)
+    honest = next(up for kind, i, _, up in apart.seen if kind == 'turn' and i == 1)
+    with zipfile.ZipFile(io.BytesIO(honest)) as z: parts = {k: z.read(k) for k in z.namelist()}
+    file, head = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, dict(descr='<f8', fortran_order=False, shape=(10**11,)))
+    with zipfile.ZipFile(file, 'w') as z:
+        for k, v in parts.items():
+            if k != 'tensor/head.bias': z.writestr(k, v)
+            else: z.writestr(k, head.getvalue() + bytes(10**6), zipfile.ZIP_DEFLATED)
+    replies = Replies(server.fed, server.stages[0].method, {})
+    assert not server.understood({1: file.getvalue()}, lambda i, c: upload_in(server, 0, replies, i, c))
+    assert 'head.bias' in server.refused[0][2]
+
+
+def test_tables_that_do_not_belong_together():
+    "Two tables fit the schema, each alone; the server finds the client that it cannot use them of."
+    rec = Recorded('fsl')
+    message, about = from_bytes(rec.honest[1][1])
+    table = message['smashed']
+    object.__setattr__(table, 'shape', (table.shape[0] - 1, *table.shape[1:]))
+    assert rec.up(to_bytes(message, **about))
+
+
+def test_a_round_that_masks_is_lost_without_one_message():
+    "Nothing is read of it, the server stays as it was, and the next round is masked anew."
+    fed = toy((20, 33, 16, 9))
+    def make(): return stages_of(Method(wire=secure_aggregation(secret=7)), 3)
+    server, apart = run_apart(fed, make, 1)
+    before, deliver = server.servers['server'], server.deliver
+    server.deliver = lambda kind, contents: {i: a for i, a in deliver(kind, contents).items() if i != 2}
+    server.one_round()
+    assert server.servers['server'] is before and server.refused[0][1] == 2 and 'is lost' in server.refused[0][2]
+    server.deliver = deliver
+    server.one_round()
+    assert server.round == 3 and len(server.refused) == 1
+
+
+# --- who is who
+
+class Grid:
+    def __init__(self, *nodes): self.nodes = list(nodes)
+    def get_node_ids(self): return self.nodes
+
+
+class Nodes(Courier):
+    "Nodes that say which client they are; `says`: node -> number."
+    def ask(self, kind, contents): return {n: to_bytes({}, n=8, client=self.says[n]) for n in contents}
+
+
+def test_a_number_belongs_to_a_node():
+    courier = Nodes(Grid(11, 12), 3, 1.)
+    courier.says = {11: 0, 12: 1, 13: 1, 14: 2, 15: 2, 16: 7}
+    courier.meet()
+    assert courier.node_of == {0: 11, 1: 12}
+    courier.grid.nodes = [11, 13, 14, 15, 16] # 13 takes the place of 12, two claim one place, one has none
+    courier.meet()
+    assert courier.node_of == {0: 11}
+    assert sorted(who for who, _ in courier.failed) == ['of node 13', 'of node 14', 'of node 15', 'of node 16']
+    courier.grid.nodes = [12]
+    courier.meet()
+    assert courier.node_of == {1: 12}
+    fixed = Nodes(Grid(11, 12), 3, 1., {0: 12})
+    fixed.says = {11: 0, 12: 0}
+    fixed.meet()
+    assert fixed.node_of == {0: 12}
+
+
+def test_a_node_that_masks_takes_no_session_twice(tmp_path):
+    "Otherwise a server could have one round masked twice."
+    run = Run.of('fedper', n_clients=3, n_rounds=2)
+    plan = SharedPlan.of(run)
+    dealt(run)[0].save(tmp_path)
+    def node(): return Node(plan, 0, str(tmp_path))
+    for session in ('a', 'b'): node().answer('hello', to_bytes({}, session=session))
+    with pytest.raises(ValueError, match="session 'a' of client 0 is over"):
+        node().answer('hello', to_bytes({}, session='a'))
+    other = Node(SharedPlan.of(Run.of('fedper', n_clients=3, n_rounds=3)), 0, str(tmp_path))
+    other.answer('hello', to_bytes({}, session='c'))
+    with pytest.raises(ValueError, match='is over'): node().answer('hello', to_bytes({}, session='b'))
+
+
+# --- stored bytes
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    "A store with one run, its models and a checkpoint of another."
+    store, run = Store(tmp_path_factory.mktemp('store')), Run.of('fedavg', n_clients=3, n_rounds=1)
+    train_all([run], store, jobs=1, quiet=True, extras=Extras(models=True))
+    kept = dict(w=torch.randn(50), n=torch.tensor(3.))
+    content = dict(round=3, clients=(kept,), servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+    save_checkpoint(store, 'other', content | dict(run='other'))
+    return store, run_id(run)
+
+
+def same(a, b):
+    if isinstance(a, dict): return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (tuple, list)): return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, torch.Tensor): return torch.equal(a, b)
+    if isinstance(a, np.ndarray): return np.array_equal(a, b)
+    return a.equals(b) if hasattr(a, 'equals') else a == b
+
+
+READERS = {
+    'rows.csv': lambda store, id: store.read(id)[0],
+    'run.json': lambda store, id: store.check(id),
+    'SHA256SUMS': lambda store, id: (*store.read(id), store.arrays(id, 'predictions')),
+    'predictions.npz': lambda store, id: store.arrays(id, 'predictions'),
+    'models.pt': lambda store, id: read_models(store, id),
+    'other.ckpt': lambda store, id: load_checkpoint(store, 'other') or refuse(),
+}
+
+
+def refuse(): raise ValueError('no checkpoint')
+
+
+@pytest.mark.parametrize('name', READERS)
+def test_a_flipped_bit_is_noticed(name, trained):
+    "Fifty in each kind of file: noticed, or the same is read."
+    store, id = trained
+    path = store.root/name if name == 'other.ckpt' else store.folder(id)/name
+    whole, read, rng, noticed = path.read_bytes(), READERS[name], random.Random(0), 0
+    right = read(store, id)
+    try:
+        for _ in range(50):
+            at = rng.randrange(len(whole))
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << rng.randrange(8))]) + whole[at + 1:])
+            try: assert same(read(store, id), right), f'byte {at} of {name} has changed what is read'
+            except ValueError: noticed += 1
+    finally: path.write_bytes(whole)
+    assert noticed >= (15 if name == 'SHA256SUMS' else 45) # a line may be of a file that is not read here
+    print(f'{name}: {noticed} of 50 noticed, the rest read as before')
+
+
+def test_a_run_in_the_folder_of_another_is_refused(trained, tmp_path):
+    "By its name, and by its settings if somebody has changed the name, too."
+    store, id = trained
+    other = Run.of('fedper', n_clients=3, n_rounds=1)
+    copied = Store(tmp_path)
+    shutil.copytree(store.folder(id), copied.folder(run_id(other)))
+    with pytest.raises(DamagedRun, match=f'it is run {id}'): copied.check(run_id(other))
+    path = copied.folder(run_id(other))/'run.json'
+    path.write_text(path.read_text().replace(id, run_id(other)))
+    (path.parent/'SHA256SUMS').unlink()
+    from fedcl_repro.study.runs import config
+    with pytest.raises(DamagedRun, match='settings of another run'): copied.read(run_id(other), config(other))
+
+
+def test_links_are_not_followed(trained, tmp_path):
+    store, id = trained
+    linked = Store(tmp_path/'runs')
+    linked.root.mkdir()
+    linked.folder(id).symlink_to(store.folder(id))
+    with pytest.raises(DamagedRun, match='is a link'): linked.read(id)
+    linked.checkpoint('other').symlink_to(store.checkpoint('other'))
+    assert load_checkpoint(linked, 'other') is None
+    assert load_checkpoint(store, 'other')['round'] == 3
+
+
+def test_a_full_disk_at_the_end_keeps_the_rows(trained, tmp_path, monkeypatch):
+    store, id = trained
+    rows, about = store.read(id)
+    def full(*args, **options): raise OSError(28, os.strerror(28))
+    monkeypatch.setattr('numpy.savez_compressed', full)
+    monkeypatch.setattr('torch.save', full)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        Store(tmp_path).write('full', rows, about, models=dict(a=1), predictions=dict(a=np.arange(3)))
+    assert [str(w.message).split(' is not kept')[0] for w in said] == \
+        ['predictions.npz of run full', 'models.pt of run full']
+    assert Store(tmp_path).read('full')[0].equals(rows)
+
+
+def test_a_checkpoint_of_another_dtype_is_set_aside(tmp_path, capsys):
+    store, run = Store(tmp_path), Run.of('fedavg', n_clients=1)
+    content = dict(round=1, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+    save_checkpoint(store, run_id(run), content | dict(clients=({'head.bias': torch.zeros(3).double()},)))
+    assert usable_checkpoint(run, store, run_id(run), False) is None
+    assert 'holds networks of another dtype' in capsys.readouterr().err
