@@ -19,6 +19,7 @@ import click
 from click import Argument, Option
 
 import fedcl_repro
+from .core import Screened
 from fedcl_repro.verbs.options import (
     BACKLOG, DATA_ROOT, DEVICE, EXPERIMENT, JSON, RUN_SETTINGS, STORE, TRAINING, USE, Between, OneWord,
     Verb, Words)
@@ -315,6 +316,7 @@ def main(argv=None)->int:
 # %% ../nbs/cli.ipynb #d57a58e9
 def entry():
     if '_FEDCL_COMPLETE' in os.environ: fedcl.main(prog_name='fedcl') # a shell asks for completions
+    sys.stdout, sys.stderr = Screened(sys.stdout), Screened(sys.stderr) # names of files may hold control codes
     sys.exit(main())
 
 if __name__ == '__main__' and '__file__' in globals(): entry()

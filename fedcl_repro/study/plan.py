@@ -230,7 +230,7 @@ def read_backlog(profile:str, path='')->list: # of names
     path = Path(path or papers_folder() / 'backlog.toml')
     try: content = tomllib.loads(read_plain_file(path))
     except OSError as e: raise ValueError(f'cannot read the backlog {path} ({os.strerror(e.errno)})') from e
-    except ValueError as e: raise ValueError(f'the backlog {path} is no TOML ({e})') from e
+    except (ValueError, RecursionError) as e: raise ValueError(f'the backlog {path} is no TOML ({e})') from e
     unknown = [k for k in content if k not in PROFILES]
     if unknown: raise ValueError(f"the backlog {path} has unknown {', '.join(unknown)}: it has a list of "
                                  f"experiments for a profile: {', '.join(PROFILES)}")

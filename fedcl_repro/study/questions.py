@@ -147,7 +147,7 @@ def paper_file(paper:str)->dict:
     path = files('fedcl_repro') / 'published' / f'{paper}.toml'
     try: return tomllib.loads(path.read_text(encoding='utf-8'))
     except FileNotFoundError: return {}
-    except tomllib.TOMLDecodeError as error: raise ValueError(f'{path} is no TOML: {error}') from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error: raise ValueError(f'{path} is no TOML: {error}') from None
 
 # %% ../../nbs/study/questions.ipynb #3c26a44b
 def difference(gap=(), over=(), span=())->tuple: # ((table) -> one number per replicate, the labels that it needs)

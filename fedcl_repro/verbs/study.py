@@ -28,7 +28,8 @@ def read_study(path, data_root=None)->list: # of Run
     path = expanded(path)
     try: content = tomllib.loads(read_plain_file(path))
     except OSError as e: raise ValueError(f'cannot read the study {path} ({os.strerror(e.errno)})') from e
-    except ValueError as e: raise ValueError(f'the study {path} is no TOML ({e}): {FORM}') from e
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f'the study {path} is no TOML ({e}): {FORM}') from e
     unknown = sorted(set(content) - {'common', 'runs'})
     if unknown: raise ValueError(f"the study {path} has unknown {', '.join(unknown)}: {FORM}")
     common, entries = content.get('common', {}), content.get('runs', [])
