@@ -12,8 +12,8 @@ __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOIN
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
            'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes', 'report_verb',
-           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_workloads',
-           'bench_against', 'bench_verb', 'entry']
+           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'run_cells', 'bench_verb',
+           'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -773,72 +773,48 @@ def flower_verb(options)->int:
 # %% ../nbs/cli.ipynb #c6ded999
 def bench_options(p):
     "Options of `fedcl bench`."
-    p.add_argument('--workload', nargs='+', metavar='NAME', help='what papers train: fedcosr fedssc mapl '
-                   'mfcl-phase1 mfcl-server digits')
+    p.add_argument('--workload', nargs='+', metavar='NAME', default=[], help='what papers train: fedcosr '
+                   'fedssc mapl mfcl-phase1 mfcl-server digits; default: all')
     p.add_argument('--device', default='cpu', help='cpu or cuda')
-    p.add_argument('--threads', type=between(1), nargs='+', default=[1, 2], help='numbers of threads')
-    p.add_argument('--share', type=between(.01, 1.), default=1., help='share of the images')
-    p.add_argument('--repeats', type=between(1), default=3, help='the fastest of so many counts')
-    against_help = 'another checkout, timed in turn with this one'
-    p.add_argument('--against', default='', metavar='FOLDER', help=against_help)
+    p.add_argument('--threads', type=between(1), default=1, help='number of threads')
+    p.add_argument('--share', type=between(.01, 1.), default=.2, help='share of the images')
+    p.add_argument('--repeats', type=between(1), default=5, help='rounds of each, in turn')
     p.add_argument('--json', default='', metavar='FILE', help='write the numbers as JSON')
     p.add_argument('--figure', default='', metavar='FILE', help='draw them')
+    p.add_argument('--page', default='', metavar='FILE', help='keep the executed page, a notebook')
 
 # %% ../nbs/cli.ipynb #957034e6
-def bench_workloads(options)->int:
-    "Time the workloads that `--workload` names, on a CPU."
-    from fedcl_repro.scale import workloads
-    if options.device != 'cpu':
-        raise ValueError('workloads are timed on a CPU: leave out --workload, or say --device cpu')
-    for name in options.workload: workloads.WORKLOADS[name]
-    threads = tuple(options.threads)
-    if options.against: return bench_against(options, threads)
-    found = workloads.time_works(options.workload, options.share, threads, options.repeats)
-    print(workloads.work_table(found))
-    print(workloads.peak_words(found))
-    print(workloads.bound_table(found))
-    if options.json: write_text(options.json, json.dumps(found, indent=1))
-    if options.figure: workloads.show_works(found, options.figure)
-    return 0
+def run_cells(page:Path, parameters:dict):
+    "Run the code of a page in this process, with other parameters; it prints what it measures."
+    room = dict(__name__=page.stem)
+    for cell in json.loads(page.read_text(encoding='utf-8'))['cells']:
+        if cell['cell_type'] != 'code': continue
+        exec(compile(''.join(cell['source']), str(page), 'exec'), room)
+        if 'parameters' in cell['metadata'].get('tags', ()): room |= parameters
 
 # %% ../nbs/cli.ipynb #4c955021
-def bench_against(options, threads:tuple)->int:
-    "Time the workloads in this version and in another checkout."
-    from fedcl_repro.scale import checkouts
-    if options.figure: raise ValueError('--against has no figure: leave out --figure')
-    found = checkouts.time_against(options.workload, options.against, options.share, threads, options.repeats)
-    print(checkouts.against_table(found))
-    if options.json: write_text(options.json, json.dumps(found, indent=1))
-    return 0
-
 @VERBS.add('bench', options=bench_options)
 def bench_verb(options)->int:
-    """Time the executors against a plain simulator and the machine's peak.
+    """Time the training of each paper, and show where the time goes and what the processor can do.
 
     examples:
-      fedcl bench --share 0.05 --threads 1
-      fedcl bench --workload fedcosr digits --share 0.2
-      fedcl bench --workload fedssc --against ../before
+      fedcl bench --share 0.05
+      fedcl bench --workload fedcosr digits --page speed.ipynb
       fedcl bench --device cuda --json bench.json
     """
-    from fedcl_repro.scale import bench
+    from fedcl_repro.study.pages import papermill_error
     check_device(options.device)
-    for option in ('json', 'figure'):
+    for option in ('json', 'figure', 'page'):
         if getattr(options, option): check_file(getattr(options, option), f'--{option}')
-    if options.workload: return bench_workloads(options)
-    if options.against: raise ValueError('--against times workloads: name them with --workload')
-    work = bench.Workload(share=options.share)
-    found = bench.time_engines(work, options.device, tuple(options.threads), options.repeats)
-    grown = shares = None
-    if options.device == 'cpu':
-        grown = bench.growth()
-        shares = bench.where_time_goes(bench.Workload(share=min(options.share, .05)))
-    twins = bench.twin_costs(options.device)
-    print(bench.as_text(found, grown, shares, twins))
-    if options.json:
-        everything = found | dict(growth=grown, shares=shares, twin_normalization=twins)
-        write_text(options.json, json.dumps(everything, indent=1))
-    if options.figure: bench.show(found, options.figure, grown)
+    parameters = {k: getattr(options, k) for k in ('device', 'threads', 'share', 'repeats', 'figure')}
+    parameters |= dict(workloads=' '.join(options.workload), json_file=options.json)
+    page = papers_folder().resolve().parent / 'bench' / 'speed.ipynb'
+    if not options.page:
+        run_cells(page, parameters)
+        return 0
+    error = papermill_error(str(page), options.page, parameters)
+    if error: raise RuntimeError(error)
+    print(f'written: {options.page}')
     return 0
 
 # %% ../nbs/cli.ipynb #d57a58e9

@@ -28,7 +28,8 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Results: MAPL': 'papers/mapl',
     'Tables and figures from rows': 'views',
     'How the study is done': 'study',
-    'Speed': 'scale',
+    'Speed': 'bench',
+    'On several machines': 'scale',
     'Verbs of the command': 'verbs',
     'The command and this book': '',
 }
