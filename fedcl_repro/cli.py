@@ -240,8 +240,7 @@ def between(least, most=math.inf)->Callable: # text -> number, of the type of `l
 
 # %% ../nbs/cli.ipynb #1820ecc3
 DATA_HELP = 'folder of the data (else FEDCL_DATA, else ~/.cache/fedcl_repro)'
-JOBS_HELP = ('runs and notebooks at a time (0: one for each core; on an accelerator, up to five runs '
-             'that differ in their seeds side by side)')
+JOBS_HELP = 'runs and notebooks at a time on a CPU (0: one for each core)'
 CHECKPOINT_HELP = 'time between checkpoints, from which a killed run continues (60; 0: each round)'
 PROFILE_HELP = "quick: digits, minutes; lite: the papers' data, smaller, hours; paper: as published"
 
@@ -267,7 +266,7 @@ def training_options(p):
     add('--minutes', type=between(0.), default=0., help=minutes_help)
     add('--checkpoint', type=between(0.), default=60., metavar='SECONDS', help=CHECKPOINT_HELP)
     add('--retrain', action='store_true', help='train finished runs again whose rows come from other code')
-    executor_help = 'how the clients of a round are run (`fedcl list executors`); auto: the fastest'
+    executor_help = 'how the clients of a round are run (`fedcl list executors`); auto: the usual one'
     add('--executor', default='auto', choices=('auto', *sorted(executors())), help=executor_help)
     use_option(p)
     extras_options(p)

@@ -153,7 +153,7 @@ def test_every_executor_is_listed_and_can_be_asked_for(capsys):
     from fedcl_repro.cli import executors, main, parser
     main(['list', 'executors'])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == list(executors()) and {'loop', 'batched', 'graphs', 'side_by_side'} <= set(listed)
+    assert listed == list(executors()) and {'loop', 'batched', 'graphs'} <= set(listed)
     for verb in ('run', 'reproduce'):
         for name in ('auto', *listed):
             assert parser().parse_args([verb, '--executor', name]).executor == name
@@ -162,7 +162,7 @@ def test_every_executor_is_listed_and_can_be_asked_for(capsys):
         assert "invalid choice: 'lop' (choose from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('executor', ['batched', 'graphs', 'side_by_side'])
+@pytest.mark.parametrize('executor', ['batched', 'graphs'])
 def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, capsys):
     "A run of the command under each of them ends as under the loop, up to rounding."
     from fedcl_repro.cli import main

@@ -129,7 +129,7 @@ def work_down(
     "Train the runs that the parts lack, in their order."
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     batches = waiting_runs(parts, here)
-    if trainer or here.device == 'cpu' and executor != 'side_by_side': batches = [sum(batches, [])]
+    if trainer or here.device == 'cpu': batches = [sum(batches, [])]
     options = dict(jobs=jobs, device=here.device, data_root=here.data_root, executor=executor, quiet=quiet)
     options |= dict(checkpoint=checkpoint, retrain=retrain, trainer=trainer)
     outcomes = []
