@@ -269,23 +269,22 @@ def _node():
 
 # %% ../nbs/cli.ipynb #a1534eb8
 TIMED = [
-    Words(['--workload'], metavar='NAME ...', help='what papers train: fedcosr fedssc mapl mfcl-phase1 ...'),
+    Words(['--workload'], metavar='NAME ...', help='what papers train: fedcosr fedssc mapl ...; default: all'),
     DEVICE,
-    Words(['--threads'], type=Between(1), default=(1, 2), metavar='N ...', help='numbers of threads'),
-    Option(['--share'], default=1., type=Between(.01, 1.), help='share of the images'),
-    Option(['--repeats'], default=3, type=Between(1), help='the fastest of so many counts'),
-    Option(['--against'], default='', metavar='FOLDER', help='another checkout, timed in turn with this one'),
+    Option(['--threads'], default=1, type=Between(1), help='number of threads'),
+    Option(['--share'], default=.2, type=Between(.01, 1.), help='share of the images'),
+    Option(['--repeats'], default=5, type=Between(1), help='rounds of each, in turn'),
     Option(['--json'], default='', metavar='FILE', help='write the numbers as JSON'),
     Option(['--figure'], default='', metavar='FILE', help='draw them'),
+    Option(['--page'], default='', metavar='FILE', help='keep the executed page, a notebook'),
 ]
 @verb('bench', *TIMED)
 def _bench():
-    """Time the executors against a plain simulator and the machine's peak.
+    """Time the training of each paper, and show where the time goes and what the processor can do.
 
     examples:
-      fedcl bench --share 0.05 --threads 1
-      fedcl bench --workload fedcosr digits --share 0.2
-      fedcl bench --workload fedssc --against ../before
+      fedcl bench --share 0.05
+      fedcl bench --workload fedcosr digits --page speed.ipynb
       fedcl bench --device cuda --json bench.json
     """
 

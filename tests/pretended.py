@@ -145,11 +145,11 @@ def captured(step, stream):
 @contextlib.contextmanager
 def accelerator(patch):
     "The name of the pretended device, while it is there."
-    from fedcl_repro.federation import graphs, loop, side_by_side
+    from fedcl_repro.federation import graphs, loop
     def thread():
         Pretend().__enter__()
         torch._C._set_only_lift_cpu_tensors(True)
-    for module in (loop, side_by_side): patch.setattr(module, 'one_thread', thread)
+    patch.setattr(loop, 'one_thread', thread)
     patch.setattr(graphs, 'captured', captured)
     patch.setattr(torch, 'Generator', Generator)
     patch.setattr(torch, 'autocast', lambda *a, **k: contextlib.nullcontext())

@@ -13,7 +13,6 @@ from fedcl_repro.federation.messages import Rows
 from fedcl_repro.federation.method import stages_of
 from fedcl_repro.federation.optimisers import SGD, Adam
 from fedcl_repro.federation.rounds import begin, rounds
-from fedcl_repro.federation.side_by_side import run_side_by_side
 from fedcl_repro.study.runs import methods
 
 load_all('fedcl_repro.federation')
@@ -145,7 +144,7 @@ def test_training_without_labels_trains(name):
 
 def single_executors():
     "All but the loop, those that train several federations together, and those that need an extra."
-    one = {name: e for name, e in EXECUTORS.items() if not (e.about['joint'] or e.about['extra'])}
+    one = {name: e for name, e in EXECUTORS.items() if not e.about['extra']}
     return sorted(set(one) - {'loop'})
 
 
@@ -165,15 +164,6 @@ def test_executors_agree(name, opt, executor):
     "All fields of all clients and servers after two rounds, in float64."
     fed = uneven(name, opt=opt)
     assert_equal(looped(name, opt, 0), final(name, fed, EXECUTORS[executor].make(fed), 2), bound(opt))
-
-
-@pytest.mark.filterwarnings('error:.*could not train side by side')
-@pytest.mark.parametrize('name', METHODS)
-@pytest.mark.parametrize('opt', [SGD(.05, .9), Adam()], ids=['sgd', 'adam'])
-def test_seeds_side_by_side(name, opt):
-    "Two seeds that advance together end where each ends alone."
-    states = run_side_by_side([uneven(name, opt=opt, seed=s) for s in (0, 1)], made(name, 2))
-    for seed, state in enumerate(states): assert_equal(looped(name, opt, seed), state, bound(opt))
 
 
 @pytest.mark.parametrize('name', METHODS)

@@ -12,11 +12,11 @@ def share_head():
 '''
 
 EXECUTOR = '''
-from fedcl_repro.federation.executors import EXECUTORS
+from fedcl_repro.federation.executors import EXECUTORS, Executor
 from fedcl_repro.federation.loop import Loop
 
 @EXECUTORS.add('reversed', title='the last client first')
-class Reversed:
+class Reversed(Executor):
     "The loop, over the clients in the other order."
     def __init__(self, fed, workers=1):
         self.fed = fed

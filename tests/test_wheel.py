@@ -146,7 +146,7 @@ def test_wheel_holds_pages_results_and_figures(bare):
     assert bare.wheel.stat().st_size < 11e6
     for path in ('papers/fedcosr/table2.ipynb', 'papers/fedcosr/results/table2-lite.csv',
                  'media/mapl-fig4.svg', 'papers/backlog.toml', 'study/runs.ipynb',
-                 'scale/results/bench-cpu.json'):
+                 'bench/speed.ipynb'):
         assert f'fedcl_repro/nbs/{path}' in names
     assert not [n for n in names if '__pycache__' in n or '.ipynb_checkpoints' in n]
 

@@ -28,7 +28,8 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Results: MAPL': 'papers/mapl',
     'Tables and figures from rows': 'views',
     'How the study is done': 'study',
-    'Speed': 'scale',
+    'Speed': 'bench',
+    'On several machines': 'scale',
     'Verbs of the command': 'verbs',
     'The command and this book': '',
 }
@@ -37,7 +38,7 @@ FIRST = { # folder -> its first pages in this order
     'parts': 'contrastive centroids mixing twin_norm self_supervised graph simplex graph_measures proximal '
              'fields models backbones resnet slim costs attacks autoencoder',
     'federation': 'method rounds messages steps local_step loop federation evaluation class_means networks '
-                  'optimisers peers privacy executors batched side_by_side graphs',
+                  'optimisers peers privacy executors batched graphs',
     'methods': 'basic fedcosr fedssc mfcl mapl fedsimclr personal_layers prototypes proximal mixing moon '
                'perfedavg fedproc fedpac feddyn byol orchestra fsl heterofl splitmix featarc communication',
     'study': 'runs store training experiments tables verdicts intervals result_page',

@@ -12,7 +12,7 @@ import signal
 from dataclasses import dataclass, replace
 
 from .exchange import from_bytes, to_bytes
-from .executors import EXECUTORS
+from .executors import EXECUTORS, Executor
 from .federation import Fed
 from .loop import Loop, one_thread
 from .messages import Deferred
@@ -153,7 +153,7 @@ class Seats:
     use='one large federation, on all cores of a cluster',
     extra='ray',
     spreads=True)
-class RayActors(Seats):
+class RayActors(Seats, Executor):
     "The loop, but actors take the clients' turns. `FEDCL_RAY`: address of the cluster; default `local`."
     def __init__(self, fed:Fed, workers:int=1, n_seats=0):
         super().__init__(fed, n_seats)

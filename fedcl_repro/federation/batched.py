@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['train_stack', 'Member', 'signature', 'groups', 'MappedNet', 'StackedFields', 'is_shared', 'Stack', 'StackedBatches',
-           'Grouped', 'all_finite', 'Batched']
+           'Batched', 'all_finite']
 
 # %% ../../nbs/federation/batched.ipynb #7f421d26
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import pad_sequence
 
-from .executors import EXECUTORS
+from .executors import EXECUTORS, Executor
 from .federation import Fed, draws, look, masks, pixels, plan
 from .local_step import NonFinite, changed_fields, local_step, prepare, training_loss
 from .loop import Loop
@@ -26,11 +26,11 @@ from ..parts.fields import sub, without
 
 # %% ../../nbs/federation/batched.ipynb #a28a3912
 @torch.no_grad()
-def train_stack(sweep:Sweep, members:list, key:tuple)->dict: # (federation, id) -> client
+def train_stack(fed:Fed, sweep:Sweep, members:list, key:tuple)->dict: # id -> client
     "Stacked clients after a sweep. Longest first, so that the active clients are the first rows."
     members = sorted(members, key=lambda m: -len(m.todo))
-    stack = Stack(sweep, members)
-    batches = StackedBatches(sweep, members, key)
+    stack = Stack(fed, sweep, members)
+    batches = StackedBatches(fed, sweep, members, key)
     done = {}
     for j, active in enumerate(batches.active):
         done |= stack.take_off(active)
@@ -45,7 +45,6 @@ class Member(NamedTuple):
     todo: list   # rows of each batch
     moving: list # names of fields that are trained
     buffers: list
-    fed: Fed     # its federation
 
 def signature(fields:dict)->tuple:
     "Names, shapes and types of a client's fields."
@@ -63,7 +62,7 @@ def groups(fed:Fed, sweep:Sweep, clients:dict, key:tuple)->tuple: # ({signature:
             continue
         c, moving, buffers = prepare(fed, sweep, i, c)
         alike = fed.arch[i], len(todo[0]), signature(c)
-        stacks.setdefault(alike, []).append(Member(i, c, todo, moving, buffers, fed))
+        stacks.setdefault(alike, []).append(Member(i, c, todo, moving, buffers))
     return stacks, alone
 
 # %% ../../nbs/federation/batched.ipynb #4f39e0cf
@@ -93,22 +92,22 @@ class MappedNet:
 # %% ../../nbs/federation/batched.ipynb #33cf3cb1
 class StackedFields:
     "The fields of clients, with a leading axis for the clients that are still active."
-    def __init__(self, sweep:Sweep, members:list):
-        self.sweep, self.members = sweep, members
+    def __init__(self, fed:Fed, sweep:Sweep, members:list):
+        self.fed, self.sweep, self.members = fed, sweep, members
         first, clients = members[0].client, [m.client for m in members]
         names = [k for k in first if not k.startswith('train.')]
         self.shared = {k: first[k] for k in names if is_shared(k, members)}
         self.fields = {k: self.stack(k, clients) for k in names if k not in self.shared}
-        self.total = torch.zeros(len(members), dtype=torch.double, device=members[0].fed.device)
+        self.total = torch.zeros(len(members), dtype=torch.double, device=fed.device)
 
     def stack(self, k:str, clients:list)->Tensor:
         device = clients[0][k].device # flags are on the CPU, or on the device of a checkpoint
         return torch.stack([c[k].to(device) for c in clients])
 
-    def take_off(self, m:int)->dict: # (federation, id) -> client
+    def take_off(self, m:int)->dict: # id -> client
         "Take all but the first m clients off the stack."
         leaving = range(m, len(self.members))
-        done = {(self.members[a].fed, self.members[a].i): self.client(a) for a in leaving}
+        done = {self.members[a].i: self.client(a) for a in leaving}
         if done:
             self.members, self.total = self.members[:m], self.total[:m]
             self.fields = {k: v[:m] for k, v in self.fields.items()}
@@ -132,12 +131,11 @@ def is_shared(k:str, members:list)->bool:
 # %% ../../nbs/federation/batched.ipynb #44b5f26a
 class Stack(StackedFields):
     "The tensors of m clients, stacked (a `Carrier`)."
-    def __init__(self, sweep:Sweep, members:list):
-        super().__init__(sweep, members)
+    def __init__(self, fed:Fed, sweep:Sweep, members:list):
+        super().__init__(fed, sweep, members)
         first = members[0]
-        self.fed, self.moving = first.fed, first.moving
-        self.net = first.fed.nets[first.fed.arch[first.i]]
-        self.opt = sweep.opt or first.fed.opt
+        self.moving, self.net = first.moving, fed.nets[fed.arch[first.i]]
+        self.opt = sweep.opt or fed.opt
 
     def forward(self, batch)->tuple: # (losses (m,), notes (m, ...))
         self.leaves = {k: self.fields[k].detach().requires_grad_() for k in self.moving}
@@ -175,24 +173,17 @@ class Stack(StackedFields):
 # %% ../../nbs/federation/batched.ipynb #80dc334b
 class StackedBatches:
     "Batches of a stack; step j has those of its first `active[j]` clients."
-    def __init__(self, sweep:Sweep, members:list, key:tuple):
-        self.sweep, self.fed = sweep, members[0].fed
-        self.feds = [m.fed for m in members]
-        self.one_store = all(fed.x is self.fed.x and fed.y is self.fed.y for fed in self.feds)
+    def __init__(self, fed:Fed, sweep:Sweep, members:list, key:tuple):
+        self.fed, self.sweep = fed, sweep
         lengths = [len(m.todo) for m in members]
         self.active = [sum(n > j for n in lengths) for j in range(max(lengths))]
-        rows = [torch.from_numpy(np.stack(m.todo)).to(m.fed.device) for m in members]
-        at = [m.fed.rows['train'][m.i][r] for m, r in zip(members, rows)]
+        rows = [torch.from_numpy(np.stack(m.todo)).to(fed.device) for m in members]
+        at = [fed.rows['train'][m.i][r] for m, r in zip(members, rows)]
         self.rows = pad_sequence(rows, batch_first=True) # (m, steps, b), of the client's data
         self.at = pad_sequence(at, batch_first=True)     # the same, of the store
-        def drawn(draw): return [draw(m.fed, m.i, sweep, key, [len(r) for r in m.todo]) for m in members]
+        def drawn(draw): return [draw(fed, m.i, sweep, key, [len(r) for r in m.todo]) for m in members]
         self.noise = drawn(masks)
         self.drawn = drawn(draws)
-
-    def take(self, name:str, at): # (m, b) -> (m, b, ...)
-        "Images or labels; if there are several stores, from the store of each federation."
-        if self.one_store: return getattr(self.fed, name)[at]
-        return torch.stack([getattr(fed, name)[a] for fed, a in zip(self.feds, at)])
 
     def drawn_at(self, j:int, m:int)->list: # of each view: name -> (m * b, ...)
         "The augmentation's draws for step j, concatenated over the clients' batches."
@@ -204,16 +195,17 @@ class StackedBatches:
         "x (m, b, C, H, W), y (m, b), rows (m, b), views (m, views, b, ...), noise of step j."
         m = self.active[j]
         at = self.at[:m, j]
-        plain = pixels(self.take('x', at).flatten(0, 1), self.fed.dtype)
+        plain = pixels(self.fed.x[at].flatten(0, 1), self.fed.dtype)
         x, views = look(self.fed, self.sweep, plain, self.drawn_at(j, m))
         if views is not None: views = views.unflatten(1, at.shape).transpose(0, 1)
         noise = {k: torch.stack([n[j][k] for n in self.noise[:m]]) for k in self.noise[0][j]}
         x = x.unflatten(0, at.shape)
-        return SimpleNamespace(x=x, y=self.take('y', at), rows=self.rows[:m, j], views=views, noise=noise)
+        return SimpleNamespace(x=x, y=self.fed.y[at], rows=self.rows[:m, j], views=views, noise=noise)
 
 # %% ../../nbs/federation/batched.ipynb #09a269f6
-class Grouped:
-    "Trains similar clients together, by `advance`; the loop handles everything else."
+@EXECUTORS.add('batched', title='stacked clients', use='on an accelerator, for small networks')
+class Batched(Executor):
+    "Clients of equal architecture advance together, stacked; the loop handles everything else."
     def __init__(self, fed:Fed, workers:int=1):
         self.fed = fed
         self.loop = Loop(fed, workers)
@@ -229,7 +221,9 @@ class Grouped:
         return {i: done[i] for i in clients}
 
     def advance(self, sweep:Sweep, stacks:dict, key:tuple)->dict: # {signature: members} -> {id: client}
-        raise NotImplementedError
+        done = {}
+        for members in stacks.values(): done |= train_stack(self.fed, sweep, members, key)
+        return done
 
 # %% ../../nbs/federation/batched.ipynb #782da636
 def all_finite(clients:dict, r:int)->dict:
@@ -237,12 +231,3 @@ def all_finite(clients:dict, r:int)->dict:
     for i, c in clients.items():
         if not c['train.loss'].isfinite(): raise NonFinite('the loss', i, r)
     return clients
-
-# %% ../../nbs/federation/batched.ipynb #b6003f37
-@EXECUTORS.add('batched', title='stacked clients', use='on an accelerator, for small networks')
-class Batched(Grouped):
-    "Clients of equal architecture advance together, stacked."
-    def advance(self, sweep:Sweep, stacks:dict, key:tuple)->dict:
-        done = {}
-        for members in stacks.values(): done |= train_stack(sweep, members, key)
-        return {i: c for (_, i), c in done.items()}

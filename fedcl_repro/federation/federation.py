@@ -76,7 +76,9 @@ class FedNetworks:
 
     def is_buffer(self, i:int, name:str)->bool:
         "Whether a field of client i is a buffer of its network or of a second network, such as `own.`."
-        return any(name == b or name.endswith('.' + b) for b in self.buffer_names[self.arch[i]])
+        names = self.buffer_names[self.arch[i]]
+        while names and '.' in name and name not in names: _, name = name.split('.', 1)
+        return name in names
 
 # %% ../../nbs/federation/federation.ipynb #6d0fc295
 class Fed(FedData, FedNetworks):
@@ -288,15 +290,16 @@ def pixels(
 # %% ../../nbs/federation/federation.ipynb #810c5303
 def batches(fed:Fed, i:int, sweep:Sweep, key:tuple):
     "Yield the batches of a client's sweep: x, y, rows, views, and `noise`, the dropout masks by layer."
-    mine = fed.rows['train'][i]
     todo = plan(fed, i, sweep, key)
+    if not todo: return
     lengths = [len(rows) for rows in todo]
     noise = masks(fed, i, sweep, key, lengths)
     drawn = draws(fed, i, sweep, key, lengths)
-    for j, rows in enumerate(todo):
-        rows = torch.from_numpy(rows).to(fed.device)
-        x, views = look(fed, sweep, pixels(fed.x[mine[rows]], fed.dtype), drawn[j])
-        yield SimpleNamespace(x=x, y=fed.y[mine[rows]], rows=rows, views=views, noise=noise[j])
+    rows = torch.from_numpy(np.concatenate(todo)).to(fed.device) # one copy for all batches
+    at = fed.rows['train'][i][rows].split(lengths)               # rows of the store
+    for j, rows in enumerate(rows.split(lengths)):
+        x, views = look(fed, sweep, pixels(fed.x[at[j]], fed.dtype), drawn[j])
+        yield SimpleNamespace(x=x, y=fed.y[at[j]], rows=rows, views=views, noise=noise[j])
 
 # %% ../../nbs/federation/federation.ipynb #fa4ebc71
 def plan(fed:Fed, i:int, sweep:Sweep, key:tuple)->list: # of arrays of rows

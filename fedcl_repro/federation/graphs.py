@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from .batched import Grouped, Member, groups, signature
+from .batched import Batched, Member, groups, signature
 from .executors import EXECUTORS
 from .federation import Fed, draws, look, masks, pixels
 from .local_step import local_step, own_copy, training_loss
@@ -101,9 +101,8 @@ def batch_of(fed:Fed, sweep:Sweep, row:dict)->SimpleNamespace:
     return SimpleNamespace(x=x, y=fed.y[row['at']], rows=row['rows'], views=views, noise=noise)
 
 # %% ../../nbs/federation/graphs.ipynb #ba6f773b
-def to_device(member:Member, sweep:Sweep, key:tuple)->tuple: # (fields, table)
+def to_device(fed:Fed, member:Member, sweep:Sweep, key:tuple)->tuple: # (fields, table)
     "A client and its table, on the device."
-    fed = member.fed
     fields = {k: v.to(fed.device) for k, v in member.client.items() if not k.startswith('train.')}
     return fields, batch_table(fed, sweep, member.i, member.todo, key)
 
@@ -140,15 +139,17 @@ BURST = 16 # steps launched on a stream at a time
     title='captured steps',
     use='on an accelerator, for clients of very unequal size',
     experimental=True)
-class Graphs(Grouped):
+class Graphs(Batched):
     "A recorded step for each architecture and stream. `places`: streams, with a static client each."
     def __init__(self, fed:Fed, workers:int=1, places:int=8):
         super().__init__(fed, workers)
         self.kept = {} # common properties of clients -> (static client, step, recorded constants)
+        self.replaced = [] # those whose place others took: others of their stream may use their workspaces
         self.streams = [None if fed.device == 'cpu' else torch.cuda.Stream() for _ in range(places)]
 
     def close(self):
         self.kept.clear()
+        self.replaced.clear()
         super().close()
 
     def advance(self, sweep:Sweep, stacks:dict, key:tuple)->dict:
@@ -160,7 +161,7 @@ class Graphs(Grouped):
 
     def replay(self, sweep:Sweep, members:list, key:tuple)->dict: # id -> client
         "Take similar clients through a sweep, on all streams at once."
-        inputs = [to_device(m, sweep, key) for m in members]
+        inputs = [to_device(self.fed, m, sweep, key) for m in members]
         todo = [mine for mine in schedule([len(m.todo) for m in members], len(self.streams)) if mine]
         slots = [self.slot(p, sweep, members, inputs[0][1]) for p in range(len(todo))]
         for *_, stream in slots:
@@ -182,6 +183,7 @@ class Graphs(Grouped):
         if static is None or static.steps < steps or known != numbers:
             static = StaticClient(self.fed, sweep, first, table, 1 << (steps - 1).bit_length())
             step = captured(static, self.streams[p])
+            if name in self.kept: self.replaced.append(self.kept[name])
             self.kept[name] = static, step, numbers
         return static, step, self.streams[p]
 

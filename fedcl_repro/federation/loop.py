@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn as nn
 
-from .executors import EXECUTORS
+from .executors import EXECUTORS, Executor
 from .federation import Fed, batches, plan
 from .local_step import NonFinite, changed_fields, local_step, take_notes
 from .local_step import own_copy, prepare, training_loss
@@ -145,7 +145,7 @@ class KnownBody:
 
 # %% ../../nbs/federation/loop.ipynb #e3626152
 @EXECUTORS.add('loop', title='loop', use='on a CPU, and for every model')
-class Loop:
+class Loop(Executor):
     "Clients in turn, on `workers` threads."
     def __init__(self, fed:Fed, workers:int=1):
         self.fed = fed

@@ -31,7 +31,7 @@ def one_round(execute, stages:tuple, state:'State')->'State':
     stage, _ = stage_of(stages, r)
     server = server_of(fed, stage, state.servers)
     roster = roster_of(fed, stage, r)
-    take = getattr(execute, 'take_turns', None) or local_turns(execute)
+    take = execute.take_turns or local_turns(execute)
     clients = {i: state.clients.kept(i) for i in roster.who}
     turns = take(stages, clients, Replies(fed, stage.method, server), roster)
     server = receive(fed, stage.method, server, turns.messages, roster)
@@ -182,7 +182,7 @@ def same_fields(a:dict, b:dict)->bool:
 
 def tuned_once(execute, method:Method, before:dict, merged:dict, r:int)->dict: # id -> client
     "The informed clients after the `tune` steps, reused if the last download was the same."
-    known = getattr(execute, 'tuned', None)
+    known = execute.tuned
     if known and known.fits(method.tune, r, before): return known.after
     after = run_steps(execute, method.tune, {i: merged[i] for i in before}, r)
     execute.tuned = Tuned(method.tune, r, before, after)

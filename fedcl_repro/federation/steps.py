@@ -130,7 +130,7 @@ class KeptRows:
 # %% ../../nbs/federation/steps.ipynb #255448ae
 def remembered(execute, step:Later, i:int, c:dict, n:int, make):
     "The same function of (images, groups of views) with a cache, valid while the network does not change."
-    if not hasattr(execute, 'kept_rows'): execute.kept_rows = KeptRows()
+    if execute.kept_rows is None: execute.kept_rows = KeptRows()
     execute.kept_rows.check_maker(step.name, i, c)
     def make_once(at, groups):
         group = groups[:1]

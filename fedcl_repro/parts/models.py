@@ -95,11 +95,13 @@ CIFAR10_STD = (63.0/255, 62.1/255, 66.7/255)
 
 class Standardise(nn.Module):
     "Images in [-1, 1] as standard scores (pixel - mean) / std, with mean and std of pixels in [0, 1]."
-    def __init__(self, mean:tuple, std:tuple):
+    def __init__(self, mean:tuple, std:tuple, side=1): # side: of the images; constants of full size are fast
         super().__init__()
-        mean, std = 2*torch.tensor(mean) - 1, 2*torch.tensor(std)
-        self.register_buffer('mean', mean[:, None, None], persistent=False)
-        self.register_buffer('std', std[:, None, None], persistent=False)
+        def full(v):
+            maps = v[None, :, None, None].expand(-1, -1, side, side)
+            return maps.contiguous(memory_format=torch.channels_last)
+        self.register_buffer('mean', full(2*torch.tensor(mean) - 1), persistent=False)
+        self.register_buffer('std', full(2*torch.tensor(std)), persistent=False)
 
     def forward(self, x): return (x - self.mean) / self.std
 
@@ -108,7 +110,7 @@ class Standardise(nn.Module):
 def moon_cnn(shape:tuple, n_classes:int, *, width:COUNT=256, standardise=True):
     "MOON's small network; body: encoder and projection. Colour images are standardised like CIFAR-10."
     channels, side, _ = shape
-    first = [Standardise(CIFAR10_MEAN, CIFAR10_STD)] if standardise and channels == 3 else []
+    first = [Standardise(CIFAR10_MEAN, CIFAR10_STD, side)] if standardise and channels == 3 else []
     encoder = [
         nn.Conv2d(channels, 6, 5), HalvingPool(), nn.ReLU(),
         nn.Conv2d(6, 16, 5), HalvingPool(), nn.ReLU(),

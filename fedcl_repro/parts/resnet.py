@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['VGG16', 'RESNETS', 'NORM_LAYERS', 'NORM_NAMES', 'conv_norm', 'Block', 'basic', 'bottleneck', 'residual_stages',
            'pooled_features', 'vgg_layers', 'resnet_body', 'group_norm', 'batch_norm', 'norm_layer', 'projector',
-           'resnet18_cifar']
+           'resnet18_cifar', 'resnet18_orchestra']
 
 # %% ../../nbs/parts/resnet.ipynb #b922c7ac
 from collections.abc import Callable
@@ -154,4 +154,21 @@ def resnet18_cifar(
     out = proj[-1] if proj else k
     if pred: net['pred'] = projector(out, *pred, bias=bias)
     if rot: net['rot'] = nn.Linear(out, 4)
+    return net
+
+# %% ../../nbs/parts/resnet.ipynb #729d5a3b
+@MODELS.add('resnet18_orchestra', parts='body head proj rot')
+def resnet18_orchestra(
+    shape:tuple,     # (C, H, W) of an image
+    n_classes:int,
+    *,
+    kind:OneOf('resnet18', 'resnet50', 'vgg16')='resnet18',
+    width:COUNT=64,  # channels of the stem
+    proj=(512, 512), # widths of the projector
+):
+    "The network of Orchestra's authors: a residual body, a projector that ends in a norm, four directions."
+    net = resnet18_cifar(shape, n_classes, kind=kind, width=width, proj=proj, rot=True)
+    k = net['head'].weight.shape[1]
+    net['proj'] = projector(k, *proj, last=True)
+    net['proj'][-1] = nn.BatchNorm1d(proj[-1], affine=False)
     return net
