@@ -78,7 +78,8 @@ def lacks(found):
     said = sentences(recap.partition('\n')[2])
     if len(said) != 3: missing.append(f'three sentences, has {len(said)}')
     answer = re.search(r'<details><summary>Answer</summary>\n\n.{80,}</details>', asked, re.S)
-    if '?' not in asked.partition('<details>')[0] or not answer: missing.append('a question with a folded answer')
+    asks = '?' in asked.partition('<details>')[0]
+    if not (asks and answer): missing.append('a question with a folded answer')
     if not re.search(r'^\*\*Next:\*\* .*\]\(.+\.ipynb\)', asked, re.M): missing.append('**Next:** and a link')
     return missing
 
@@ -160,5 +161,6 @@ def test_long_code_is_noticed():
     some = [f'a{k} = {k}' for k in range(31)]
     assert not too_long([('an idea', False, some[:30])]) and too_long([('an idea', False, some)])
     assert too_long([('an idea', False, some[:20]), ('an idea', False, some[20:])]), 'cells of an idea add up'
-    assert not too_long([('an idea', False, some[:20]), ('an idea', True, some[:20])]), 'drawings are counted apart'
+    drawn = ('an idea', True, some[:20])
+    assert not too_long([('an idea', False, some[:20]), drawn]), 'drawings are counted apart'
     assert too_long([(f'idea {k}', False, some[:30]) for k in range(6)]) == ['the page has 180 new lines']
