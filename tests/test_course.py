@@ -1,0 +1,166 @@
+"""The course: eight pages, each with little new code, a question, an answer and a check against the library.
+That the pages run, and so that each check holds, is tested with all other concept pages."""
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT/'nbs'/'course').glob('*.ipynb'))
+IDEA, PAGE = 30, 150 # lines of new code, at most
+LIBRARY, RECAP, QUESTION = "The library's name for it", 'In three sentences', 'A question for you'
+
+
+def page(path): return path.stem
+
+
+def cells(path):
+    "Kind, source and tags of each cell."
+    found = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return [(c['cell_type'], ''.join(c['source']), c['metadata'].get('tags', [])) for c in found]
+
+
+def sections(found):
+    "The cells under each heading of the second level; those before the first one are under ''."
+    under, heading = {'': []}, ''
+    for kind, source, tags in found:
+        start = re.match('## (.+)', source) if kind == 'markdown' else None
+        if start: heading = start[1]
+        under.setdefault(heading, []).append((kind, source, tags))
+    return under
+
+
+def lines_of(source):
+    "Lines of code: no blanks, imports, comments or brackets alone."
+    for line in map(str.strip, source.splitlines()):
+        if re.search(r'\w', line) and not re.match(r'(import|from) |#', line): yield line
+
+
+def new_lines(paths):
+    "For each page: (heading, whether the cell is folded, its lines that no cell before has)."
+    known, pages = set(), {}
+    for path in paths:
+        pages[path] = []
+        for heading, some in sections(cells(path)).items():
+            for kind, source, tags in some:
+                if kind != 'code': continue
+                new = [line for line in lines_of(source) if line not in known]
+                known.update(new)
+                pages[path].append((heading, 'hide' in tags, new))
+    return pages
+
+
+def too_long(counted):
+    "What is longer than it may be on a page, in words: an idea, a folded drawing, or the page."
+    ideas = {heading: sum(len(new) for h, folded, new in counted if h == heading and not folded)
+             for heading, _, _ in counted}
+    found = [f'{heading!r} has {n} new lines' for heading, n in ideas.items() if n > IDEA]
+    found += [f'a folded cell under {heading!r} has {len(new)} new lines' for heading, folded, new in counted
+              if folded and len(new) > IDEA]
+    total = sum(len(new) for _, _, new in counted)
+    return found + ([f'the page has {total} new lines'] if total > PAGE else [])
+
+
+def sentences(text): return [s for s in re.split(r'(?<=[.!?])\s+', text.strip()) if s]
+
+
+def lacks(found):
+    "What a page of the course lacks, in words."
+    under, missing = sections(found), []
+    last = list(under)[-2:]
+    if last != [RECAP, QUESTION]: return [f'ends with {last}, expected {[RECAP, QUESTION]}']
+    named, ((_, recap, _),), ((_, asked, _),) = under.get(LIBRARY, []), under[RECAP], under[QUESTION]
+    if '**The question.**' not in found[0][1]: missing.append('a question to begin with')
+    check = '\n'.join(source for kind, source, _ in named if kind == 'code')
+    if 'fedcl_repro' not in check or not re.search('^assert difference < 1e-12$', check, re.M):
+        missing.append('a check that the library finds the same, to 1e-12')
+    said = sentences(recap.partition('\n')[2])
+    if len(said) != 3: missing.append(f'three sentences, has {len(said)}')
+    answer = re.search(r'<details><summary>Answer</summary>\n\n.{80,}</details>', asked, re.S)
+    asks = '?' in asked.partition('<details>')[0]
+    if not (asks and answer): missing.append('a question with a folded answer')
+    if not re.search(r'^\*\*Next:\*\* .*\]\(.+\.ipynb\)', asked, re.M): missing.append('**Next:** and a link')
+    return missing
+
+
+def test_there_are_eight_pages():
+    assert [page(p)[:2] for p in PAGES] == [f'0{k}' for k in range(1, 9)]
+
+
+@pytest.mark.parametrize('path', PAGES, ids=page)
+def test_a_page_begins_with_a_question_and_ends_with_a_check(path):
+    missing = lacks(cells(path))
+    assert not missing, f"lacks {'; '.join(missing)}"
+
+
+def test_the_code_of_a_page_is_short():
+    found = {page(path): too_long(counted) for path, counted in new_lines(PAGES).items()}
+    assert not any(found.values()), {name: words for name, words in found.items() if words}
+
+
+@pytest.mark.parametrize('path', PAGES, ids=page)
+def test_a_page_leads_to_the_next(path):
+    "Each page links to the one before it and the one after it; other links lead somewhere, too."
+    text = '\n'.join(source for kind, source, _ in cells(path) if kind == 'markdown')
+    targets = [t for t in re.findall(r'\]\(([^)\s#]+)', text) if not re.match(r'\w+:', t)]
+    assert all((path.parent/t).exists() for t in targets), targets
+    at = PAGES.index(path)
+    neighbours = {p.name for p in PAGES[max(0, at - 1):at + 2]} - {path.name}
+    assert neighbours <= set(targets)
+
+
+def test_the_course_exports_nothing():
+    code = [source for path in PAGES for kind, source, _ in cells(path) if kind == 'code']
+    assert not [source for source in code if re.search(r'#\|\s*(export|default_exp)', source)]
+
+
+def test_every_page_is_among_the_concept_pages():
+    "They run, and their checks are made, once: with the others."
+    from test_notebooks import CONCEPTS
+    assert [p for p in CONCEPTS if p.parent.name == 'course'] == PAGES
+
+
+def test_pages_travel_with_the_package(tmp_path):
+    "`fedcl pages` copies the course."
+    from fedcl_repro.verbs.pages import copy_pages
+    copied = copy_pages(tmp_path/'pages')
+    assert [p.name for p in sorted((copied/'course').glob('*.ipynb'))] == [p.name for p in PAGES]
+
+
+GOOD = [
+    ('markdown', '# 1. A page\n> About it\n\n**The question.** What?', []),
+    ('code', 'a = 1', []),
+    ('markdown', "## The library's name for it\n\nIt is this.", []),
+    ('code', 'from fedcl_repro.core import stream\nassert difference < 1e-12', []),
+    ('markdown', '## In three sentences\n\nOne. Two. Three.', []),
+    ('markdown', '## A question for you\n\nWhy?\n\n<details><summary>Answer</summary>\n\n' + 'Because. ' * 12
+     + '</details>\n\n**Next:** [on](02_b.ipynb)', []),
+]
+
+
+def test_a_complete_page_lacks_nothing(): assert not lacks(GOOD)
+
+
+@pytest.mark.parametrize('at, old, new', [
+    (0, '**The question.**', ''),
+    (2, "## The library's name for it", '## Names'),
+    (3, '1e-12', '1e-2'),
+    (4, ' Three.', ''),
+    (5, 'Why?', 'Because.'),
+    (5, '<summary>Answer</summary>', ''),
+    (5, '**Next:**', 'Next:'),
+])
+def test_what_a_page_lacks_is_noticed(at, old, new):
+    kind, source, tags = GOOD[at]
+    assert old in source
+    assert lacks([*GOOD[:at], (kind, source.replace(old, new), tags), *GOOD[at + 1:]])
+
+
+def test_long_code_is_noticed():
+    some = [f'a{k} = {k}' for k in range(31)]
+    assert not too_long([('an idea', False, some[:30])]) and too_long([('an idea', False, some)])
+    assert too_long([('an idea', False, some[:20]), ('an idea', False, some[20:])]), 'cells of an idea add up'
+    drawn = ('an idea', True, some[:20])
+    assert not too_long([('an idea', False, some[:20]), drawn]), 'drawings are counted apart'
+    assert too_long([(f'idea {k}', False, some[:30]) for k in range(6)]) == ['the page has 180 new lines']
