@@ -34,7 +34,8 @@ from pathlib import Path
 import torch
 
 import fedcl_repro
-from .core import Register, check_device, check_file, check_folder, expanded, load_all
+from .core import (
+    Register, check_device, check_file, check_folder, expanded, load_all, write_anywhere)
 from .data.datasets import DATASETS, find_root, present
 from .federation.loop import EXECUTORS
 from .federation.metrics import METRICS
@@ -101,6 +102,7 @@ exit codes:
 # %% ../nbs/cli.ipynb #eaa9fc88
 def main(argv=None)->int:
     "Run the command. A mistake in the command gives one line and exit code 2."
+    write_anywhere(sys.stdout, sys.stderr)
     options = parser().parse_args(argv)
     if getattr(options, 'device', 'cpu') != 'cpu':
         os.environ.setdefault('CUDA_DEVICE_MAX_CONNECTIONS', '32') # streams do not wait for each other
