@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MODELS', 'DROPOUT', 'CIFAR10_MEAN', 'CIFAR10_STD', 'Dropout', 'Head', 'HalvingPool', 'side_after_stages', 'cnn',
-           'Standardise', 'moon_cnn', 'mixed', 'architectures', 'built', 'made_as_named', 'copied', 'as_parts',
-           'named_parts', 'refuse_global_draws', 'check_network', 'check_weights', 'outputs', 'global_draws',
+           'Standardise', 'moon_cnn', 'mixed', 'architectures', 'check_weights', 'built', 'made_as_named', 'copied',
+           'as_parts', 'named_parts', 'refuse_global_draws', 'check_network', 'outputs', 'global_draws',
            'check_repeatable', 'same_numbers', 'check_forward', 'member_specs', 'short_name', 'parts_of', 'mlp',
            'check_reads', 'default_model']
 
@@ -135,6 +135,23 @@ def architectures(spec, shape:tuple, n_classes:int)->dict: # name -> function th
     "The architectures that a model's spec stands for."
     return {short_name(s): partial(built, s, shape, n_classes) for s in member_specs(spec)}
 
+# %% ../../nbs/parts/models.ipynb #595b7c59
+def check_weights(net:nn.ModuleDict):
+    "Raise an error for weights that clients cannot have as fields of their own."
+    for name, p in net.named_parameters():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ValueError(f'{name} has no values yet: call the lazy layer once before')
+        if p.is_complex(): raise ValueError(f'{name} is complex, and clients train real numbers')
+    first = {}
+    for name, p in net.named_parameters(remove_duplicate=False):
+        if id(p) in first: raise ValueError(f'{name} and {first[id(p)]} are one parameter, and each part has '
+                                            'its own weights: use it in one place')
+        first[id(p)] = name
+    for name, m in net.named_modules():
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats and m.momentum is None:
+            raise ValueError(f'{name} has momentum=None, which counts batches, and counters are not kept: give '
+                             'it a number')
+
 # %% ../../nbs/parts/models.ipynb #595b7c5a
 def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
     "A network by its spec, as named parts."
@@ -204,22 +221,6 @@ def check_network(
     if isinstance(made, nn.Module): check_forward(copied(made).float(), x)
 
 # %% ../../nbs/parts/models.ipynb #1035e647
-def check_weights(net:nn.ModuleDict):
-    "Raise an error for weights that clients cannot have as fields of their own."
-    for name, p in net.named_parameters():
-        if isinstance(p, nn.parameter.UninitializedParameter):
-            raise ValueError(f'{name} has no values yet: call the lazy layer once before')
-        if p.is_complex(): raise ValueError(f'{name} is complex, and clients train real numbers')
-    first = {}
-    for name, p in net.named_parameters(remove_duplicate=False):
-        if id(p) in first: raise ValueError(f'{name} and {first[id(p)]} are one parameter, and each part has '
-                                            'its own weights: use it in one place')
-        first[id(p)] = name
-    for name, m in net.named_modules():
-        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats and m.momentum is None:
-            raise ValueError(f'{name} has momentum=None, which counts batches, and counters are not kept: give '
-                             'it a number')
-
 @torch.no_grad()
 def outputs(net:nn.Module, forward, x:Tensor, training:bool)->tuple: # (outputs, whether it drew random numbers)
     "What `forward` gives, from the network's current weights, which are put back."

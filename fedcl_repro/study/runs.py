@@ -22,7 +22,7 @@ import torch.nn as nn
 
 from ..core import COUNT, OneOf, Range, Spec, as_recorded, check_value, load_all, plain, stream
 from ..data.augment import AUGMENTATIONS
-from ..data.datasets import DATASETS, Dataset, content_of, file_of, find_root, load, to_store
+from ..data.datasets import DATASETS, Dataset, content_of, find_root, load, to_store
 from ..data.natural import SHIFTS, shifted
 from ..data.partition import PARTITIONS, SCARCITIES, check_shards, partition
 from ..federation.federation import Fed
@@ -204,7 +204,7 @@ def dataset(spec:Spec, data_root:str)->Dataset:
     load_registers()
     entry, path = DATASETS[spec.name], None
     if spec.name == 'own': path = own_path(data_root, dict(spec.settings).get('path'))
-    elif not entry.about['embedded']: path = file_of(spec.name, find_root(data_root))
+    elif not entry.about['embedded']: path = find_root(data_root)/f'{spec.name}.npz'
     return kept_dataset(spec, data_root, entry.make, content_of(path) if path else '')
 
 @functools.lru_cache(4)
