@@ -307,7 +307,8 @@ class Register(dict):
         load_all(*self.packages)
         if name in self: return self[name]
         if re.search('_[0-9a-f]{12}$', str(name)):
-            raise ValueError(f'the {self.kind} {name!r} was given as an object in another session: give simulate '
+            raise ValueError(f'the {self.kind} {name!r} was given as an object in another session: give '
+                             f'simulate '
                              'the same again, which finds the run in its store')
         near = difflib.get_close_matches(str(name), self, 1, .5)
         hint = f' (did you mean {near[0]!r}?)' if near else ''

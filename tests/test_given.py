@@ -1,4 +1,4 @@
-"""What a user gives is what is used: the test set, the network, the pictures and arrays, and the identity of a run."""
+"""What a user gives is what is used: the test set, the network, pictures and arrays, and a run's identity."""
 import copy
 import functools
 import os
@@ -86,8 +86,10 @@ def registered(folder):
     return Spec('mine_here')
 
 
-GIVEN_TESTS = [as_arrays, as_object, as_file, as_short_file, as_folder, with_clients, with_masks, with_rows, registered]
-SPLITS = [None, 'quantity(minimum=2)', 'dirichlet(concentration=9.0)', 'by_column', 'random_pathological(classes=5)',
+GIVEN_TESTS = [as_arrays, as_object, as_file, as_short_file, as_folder, with_clients, with_masks, with_rows,
+               registered]
+SPLITS = [None, 'quantity(minimum=2)', 'dirichlet(concentration=9.0)', 'by_column',
+          'random_pathological(classes=5)',
           'equal_dirichlet(concentration=9.0)', 'moon_dirichlet(minimum=2)']
 
 
@@ -120,7 +122,8 @@ def test_a_test_set_is_dealt_out_by_name_alone():
     assert sum(map(len, shards(run_on(data, 'quantity(minimum=2, protocol="pooled")')).test)) < 60
     for asked in ('quantity(protocol="personal")', 'dirichlet(protocol="personal", concentration=9.0)'):
         with pytest.raises(ValueError, match="protocol='pooled'"): shards(run_on(data, asked))
-    with pytest.raises(ValueError, match='40 test images'): check_federation(Run.of('fedavg', data=data, n_clients=4))
+    with pytest.raises(ValueError, match='40 test images'):
+        check_federation(Run.of('fedavg', data=data, n_clients=4))
 
 
 def test_named_data_are_dealt_as_papers_deal_them():
@@ -206,6 +209,9 @@ def half_in_eval():
     return net
 
 
+def drawing(how): return Net(body=body(Drawing(how)))
+
+
 REFUSED_NETWORKS = {
     'a ReLU in forward': (WithRelu, 'WithRelu.forward'),
     'a temperature in forward': (WithTemperature, 'WithTemperature.forward'),
@@ -219,7 +225,7 @@ REFUSED_NETWORKS = {
     'a lazy layer': (lambda: Net(body=nn.Sequential(nn.Flatten(), nn.LazyLinear(8))), 'has no values yet'),
     'complex weights': (lambda: Net(body=body(nn.Linear(8, 8, dtype=torch.cfloat))), 'is complex'),
     'a norm that counts': (lambda: Net(body=body(nn.BatchNorm1d(8, momentum=None))), 'momentum=None'),
-    **{f'draws: {f.__name__}': (functools.partial(lambda f: Net(body=body(Drawing(f))), f), 'global random generator')
+    **{f'draws: {f.__name__}': (functools.partial(drawing, f), 'global random generator')
        for f in (functional, noise, rare, numpy_noise, feature_noise, only_in_eval)},
     'a memory': (lambda: Net(body=body(Drawing(memory))), 'other scores the second time'),
     'dropout of torch': (lambda: Net(body=body(nn.Dropout(.5))), 'draws from the global generator'),
@@ -293,7 +299,7 @@ def test_models_and_the_callers_module_share_nothing():
     for p in first.parameters(): p.data.zero_()
     assert all(torch.equal(net.state_dict()[k], v) for k, v in before.items()) and net.training
     assert net.body[2].num_batches_tracked is not None
-    assert any(p.abs().sum() > 0 for p in second.parameters()) and any(p.abs().sum() > 0 for p in net.parameters())
+    for module in second, net: assert any(p.abs().sum() > 0 for p in module.parameters())
     for p in net.parameters(): p.data.zero_()
     assert any(p.abs().sum() > 0 for p in result.model(1).parameters())
 
@@ -324,8 +330,8 @@ ARRAYS_TOLD = {
     'whole floats up to 16': (dict(x=(GREY // 16).astype(float)), 'value_range=(0, 15)'),
     'percent': (dict(x=GREY * 100 // 255), 'value_range=(0, 100)'),
     'floats divided twice': (dict(x=GREY / 255 / 255), 'go from 0 to 0.003'),
-    'a class of the test alone': (dict(test=(GREY, CLASSES + 1)), 'only the test part has images of 1 classes: 4'),
-    'a class of training alone': (dict(test=(GREY, CLASSES % 3)), 'only the training part has images of 1 classes: 3'),
+    'a class of the test alone': (dict(test=(GREY, CLASSES + 1)), 'the test part has images of 1 classes: 4'),
+    'a class of training alone': (dict(test=(GREY, CLASSES % 3)), 'training part has images of 1 classes: 3'),
     'a class without images': (dict(y=CLASSES * 2), '3 of 7 classes have no images: 1, 3, 5'),
     'a class of words': (dict(y=['cat', 'dog'] * 20, test=(GREY, ['cat'] * 40)), 'of 1 classes: dog'),
 }
@@ -678,8 +684,8 @@ def test_a_file_beside_a_users_file_counts(case, tmp_path, monkeypatch):
         assert found[0] == found[1] != found[2]
     finally:
         METHODS.pop('mine_here', None)
-        for k in [k for k in sys.modules if k.split('.')[0] in ('used_own_method_here', 'beside', 'package', 'late',
-                                                               'later')]: del sys.modules[k]
+        mine = 'used_own_method_here', 'beside', 'package', 'late', 'later'
+        for k in [k for k in sys.modules if k.split('.')[0] in mine]: del sys.modules[k]
 
 
 def test_a_file_is_known_by_its_content(tmp_path):
@@ -821,8 +827,8 @@ def test_an_ascii_terminal_loses_no_listing(tmp_path):
 
 
 def test_a_sweep_with_a_failed_trial_exits_1(tmp_path, capsys):
-    argv = ['sweep', '--method', 'fedavg', '--grid', 'optimiser=adam,sgd(lr=1e30)', '--set', 'n_rounds=2', '--set',
-            'n_clients=2', '--store', str(tmp_path), '--jobs', '1']
+    argv = ['sweep', '--method', 'fedavg', '--grid', 'optimiser=adam,sgd(lr=1e30)', '--set', 'n_rounds=2',
+            '--set', 'n_clients=2', '--store', str(tmp_path), '--jobs', '1']
     assert cli.main(argv) == 1 and 'failed' in capsys.readouterr().out
 
 

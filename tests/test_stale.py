@@ -28,7 +28,7 @@ def scaled(net, client, batch):
 def own_scaled(): return Method(local=(Sweep(scaled, NET),))
 '''
 
-MODULE = 'fedcl_repro.own_scaled_module' # as if of this package: an own method's file is part of its run's name
+MODULE = 'fedcl_repro.own_scaled_module' # as if of this package: an own file is part of its run's name
 
 
 @pytest.fixture

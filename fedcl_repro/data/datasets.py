@@ -582,7 +582,7 @@ RACY = 2. # seconds: a file may change twice within a tick of the clock that dat
 SEEN = {} # path -> (size, times and place on disk, digest) of files that were quiet when they were read
 
 def content_of(path:Path)->str:
-    "What tells the content of a file or a folder from any other; of an archive, the sizes and checksums in it."
+    "What tells the content of a file or folder from any other; of an archive, its sizes and checksums."
     if path.is_dir():
         files = sorted(p for p in path.rglob('*') if p.is_file())
         return hashlib.sha256(repr([(str(p), file_content(p)) for p in files]).encode()).hexdigest()

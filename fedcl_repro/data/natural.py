@@ -45,7 +45,8 @@ def by_column(dataset, n_clients, rng, *, column='client', protocol='personal', 
     "Natural clients: rows with the same id stay together."
     if column not in dataset.columns:
         known = ', '.join(dataset.columns) or 'none'
-        raise ValueError(f'{dataset.name} has no column {column!r} (columns: {known}): give simulate clients=..., '
+        raise ValueError(f'{dataset.name} has no column {column!r} (columns: {known}): give simulate '
+                         f'clients=..., '
                          'or an npz file an array of that name, with an id for each row')
     ids = dataset.columns[column]
     n_ids = dataset.n_ids_of(column)

@@ -270,9 +270,11 @@ def check_test_rows(dataset:Dataset, spec:Spec, shards:Shards):
     if not dealt: return
     way_out = 'let it assign rows of the training part alone'
     if 'protocol' in settings:
-        way_out = ("say protocol='global' to test all clients on it, protocol='personal-train' to leave it out, "
+        way_out = ("say protocol='global' to test all clients on it, protocol='personal-train' to leave "
+                   "it out, "
                    "or protocol='pooled' to assign its rows, too")
-    raise ValueError(f'{spec.name} would let clients train on {dealt} of the {dataset.n_test} test images that '
+    raise ValueError(f'{spec.name} would let clients train on {dealt} of the {dataset.n_test} test '
+                     f'images that '
                      f'were given: {way_out}')
 
 # %% ../../nbs/data/partition.ipynb #ae2a49ea

@@ -109,7 +109,7 @@ def last_models(server, inbox)->dict: # fields, (n, ...) each
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #ef016fd2
 def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
-    "Similarities of all classifiers; those of this round's are compared anew. A client that never sent has zeros."
+    "Similarities of all classifiers; this round's are compared anew. A client that never sent has zeros."
     n, head = int(server['n']), inbox.stack('head.weight')['head.weight']
     near = similarity(head, head.expand(len(head), *head.shape)).clamp(0, .9999).fill_diagonal_(.9999)
     old = server['sim'] if 'sim' in server else torch.zeros(n, n)
@@ -123,7 +123,7 @@ def remember_similar(server, inbox)->dict:
 # %% ../../nbs/methods/mapl_baselines.ipynb #a54c7729
 def mixed_body(server, i)->dict:
     "The bodies of all, weighted by how similar their classifiers are to client i's (Tan et al.)."
-    if 'sim' not in server or not server['sim'][i, i]: return {} # nobody has sent a model, or this client has not
+    if 'sim' not in server or not server['sim'][i, i]: return {} # no model has come, or none of this client
     a = -torch.log(1 - server['sim'][i])
     bodies = sub(without('last.', server), 'body.')
     return {k: mix(a / a.sum(), v) for k, v in bodies.items()}

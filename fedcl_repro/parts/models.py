@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODELS', 'DROPOUT', 'CIFAR10_MEAN', 'CIFAR10_STD', 'Dropout', 'Head', 'HalvingPool', 'side_after_stages', 'cnn',
            'Standardise', 'moon_cnn', 'mixed', 'architectures', 'check_weights', 'built', 'made_as_named', 'copied',
-           'as_parts', 'named_parts', 'refuse_global_draws', 'check_network', 'outputs', 'global_draws',
+           'as_parts', 'named_parts', 'refuse_global_draws', 'check_network', 'outputs_and_draws', 'global_draws',
            'check_repeatable', 'same_numbers', 'check_forward', 'member_specs', 'short_name', 'parts_of', 'mlp',
            'check_reads', 'default_model']
 
@@ -149,7 +149,8 @@ def check_weights(net:nn.ModuleDict):
         first[id(p)] = name
     for name, m in net.named_modules():
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats and m.momentum is None:
-            raise ValueError(f'{name} has momentum=None, which counts batches, and counters are not kept: give '
+            raise ValueError(f'{name} has momentum=None, which counts batches, and counters are not '
+                             f'kept: give '
                              'it a number')
 
 # %% ../../nbs/parts/models.ipynb #595b7c5a
@@ -158,7 +159,7 @@ def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
     made, parts = made_as_named(spec, shape, n_classes)
     return as_parts(made, parts)
 
-def made_as_named(spec, shape:tuple, n_classes:int)->tuple: # a network as its function returns it, names of parts
+def made_as_named(spec, shape:tuple, n_classes:int)->tuple: # what its function returns, names of parts
     "A network by its spec; of a user's network a copy, which shares nothing with the user or other clients."
     spec = MODELS.resolve(spec)
     made = MODELS.build(spec, shape, n_classes)
@@ -222,7 +223,7 @@ def check_network(
 
 # %% ../../nbs/parts/models.ipynb #1035e647
 @torch.no_grad()
-def outputs(net:nn.Module, forward, x:Tensor, training:bool)->tuple: # (outputs, whether it drew random numbers)
+def outputs_and_draws(net:nn.Module, forward, x:Tensor, training:bool)->tuple: # (outputs, whether it drew)
     "What `forward` gives, from the network's current weights, which are put back."
     kept = {k: t.clone() for k, t in [*net.named_parameters(), *net.named_buffers()]}
     before, drawn = global_draws(), forward(x) if net.train(training) is net else None
@@ -240,13 +241,15 @@ def check_repeatable(net:nn.ModuleDict, x:Tensor):
     "Raise an error for a network with randomness or a memory that the library does not know of."
     def forward(x): return net['head'](net['body'](x))
     for training in True, False:
-        (first, drew), (second, _) = (outputs(net, forward, x, training) for _ in range(2))
+        (first, drew), (second, _) = (outputs_and_draws(net, forward, x, training) for _ in range(2))
         if drew:
-            raise ValueError("the network's forward draws from a global random generator (F.dropout, torch.randn, "
+            raise ValueError("the network's forward draws from a global random generator (F.dropout, "
+                             "torch.randn, "
                              'np.random), so a run would have other rows each time: use '
                              'fedcl_repro.parts.models.Dropout(width, p), whose masks are a client\'s own')
         if not same_numbers(first, second):
-            raise ValueError("the network's forward gives other scores the second time, from the same weights: "
+            raise ValueError("the network's forward gives other scores the second time, from the same "
+                             "weights: "
                              'what it remembers or draws is not kept with a client. Make it a buffer, or use '
                              'fedcl_repro.parts.models.Dropout(width, p)')
 
@@ -257,22 +260,26 @@ def check_forward(whole:nn.Module, x:Tensor):
     "Raise an error if a module's own forward, mode or hooks are more than head(body(x)), which is trained."
     name = type(whole).__name__
     if type(whole).train is not nn.Module.train:
-        raise ValueError(f'{name} has a method train() of its own, which would not be called: put it into body '
+        raise ValueError(f'{name} has a method train() of its own, which would not be called: put it '
+                         f'into body '
                          'or head')
     modes = {m.training for m in whole.modules()}
     if len(modes) > 1:
-        raise ValueError(f'parts of {name} are in eval mode and others are not, and training sets the mode of '
+        raise ValueError(f'parts of {name} are in eval mode and others are not, and training sets the '
+                         f'mode of '
                          'all: call .train(), and freeze weights with requires_grad_(False)')
     if type(whole).forward is nn.Module.forward: return
-    def parts(x): return whole.head(whole.body(x)) if hasattr(whole, 'head') else whole['head'](whole['body'](x))
+    of = whole if isinstance(whole, nn.ModuleDict) else vars(whole)['_modules']
+    def parts(x): return of['head'](of['body'](x))
     for training in True, False:
-        wanted, _ = outputs(whole, parts, x, training)
-        try: found, _ = outputs(whole, whole, x, training)
+        wanted, _ = outputs_and_draws(whole, parts, x, training)
+        try: found, _ = outputs_and_draws(whole, whole, x, training)
         except Exception as e:
             raise ValueError(f'{name}.forward fails ({type(e).__name__}: {e}), and head(body(x)) would be '
                              'trained: make it head(body(x)), or leave it out') from e
         if isinstance(found, Tensor) and same_numbers(found, wanted, rtol=1e-4, atol=1e-5): continue
-        raise ValueError(f'{name}.forward gives something else than head(body(x)), which would be trained: put '
+        raise ValueError(f'{name}.forward gives something else than head(body(x)), which would be '
+                         f'trained: put '
                          'all that it does into body and head')
 
 # %% ../../nbs/parts/models.ipynb #e0dd5d9e

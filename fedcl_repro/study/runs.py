@@ -200,7 +200,7 @@ def run_recorded(said:dict)->Run:
 
 # %% ../../nbs/study/runs.ipynb #e632b361
 def dataset(spec:Spec, data_root:str)->Dataset:
-    "A data set, kept in memory for the runs of this process; read again if its file or folder has another content."
+    "A data set, kept in memory for this process; read again if its file or folder has another content."
     load_registers()
     entry, path = DATASETS[spec.name], None
     if spec.name == 'own': path = own_path(data_root, dict(spec.settings).get('path'))
@@ -350,5 +350,6 @@ def tell_single_images(run:Run, sizes:list): # sizes: training images of each cl
     alone = sum(n == 1 or (run.batch_size == 1 and n > 0) for n in sizes)
     if not alone: return
     why = 'the batch size is 1' if run.batch_size == 1 else 'they have one training image'
-    warnings.warn(f'{alone} of {run.n_clients} clients learn nothing: {why}, and batch norm cannot train on a '
+    warnings.warn(f'{alone} of {run.n_clients} clients learn nothing: {why}, and batch norm cannot '
+                  f'train on a '
                   'single image, so such batches are skipped', stacklevel=2)

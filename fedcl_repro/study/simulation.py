@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['simulate', 'Simulation', 'data_spec', 'copied_dataset', 'named_data', 'fitting', 'tested_on_given', 'model_spec',
-           'n_parameters', 'name_of', 'method_spec', 'one_model_for_all']
+           'n_parameters', 'name_by_content', 'method_spec', 'one_model_for_all']
 
 # %% ../../nbs/study/simulation.ipynb #d2a39351
 import inspect
@@ -48,8 +48,8 @@ def simulate(
     data_root=None,
     **settings,      # of the run: n_clients=10, n_rounds=10, partition, optimiser, validation=0.1, seed, ...
 )->'Simulation':
-    """Train a method and return its rows, models and curves. Rows of a test set are never trained on, unless the
-    partition says protocol='pooled'. What is given stays as it is: the run has copies."""
+    """Train a method and return its rows, models and curves. Rows of a test set are never trained on, unless
+    the partition says protocol='pooled'. What is given stays as it is: the run has copies."""
     load_registers()
     check_device(device)
     if clients is not None and not str(settings.get('partition', 'by_column')).startswith('by_column'):
@@ -129,7 +129,8 @@ def data_spec(data, labels=None, test=None, clients=None)->Spec:
                              "'client' into the npz file")
         if isinstance(data, (str, Path, Spec)): return named_data(data)
         raise ValueError(f'data given as {type(data).__name__} need labels: simulate(method, images, labels)')
-    own = copied_dataset(data) if isinstance(data, Dataset) else own_dataset(data, labels, test=test, clients=clients)
+    if isinstance(data, Dataset): own = copied_dataset(data)
+    else: own = own_dataset(data, labels, test=test, clients=clients)
     name = f'own_{own.fingerprint}'
     def kept(root): return own
     about = dict(title='own data', n_classes=own.n_classes, fidelity=own.fidelity, embedded=True, own=True)
@@ -180,7 +181,7 @@ def tested_on_given(asked, ds:Dataset): # asked: a partition, or its text
 
 # %% ../../nbs/study/simulation.ipynb #932b2cf9
 def model_spec(model, ds:Dataset, kept=True): # a name, or a Spec
-    "A model as a setting of a run; a network is registered under its contents, as a copy. `kept`: see `name_of`."
+    "A model as a setting of a run; a network is registered under its contents, as a copy."
     if isinstance(model, (str, Spec)): return model
     if not isinstance(model, nn.Module) and not callable(model):
         raise ValueError('a model is a name, a module with .body and .head, or a function (shape, '
@@ -188,13 +189,14 @@ def model_spec(model, ds:Dataset, kept=True): # a name, or a Spec
                          f'(body, head), got {type(model).__name__}')
     if isinstance(model, nn.Module):
         as_parts(model) # refuses at once what is not a network
-        name, own = name_of(type(model).__name__, model, kept), copied(model)
+        name, own = name_by_content(type(model).__name__, model, kept), copied(model)
         def build(shape, n_classes): return copied(own)
     else:
         plain_name = getattr(model, '__name__', 'network')
-        name = name_of(plain_name, model, kept)
+        name = name_by_content(plain_name, model, kept)
         what = f'the model {plain_name!r}'
-        def build(shape, n_classes): return copied(call_own(what, model, *(shape, n_classes)[:n_parameters(model)]))
+        n = n_parameters(model)
+        def build(shape, n_classes): return copied(call_own(what, model, *(shape, n_classes)[:n]))
     with torch.random.fork_rng(devices=[]):
         made = build(ds.shape, ds.n_classes)
         check_network(as_parts(made), ds.shape, ds.n_classes, made)
@@ -203,9 +205,9 @@ def model_spec(model, ds:Dataset, kept=True): # a name, or a Spec
 
 def n_parameters(fn)->int: return len(inspect.signature(fn).parameters)
 
-def name_of(name:str, value, kept:bool)->str:
-    """A name for what a user gave, from its contents. If these cannot be compared with others, a run that is not
-    kept has a name of its own, and one that is kept is refused."""
+def name_by_content(name:str, value, kept:bool)->str:
+    """A name for what a user gave, from its contents. If these cannot be compared with others, a run that is
+    not kept has a name of its own, and one that is kept is refused."""
     name = name.strip('<>') # of a lambda
     try: return f'{name}_{source_digest(value)}'
     except UnknownContent:
@@ -227,7 +229,7 @@ def method_spec(method, kept=True): # a name, or a Spec
     made = call_own(f'the method {plain_name!r}', make)
     if not isinstance(made, Method) and not callable(made):
         raise ValueError(f'the function of a method returns a Method, got {type(made).__name__}')
-    name = name_of(plain_name, method, kept)
+    name = name_by_content(plain_name, method, kept)
     owner = 'shared' if isinstance(made, Method) and one_model_for_all(made) else 'personal'
     def build(): return make()
     METHODS.add(name, title=plain_name, family='averaging', owner=owner)(build)

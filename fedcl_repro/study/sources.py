@@ -25,7 +25,8 @@ def instructions(code)->list: # plain values, nested as functions are
     "What code does, without positions, and without the instruction that stands where a docstring was."
     steps = [step for step in zip(code.co_code[::2], code.co_code[1::2]) if step[0] != opmap['NOP']]
     named = code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount
-    return [bytes(b for step in steps for b in step), code.co_exceptiontable, named, [constant(c) for c in code.co_consts]]
+    steps = bytes(b for step in steps for b in step)
+    return [steps, code.co_exceptiontable, named, [constant(c) for c in code.co_consts]]
 
 def constant(value):
     "A constant of code; of a set, its members in one order."
@@ -40,7 +41,8 @@ CODE = ('core.py', 'data', 'parts', 'federation', 'methods', 'study/runs.py', 's
 def package_code()->str: # 12 hex digits
     "Hash of the package's code that can change a row, as its files were at the first call."
     top = Path(fedcl_repro.__file__).parent
-    files = sorted(f for what in CODE for f in ([top/what] if what.endswith('.py') else (top/what).glob('*.py')))
+    found = [[top/what] if what.endswith('.py') else (top/what).glob('*.py') for what in CODE]
+    files = sorted(f for some in found for f in some)
     return code_hash(*[f.read_text(encoding='utf-8') for f in files])
 
 def sources(run:Run)->str: # 12 hex digits
@@ -62,5 +64,6 @@ def stale_text(
     said = []
     if changed: said.append(f'{changed} {what}: trained by other code, which has changed since. '
                             'The rows are used; --retrain trains them again.')
-    if unknown: said.append(f'{unknown} {what}: trained before digests were kept, by the code of their commit.')
+    if unknown:
+        said.append(f'{unknown} {what}: trained before digests were kept, by the code of their commit.')
     return ' '.join(said)

@@ -59,7 +59,8 @@ class Busy(Exception): "Another process is training this run."
 def ignore(done:int): "Do nothing with the number of rounds done."
 
 # %% ../../nbs/study/training.ipynb #2c1c3df3
-CHANGED = ('the data or the code of the run changed while it trained, so its rows are not kept: leave files as they '
+CHANGED = ('the data or the code of the run changed while it trained, so its rows are not kept: leave '
+           'files as they '
            'are, and let no function change what it reads outside itself')
 
 def train(
@@ -197,8 +198,8 @@ def note_other_sources(session:Session, before): # before: a digest, or None
           'It goes on; --retrain begins it anew.', file=sys.stderr)
 
 def cause_of(session:Session)->str:
-    """Why a number became infinite, found by repeating the round with each changed setting of the method and the
-    optimiser at its default, and with a learning rate of 0."""
+    """Why a number became infinite, found by repeating the round with each changed setting of the method and
+    the optimiser at its default, and with a learning rate of 0."""
     run, fed = session.run, session.fed
     for part, register in dict(method=methods(), optimiser=OPTIMISERS).items():
         spec = getattr(run, part)
@@ -206,7 +207,7 @@ def cause_of(session:Session)->str:
             value = dict(spec.settings)[k]
             if k == 'lr' or value == default: continue
             if stays_finite(session, replace(run, **{part: spec(**{k: default})})):
-                return f'{k}={value} of {spec.name} is the cause, with its default, {default}, the round is finite'
+                return f'{k}={value} of {spec.name} is the cause: at its default, {default}, it is finite'
     rate = f'lower the learning rate, {run.optimiser}'
     if not hasattr(fed.opt, 'lr') or stays_finite(session, run, lr=0.): return rate
     where = f'{run.method}, the model and the data'
@@ -362,7 +363,8 @@ def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list:
         id = run_id(r, data_root)
         about = intact(store, id)
         changed = about is not None and changed_since(r, about)
-        if about is None or (retrain and changed is not False) or not has_all(store, id, extras): missing.append(r)
+        again = retrain and changed is not False
+        if about is None or again or not has_all(store, id, extras): missing.append(r)
         else: changes.append(changed)
         store.drop_old_checkpoint(id)
     say_once(stale_text(changes))
