@@ -19,7 +19,7 @@ import click
 from click import Argument, Option
 
 import fedcl_repro
-from .core import Screened
+from .core import Screened, write_anywhere
 from fedcl_repro.verbs.options import (
     BACKLOG, DATA_ROOT, DEVICE, EXPERIMENT, JSON, RUN_SETTINGS, STORE, TRAINING, USE, Between, OneWord,
     Verb, Words)
@@ -291,6 +291,7 @@ def _bench():
 # %% ../nbs/cli.ipynb #eaa9fc88
 def main(argv=None)->int:
     "Run the command; its exit code."
+    write_anywhere(sys.stdout, sys.stderr)
     try:
         with fedcl.make_context('fedcl', list(sys.argv[1:] if argv is None else argv)) as ctx:
             return fedcl.invoke(ctx) or 0

@@ -9,7 +9,7 @@ __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', '
            'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'did_you_mean',
            'Register', 'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
            'write_text', 'printable', 'Screened', 'check_folder', 'read_plain_file', 'check_file', 'check_device',
-           'seconds']
+           'write_anywhere', 'seconds']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -312,6 +312,9 @@ class Register(dict):
     def __missing__(self, name):
         load_all(*self.packages)
         if name in self: return self[name]
+        if re.search('_[0-9a-f]{12}$', str(name)):
+            raise ValueError(f'the {self.kind} {name!r} was given as an object in another session: give '
+                             'simulate the same again, which finds the run in its store')
         known = ', '.join(sorted(self)) or 'nothing, none is known'
         raise ValueError(f'unknown {self.kind} {name!r}{did_you_mean(name, self)}: choose from {known}')
 
@@ -450,7 +453,13 @@ def check_device(device:str):
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as e:
         reason = str(e).splitlines()[0]
-        raise ValueError(f'{device!r} is not available ({reason}): use --device cpu') from e
+        raise ValueError(f"{device!r} is not available ({reason}): use device='cpu' (--device cpu)") from e
+
+# %% ../nbs/core.ipynb #1c4a1180
+def write_anywhere(*files):
+    "Let text files such as `sys.stdout` write letters that their terminal lacks as numbers, and not fail."
+    for f in files:
+        if hasattr(f, 'reconfigure'): f.reconfigure(errors='backslashreplace')
 
 # %% ../nbs/core.ipynb #85290055
 def seconds(do, device='cpu')->float:

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PARTITIONS', 'PROTOCOLS', 'TEST_SHARE', 'SCARCITIES', 'deal', 'class_counts', 'classes_owned', 'bubbles', 'Shards',
            'check_shards', 'set_aside', 'shards_from_table', 'tables_of_shares', 'check_concentration',
-           'practical_counts', 'dirichlet', 'moon_dirichlet', 'all_data', 'partition', 'check_classes', 'block_owners',
-           'random_owners', 'owned_counts', 'pathological', 'random_pathological', 'proportional_fit', 'integer_table',
-           'equal_counts', 'equal_dirichlet', 'cluster_classes', 'windows', 'window_lengths', 'mapl_clusters',
-           'subsample', 'all_clients', 'last_clients', 'held_out']
+           'practical_counts', 'dirichlet', 'moon_dirichlet', 'all_data', 'check_test_rows', 'partition',
+           'check_classes', 'block_owners', 'random_owners', 'owned_counts', 'pathological', 'random_pathological',
+           'proportional_fit', 'integer_table', 'equal_counts', 'equal_dirichlet', 'cluster_classes', 'windows',
+           'window_lengths', 'mapl_clusters', 'subsample', 'all_clients', 'last_clients', 'held_out']
 
 # %% ../../nbs/data/partition.ipynb #8db54651
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from typing import Callable
 import numpy as np
 
 from ..core import (
-    COUNT, NOT_NEGATIVE, POSITIVE, Attribute, OneOf, Range, Register, check_value, plain, stream)
+    COUNT, NOT_NEGATIVE, POSITIVE, Attribute, OneOf, Range, Register, Spec, check_value, plain, stream)
 from .datasets import Dataset
 
 # %% ../../nbs/data/partition.ipynb #e90e9f02
@@ -111,7 +111,7 @@ def check_shards(shards:Shards, n_clients:int, n_rows:int):
 PARTITIONS.makes = Shards # a user's own function must return Shards, too
 
 # %% ../../nbs/data/partition.ipynb #f33c0bff
-PROTOCOLS = OneOf('personal', 'personal-train', 'global')
+PROTOCOLS = OneOf('personal', 'personal-train', 'global', 'pooled')
 TEST_SHARE = Range('[0, 1)')
 
 # %% ../../nbs/data/partition.ipynb #ed41a8a0
@@ -140,7 +140,7 @@ def shards_from_table(
         raise ValueError(f"unknown protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}")
     if not 0 <= test_share < 1:
         raise ValueError(f"test_share must lie in [0, 1), got {test_share}: 0.25 is the paper's")
-    y = dataset.y if protocol == 'personal' else dataset.y[:dataset.n_train]
+    y = dataset.y if protocol in ('personal', 'pooled') else dataset.y[:dataset.n_train]
     n = np.bincount(y, minlength=dataset.n_classes)
     counts, notes = table(n)
     rows = deal(y, counts, rng)
@@ -261,6 +261,22 @@ def all_data(shards, y, rng)->Shards:
     "Every client keeps what it has."
     return shards
 
+# %% ../../nbs/data/partition.ipynb #7e57a0d5
+def check_test_rows(dataset:Dataset, spec:Spec, shards:Shards):
+    "Raise an error if clients would train on an official test set that a user gave, unless asked by name."
+    settings = PARTITIONS[spec.name].settings
+    if not dataset.held_out or dict(spec.settings).get('protocol') == 'pooled': return
+    dealt = sum(int(np.count_nonzero(np.asarray(r) >= dataset.n_train)) for r in shards.train)
+    if not dealt: return
+    way_out = 'let it assign rows of the training part alone'
+    if 'protocol' in settings:
+        way_out = ("say protocol='global' to test all clients on it, protocol='personal-train' to leave "
+                   "it out, "
+                   "or protocol='pooled' to assign its rows, too")
+    raise ValueError(f'{spec.name} would let clients train on {dealt} of the {dataset.n_test} test '
+                     f'images that '
+                     f'were given: {way_out}')
+
 # %% ../../nbs/data/partition.ipynb #ae2a49ea
 def partition(
     dataset:Dataset,
@@ -282,6 +298,7 @@ def partition(
     if not 0 <= valid_share < 1: raise ValueError(f'valid_share must lie in [0, 1), got {valid_share}')
     shards = PARTITIONS.build(spec, dataset, n_clients, stream(seed, 'partition'))
     shards = SCARCITIES.build(scarcity, shards, dataset.y, stream(seed, 'scarcity'))
+    check_test_rows(dataset, spec, shards)
     notes = shards.notes | dict(partition=str(spec), scarcity=str(scarcity), seed=seed)
     if not valid_share: return replace(shards, notes=notes)
     parts = [set_aside(r, valid_share, stream(seed, 'valid', i)) for i, r in enumerate(shards.train)]

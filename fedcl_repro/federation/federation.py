@@ -69,7 +69,8 @@ class FedNetworks:
     @property
     def width(self)->int:
         "Width of the representations, which are the inputs of the heads."
-        widths = {a: f['head.weight'].shape[1] for a, f in self.init.items() if 'head.weight' in f}
+        heads = {a: net['head'] for a, net in self.nets.items() if 'head' in net}
+        widths = {a: h.weight.shape[1] for a, h in heads.items() if hasattr(h, 'weight')}
         if len(set(widths.values())) == 1: return next(iter(widths.values()))
         raise ValueError('this method compares representations, '
                          f'which must be of one width in a federation, got {widths}')
@@ -214,15 +215,17 @@ def check_clients(train, test, arch, archs:dict):
 
 # %% ../../nbs/federation/federation.ipynb #5371cfd8
 def initial(build:Callable, seed:int, dtype, *who)->tuple[nn.Module,dict,set]:
-    "A network built from the seed (and the ids in `who`), its fields, and the names of its buffers."
+    """A network built from the seed (and the ids in `who`), its fields, and the names of its buffers. Frozen
+    parameters are no fields: they stay in the network as they are."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, 'weights', *who).integers(2**62)))
         net = build().to(dtype)
     for m in net.modules():
         if hasattr(m, 'num_batches_tracked'): m.num_batches_tracked = None # a counter, never averaged
-    fields = {k: v.detach().clone() for k, v in net.state_dict().items()}
-    parameters = {k for k, _ in net.named_parameters()}
-    return net, fields, set(fields) - parameters
+    parameters = dict(net.named_parameters())
+    frozen = {k for k, p in parameters.items() if not p.requires_grad}
+    fields = {k: v.detach().clone() for k, v in net.state_dict().items() if k not in frozen}
+    return net, fields, fields.keys() - parameters.keys()
 
 # %% ../../nbs/federation/federation.ipynb #d8050a50
 def toy(

@@ -4,19 +4,25 @@
 
 # %% auto #0
 __all__ = ['MODELS', 'DROPOUT', 'CIFAR10_MEAN', 'CIFAR10_STD', 'Dropout', 'Head', 'HalvingPool', 'side_after_stages', 'cnn',
-           'Standardise', 'moon_cnn', 'mixed', 'architectures', 'built', 'as_parts', 'named_parts',
-           'refuse_global_draws', 'check_network', 'member_specs', 'short_name', 'parts_of', 'mlp', 'check_reads',
-           'default_model']
+           'Standardise', 'moon_cnn', 'mixed', 'architectures', 'check_weights', 'built', 'made_as_named', 'copied',
+           'as_parts', 'named_parts', 'refuse_global_draws', 'check_network', 'outputs_and_draws', 'global_draws',
+           'check_repeatable', 'same_numbers', 'check_forward', 'member_specs', 'short_name', 'parts_of', 'mlp',
+           'check_reads', 'default_model']
 
 # %% ../../nbs/parts/models.ipynb #2985c9af
+import copy
 import math
+import random
 from functools import partial
+
+import numpy as np
 
 import torch
 import torch.nn as nn
 from torch import Tensor
 
 from ..core import COUNT, Attribute, Range, Register, Spec
+from ..extensions import is_own
 
 # %% ../../nbs/parts/models.ipynb #e88359a2
 MODELS = Register(
@@ -131,17 +137,49 @@ def architectures(spec, shape:tuple, n_classes:int)->dict: # name -> function th
     "The architectures that a model's spec stands for."
     return {short_name(s): partial(built, s, shape, n_classes) for s in member_specs(spec)}
 
+# %% ../../nbs/parts/models.ipynb #595b7c59
+def check_weights(net:nn.ModuleDict):
+    "Raise an error for weights that clients cannot have as fields of their own."
+    for name, p in net.named_parameters():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ValueError(f'{name} has no values yet: call the lazy layer once before')
+        if p.is_complex(): raise ValueError(f'{name} is complex, and clients train real numbers')
+    first = {}
+    for name, p in net.named_parameters(remove_duplicate=False):
+        if id(p) in first: raise ValueError(f'{name} and {first[id(p)]} are one parameter, and each part has '
+                                            'its own weights: use it in one place')
+        first[id(p)] = name
+    for name, m in net.named_modules():
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats and m.momentum is None:
+            raise ValueError(f'{name} has momentum=None, which counts batches, and counters are not '
+                             f'kept: give '
+                             'it a number')
+
 # %% ../../nbs/parts/models.ipynb #595b7c5a
 def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
     "A network by its spec, as named parts."
+    made, parts = made_as_named(spec, shape, n_classes)
+    return as_parts(made, parts)
+
+def made_as_named(spec, shape:tuple, n_classes:int)->tuple: # what its function returns, names of parts
+    "A network by its spec; of a user's network a copy, which shares nothing with the user or other clients."
     spec = MODELS.resolve(spec)
-    parts = MODELS[spec.name].about.get('parts', 'body head').split()
-    return as_parts(MODELS.build(spec, shape, n_classes), parts)
+    made = MODELS.build(spec, shape, n_classes)
+    if is_own(MODELS[spec.name]): made = copied(made)
+    return made, MODELS[spec.name].about.get('parts', 'body head').split()
+
+def copied(made):
+    "A copy of a user's network."
+    try: return copy.deepcopy(made)
+    except Exception as e:
+        raise ValueError(f'the network {type(made).__name__} cannot be copied ({type(e).__name__}: {e}), and '
+                         'every client has a copy: make its weights parameters of their own') from e
 
 def as_parts(made, names=('body', 'head'))->nn.ModuleDict:
     "Named parts from a model function's result: an `nn.ModuleDict`, a tuple, or a module with attributes."
     parts = made if isinstance(made, nn.ModuleDict) else nn.ModuleDict(named_parts(made, names))
     refuse_global_draws(parts)
+    check_weights(parts)
     return parts
 
 def named_parts(made, names)->dict: # name -> module
@@ -164,18 +202,87 @@ def refuse_global_draws(net:nn.Module):
                              'fedcl_repro.parts.models.Dropout(width, p), whose masks are a client\'s own')
 
 # %% ../../nbs/parts/models.ipynb #1035e645
-def check_network(net:nn.ModuleDict, shape:tuple, n_classes:int):
-    "Raise an error unless the network maps inputs of this shape to a score for each class."
-    x, was = torch.zeros(2, *shape), net.training
+def check_network(
+    net:nn.ModuleDict,
+    shape:tuple,
+    n_classes:int,
+    made=None, # what the user gave: a module, or a tuple of the parts
+):
+    "Raise an error unless a network gives a score for each class, and is trained as it is written."
+
+    net = copied(net).float()
+    x = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
     try:
         with torch.no_grad(): scores = net.eval()['head'](net['body'](x))
     except Exception as e:
         raise ValueError(f'the model does not read inputs of shape {tuple(shape)}: {type(e).__name__}: '
                          f'{e}') from e
-    finally: net.train(was)
     if tuple(scores.shape) != (2, n_classes):
         raise ValueError(f'the model gives scores of shape {tuple(scores.shape)} for 2 inputs, '
                          f'expected (2, {n_classes}): one for each class')
+    check_repeatable(net, x)
+    if isinstance(made, nn.Module): check_forward(copied(made).float(), x)
+
+# %% ../../nbs/parts/models.ipynb #1035e647
+@torch.no_grad()
+def outputs_and_draws(net:nn.Module, forward, x:Tensor, training:bool)->tuple: # (outputs, whether it drew)
+    "What `forward` gives, from the network's current weights, which are put back."
+    kept = {k: t.clone() for k, t in [*net.named_parameters(), *net.named_buffers()]}
+    before, drawn = global_draws(), forward(x) if net.train(training) is net else None
+    drew = global_draws() != before
+    for k, t in [*net.named_parameters(), *net.named_buffers()]: t.copy_(kept[k])
+    return drawn, drew
+
+def global_draws()->tuple:
+    "The states of the random generators that all code shares."
+    numbers = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), numbers[1].tobytes(), numbers[2:], random.getstate()
+
+# %% ../../nbs/parts/models.ipynb #1035e648
+def check_repeatable(net:nn.ModuleDict, x:Tensor):
+    "Raise an error for a network with randomness or a memory that the library does not know of."
+    def forward(x): return net['head'](net['body'](x))
+    for training in True, False:
+        (first, drew), (second, _) = (outputs_and_draws(net, forward, x, training) for _ in range(2))
+        if drew:
+            raise ValueError("the network's forward draws from a global random generator (F.dropout, "
+                             "torch.randn, "
+                             'np.random), so a run would have other rows each time: use '
+                             'fedcl_repro.parts.models.Dropout(width, p), whose masks are a client\'s own')
+        if not same_numbers(first, second):
+            raise ValueError("the network's forward gives other scores the second time, from the same "
+                             "weights: "
+                             'what it remembers or draws is not kept with a client. Make it a buffer, or use '
+                             'fedcl_repro.parts.models.Dropout(width, p)')
+
+def same_numbers(a:Tensor, b:Tensor, **tolerance)->bool:
+    return a.shape == b.shape and torch.allclose(a, b, equal_nan=True, **(tolerance or dict(rtol=0, atol=0)))
+
+def check_forward(whole:nn.Module, x:Tensor):
+    "Raise an error if a module's own forward, mode or hooks are more than head(body(x)), which is trained."
+    name = type(whole).__name__
+    if type(whole).train is not nn.Module.train:
+        raise ValueError(f'{name} has a method train() of its own, which would not be called: put it '
+                         f'into body '
+                         'or head')
+    modes = {m.training for m in whole.modules()}
+    if len(modes) > 1:
+        raise ValueError(f'parts of {name} are in eval mode and others are not, and training sets the '
+                         f'mode of '
+                         'all: call .train(), and freeze weights with requires_grad_(False)')
+    if type(whole).forward is nn.Module.forward: return
+    of = whole if isinstance(whole, nn.ModuleDict) else vars(whole)['_modules']
+    def parts(x): return of['head'](of['body'](x))
+    for training in True, False:
+        wanted, _ = outputs_and_draws(whole, parts, x, training)
+        try: found, _ = outputs_and_draws(whole, whole, x, training)
+        except Exception as e:
+            raise ValueError(f'{name}.forward fails ({type(e).__name__}: {e}), and head(body(x)) would be '
+                             'trained: make it head(body(x)), or leave it out') from e
+        if isinstance(found, Tensor) and same_numbers(found, wanted, rtol=1e-4, atol=1e-5): continue
+        raise ValueError(f'{name}.forward gives something else than head(body(x)), which would be '
+                         f'trained: put '
+                         'all that it does into body and head')
 
 # %% ../../nbs/parts/models.ipynb #e0dd5d9e
 def member_specs(spec)->list: # of Spec

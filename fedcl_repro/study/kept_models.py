@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core import COUNT, NOT_NEGATIVE, POSITIVE, check_value, plain, stream
 from ..federation.evaluation import clients_at
-from ..federation.federation import pixels
+from ..federation.federation import initial, pixels
 from ..federation.method import logits
 from ..federation.networks import Net, Worker
 from ..federation.own_data import own_inputs, own_labels
@@ -88,8 +88,7 @@ def module_of(run:Run, kept:dict, fields:dict, client:int)->nn.Module:
     "Fields of a client as a module: body and head in sequence if the method predicts with them."
     archs = architectures(run.model, tuple(kept['shape']), kept['n_classes'])
     build = archs[list(archs)[client % len(archs)]]
-    with torch.random.fork_rng(devices=[]): net = build()
-    net = net.to(fields['n'].dtype)
+    net, *_ = initial(build, run.seed, fields['n'].dtype) # with its frozen weights, which are no fields
     predict = stages(run)[-1].method.predict
     if predict is not logits: return ClientModel(net, fields, predict, kept['n_classes'])
     own = {k: fields[k] for k in net.state_dict() if k in fields}

@@ -7,31 +7,34 @@ __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'check_model_once', 'Run
            'enter_packed', 'methods', 'resolved', 'range_of', 'check', 'stages', 'check_needs', 'check_later',
            'own_sources', 'config', 'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset',
            'run_id', 'setting', 'label', 'shards', 'on_device', 'tested_clients', 'federation', 'federation_with',
-           'check_fits', 'images_of', 'check_federation', 'check_model']
+           'check_fits', 'images_of', 'check_federation', 'check_model', 'tell_single_images']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
+import torch.nn as nn
 
 from ..core import (
     COUNT, OneOf, Range, Spec, as_recorded, check_value, did_you_mean, load_all, plain, stream)
 from ..data.augment import AUGMENTATIONS
-from ..data.datasets import DATASETS, find_root, load, to_store
+from ..data.datasets import DATASETS, Dataset, content_of, find_root, load, to_store
 from ..data.natural import SHIFTS, shifted
 from ..data.partition import PARTITIONS, SCARCITIES, check_shards, partition
 from ..federation.federation import Fed
-from ..extensions import is_own, load_extensions, packed, source_digest, unpack
+from ..extensions import entry_digest, is_own, load_extensions, packed, unpack
 from ..federation.messages import lossy
+from ..federation.own_data import own_path
 from ..federation.method import METHODS, build_method, stages_of
 from ..federation.metrics import METRICS
 from ..federation.optimisers import OPTIMISERS
 from ..parts.models import (
-    MODELS, architectures, built, check_network, check_reads, member_specs, parts_of)
+    MODELS, architectures, as_parts, check_network, check_reads, made_as_named, member_specs, parts_of)
 
 # %% ../../nbs/study/runs.ipynb #4eb78b1b
 SEED = Range('[0, 4294967295]')
@@ -168,7 +171,7 @@ def own_sources(run:Run)->dict: # 'kind name' -> digest
     specs += [(MODELS, s) for s in member_specs(run.model)]
     specs += [(METRICS, METRICS.resolve(m)) for m in run.metrics]
     entries = [(register.kind, register[spec.name]) for register, spec in specs]
-    return {f'{kind} {e.name}': source_digest(e.make) for kind, e in entries if is_own(e)}
+    return {f'{kind} {e.name}': entry_digest(e) for kind, e in entries if is_own(e)}
 
 # %% ../../nbs/study/runs.ipynb #40f26b1f
 def config(run:Run)->dict: # plain JSON
@@ -198,16 +201,16 @@ def run_recorded(said:dict)->Run:
     return Run.of(values.pop('method'), **values)
 
 # %% ../../nbs/study/runs.ipynb #e632b361
-@functools.lru_cache(4)
-def dataset(spec:Spec, data_root:str):
-    "A data set, kept in memory for the runs of this process; own data are read again after a change."
+def dataset(spec:Spec, data_root:str)->Dataset:
+    "A data set, kept in memory for this process; read again if its file or folder has another content."
     load_registers()
-    path = Path(dict(spec.settings).get('path') or '.')
-    changed = path.stat().st_mtime_ns if path.exists() else 0
-    return kept_dataset(spec, data_root, changed)
+    entry, path = DATASETS[spec.name], None
+    if spec.name == 'own': path = own_path(data_root, dict(spec.settings).get('path'))
+    elif not entry.about['embedded']: path = find_root(data_root)/f'{spec.name}.npz'
+    return kept_dataset(spec, data_root, entry.make, content_of(path) if path else '')
 
 @functools.lru_cache(4)
-def kept_dataset(spec:Spec, data_root:str, changed:int): return load(spec, data_root)
+def kept_dataset(spec:Spec, data_root:str, make, content:str)->Dataset: return load(spec, data_root)
 
 def run_id(run:Run, data_root=None)->str: # 10 hex digits
     "Name of a run, from everything that can change its result."
@@ -240,9 +243,9 @@ def shards(run:Run, data_root=None):
     return partition(data, run.partition, run.n_clients, run.partition_seed, run.scarcity, run.validation)
 
 @functools.lru_cache(1)
-def on_device(spec:Spec, data_root:str, device:str)->tuple:
+def on_device(data:Dataset, device:str)->tuple:
     "Images and labels of a data set on a device; runs that follow each other on one data set share them."
-    return to_store(dataset(spec, data_root), device)
+    return to_store(data, device)
 
 def tested_clients(run:Run): # tuple of ids, or None for all
     "The clients that the run tests: a sample if it asks for one, the same in every round."
@@ -310,8 +313,8 @@ def check_fits(run:Run, data):
 
 def images_of(run:Run, split, root:str, device:str)->tuple:
     "Images and labels on a device, each image as its client sees it."
-    if run.shift.name == 'none': return on_device(run.data, root, device)
     data = dataset(run.data, root)
+    if run.shift.name == 'none': return on_device(data, device)
     return to_store(replace(data, x=shifted(data, split, run.shift, run.partition_seed)), device)
 
 # %% ../../nbs/study/runs.ipynb #f00d0002
@@ -326,15 +329,29 @@ def check_federation(run:Run, data_root=None):
                          'give a larger share')
     check_fits(run, data)
     check_shards(split, run.n_clients, len(data.y))
+    normed = False
     for spec in member_specs(run.model):
         check = check_model if is_own(MODELS[spec.name]) else check_model_once
-        check(spec, data.shape, data.n_classes)
+        normed |= check(spec, data.shape, data.n_classes)
+    if normed: tell_single_images(run, list(map(len, split.train)))
 
-def check_model(spec:Spec, shape:tuple, n_classes:int):
-    "Refuse a network that does not suit these images."
+def check_model(spec:Spec, shape:tuple, n_classes:int)->bool:
+    "Refuse a network that does not suit these images; otherwise, whether it has batch norm."
     own = is_own(MODELS[spec.name])
     with torch.device('cpu' if own else 'meta'), torch.random.fork_rng(devices=[]):
-        net = built(spec, shape, n_classes) # on `meta`: shapes alone, no weights
-    if own and {'body', 'head'} <= set(net): check_network(net, shape, n_classes)
+        made, parts = made_as_named(spec, shape, n_classes) # on `meta`: shapes alone, no weights
+        net = as_parts(made, parts)
+    if own and {'body', 'head'} <= set(net): check_network(net, shape, n_classes, made)
+    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in net.modules())
 
 check_model_once = functools.lru_cache(256)(check_model) # of a model of the package, which stays as it is
+
+# %% ../../nbs/study/runs.ipynb #b1c2d3e4
+def tell_single_images(run:Run, sizes:list): # sizes: training images of each client
+    "Warn of clients whose batches all have one image, of which batch norm learns nothing: they are skipped."
+    alone = sum(n == 1 or (run.batch_size == 1 and n > 0) for n in sizes)
+    if not alone: return
+    why = 'the batch size is 1' if run.batch_size == 1 else 'they have one training image'
+    warnings.warn(f'{alone} of {run.n_clients} clients learn nothing: {why}, and batch norm cannot '
+                  f'train on a '
+                  'single image, so such batches are skipped', stacklevel=2)

@@ -61,7 +61,7 @@ def check_grid_values(name:str, values):
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ValueError(f'the grid gives {name} no list of values, but {values!r}: write [{values!r}]')
     values = list(values)
-    if not values: raise ValueError(f'the grid gives {name} no values: write {name}=0.1,1')
+    if not values: raise ValueError(f'the grid gives {name} no values: give at least one, such as [0.1, 1]')
     twice = [v for v in values if values.count(v) > 1]
     if twice: raise ValueError(f'the grid gives {name} the value {twice[0]!r} twice: leave one out')
 
@@ -113,14 +113,14 @@ def run_with(method:Spec, trial:dict, **base)->Run:
 # %% ../../nbs/study/sweep.ipynb #3133c85c
 def sweep(
     names, grid:dict, *,
-    store:Store,
+    store,          # a folder, or a `Store`
     budget=0,
     seeds=1,        # runs of each trial
     validation=.1,  # share of the clients' training images used for the choice
     data_root=None,
     options=None,   # of `train_all`: jobs, minutes, device, ...
     **base)->pd.DataFrame: # see `chosen_trials`
-    "Train all trials and choose one for each method."
+    "Train all trials and choose one for each method; `attrs['failed']` of the table counts runs that failed."
     if not validation > 0: raise ValueError('a sweep chooses by validation rows: validation must be above 0')
     check_value('seeds', seeds, 1, COUNT)
     check_value('budget', budget, 0, NOT_NEGATIVE)
@@ -128,6 +128,7 @@ def sweep(
         raise ValueError('the runs of a sweep have the seeds 0, 1, ...: say with `seeds` how many')
     twice = sorted(set(grid) & set(base))
     if twice: raise ValueError(f'{twice[0]} is in the grid and given for all trials: leave one out')
+    store = store if isinstance(store, Store) else Store(store)
     tried = trials(names, grid, budget)
     runs = {(method, n): [run_with(method, t, validation=validation, seed=s, **base) for s in range(seeds)]
             for method, each in tried.items() for n, t in enumerate(each)}
@@ -135,7 +136,9 @@ def sweep(
     outcomes = train_all(everything, store, data_root=data_root, **(options or {}))
     unfinished = [o for o in outcomes if o.word != 'done']
     for o in unfinished: print(f'{o.word}: {o.run.method}. {o.why}')
-    return chosen_trials(tried, runs, read_rows(everything, store, data_root), data_root)
+    chosen = chosen_trials(tried, runs, read_rows(everything, store, data_root), data_root)
+    chosen.attrs['failed'] = sum(o.word == 'failed' for o in unfinished)
+    return chosen
 
 # %% ../../nbs/study/sweep.ipynb #d194a0b9
 def trial_scores(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.DataFrame:

@@ -123,4 +123,4 @@ def sweep_verb(options)->int:
     print(f'percent; chosen by the validation rows ({settings["validation"]:g} of the training images), '
           'test accuracy at the round that they chose')
     print(f'rows: {store.root.resolve()}/RUN/rows.csv')
-    return 0
+    return int(found.attrs['failed'] > 0)
