@@ -11,9 +11,9 @@ __all__ = ['EXIT_CODES', 'LISTED', 'LISTS', 'DATA_HELP', 'JOBS_HELP', 'CHECKPOIN
            'wanted_runs', 'run_verb', 'show_finished', 'notes_of', 'save_rows', 'run_backlog', 'here_of',
            'lower_priority', 'plan_options', 'planned_parts', 'plan_verb', 'plans_asked_for', 'offline_data',
            'total_line', 'reproduce_options', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on',
-           'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes', 'report_verb',
-           'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options', 'bench_workloads',
-           'bench_against', 'bench_verb', 'entry']
+           'trained_since', 'data_options', 'data_verb', 'data_line', 'report_options', 'committed_changes',
+           'report_verb', 'docs_options', 'docs_verb', 'flower_options', 'flower_verb', 'bench_options',
+           'bench_workloads', 'bench_against', 'bench_verb', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import argparse
@@ -625,7 +625,7 @@ def missing_data(page:dict, options)->str: # empty: nothing is missing
 
 def report_on(pages:list, out:Path, store:Store, options, seconds:float)->Path: # of the HTML file
     "Write the report of executed pages."
-    from fedcl_repro.study.report import write_report
+    from fedcl_repro.study.report import report_summary, write_report
     names = [f"{page['paper']}/{page['artifact']}" for page in pages]
     verdicts = {name: read_verdicts(store, name, options.profile) for name in names}
     about = dict(
@@ -633,9 +633,21 @@ def report_on(pages:list, out:Path, store:Store, options, seconds:float)->Path: 
         profile=options.profile,
         device=options.device,
         seconds=seconds,
+        trained=trained_since(time.time() - seconds, available_runs(names, options), store, options),
         python=platform.python_version(),
     )
-    return write_report(pages, out, verdicts, about)
+    path = write_report(pages, out, verdicts, about)
+    print('\n'.join(report_summary(pages, verdicts, about)))
+    return path
+
+def trained_since(start:float, runs:list, store:Store, options)->str: # in words; empty: none
+    "How many of these runs were trained after a time, of how many methods."
+    def ended(run):
+        path = store.root / run_id(run, options.data_root or None) / 'run.json'
+        return path.stat().st_mtime if path.exists() else 0.
+    found = [run for run in runs if ended(run) >= start]
+    methods = len({run.method.name for run in found})
+    return f"{amount_of(len(found), 'run')} of {amount_of(methods, 'method')}" if found else ''
 
 # %% ../nbs/cli.ipynb #7a4480ef
 def data_options(p):

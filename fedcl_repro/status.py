@@ -4,12 +4,16 @@
 
 # %% auto #0
 __all__ = ['FINDINGS', 'STATUS', 'SPEED', 'status_of', 'status_table', 'speed_table', 'bench_record', 'workload_table',
-           'bound_of_speed', 'speed_against', 'finding', 'personal_papers', 'trivial_scores', 'trivial_beside',
-           'findings', 'sizes_told', 'replace_between', 'written_pages', 'write_pictures']
+           'bound_of_speed', 'speed_against', 'Finding', 'finding', 'claim_beginning', 'margin_told', 'accuracies',
+           'papers_by_name', 'personal_papers', 'trivial_scores', 'trivial_beside', 'findings', 'sizes_told',
+           'replace_between', 'written_pages', 'write_pictures']
 
 # %% ../nbs/status.ipynb #a9048c87
 import json
+import math
+from dataclasses import dataclass
 
+import pandas as pd
 from matplotlib import rc_context
 
 from .scale.bench import markdown
@@ -73,29 +77,80 @@ def speed_against()->str: # Markdown
     return f'{against_table(found)}\n\n{where}; the median and the range of {found["repeats"]} turns.'
 
 # %% ../nbs/status.ipynb #ed8856e5
-FINDINGS = ( # (experiment, how the claim begins)
-    ('fedcosr/fig8',
-     'LA and CRL together improve accuracy (FedCoSR is above FedPer): practical CIFAR-10'),
-    ('fedcosr/fig8', 'CRL without LA improves accuracy: pathological CIFAR-10'),
-    ('fedssc/table1', 'FedSSC is more accurate than FedAvg'),
-    ('mapl/table1', 'MAPL is above Local: Scenario 1, CIFAR-10'),
-    ('mfcl/table5', 'MFCL(BN) collapses'),
-    ('mfcl/table5', 'MFCL(BN), local statistics, fitted to what was received collapses'),
+@dataclass(frozen=True)
+class Finding:
+    "What a paper promises, as a question, and the claim on committed rows that answers it."
+    papers: str  # 'FedCRL, FedCoSR'
+    promise: str # in the words of an abstract
+    name: str    # experiment
+    setting: str # in words: 'practical CIFAR-10'
+    claim: str   # how its claim begins
+    method: str  # label of the paper's method
+    beside: str  # what the margin of the claim is measured from
+
+FINDINGS = (
+    Finding(
+        'FedCRL, FedCoSR', 'Do shared class representations make personal models more accurate?',
+        'fedcosr/table2', 'practical CIFAR-10', 'FedCoSR has the highest accuracy', 'FedCoSR', 'the best other'),
+    Finding(
+        'FedSSC', 'Does a contrast with shared class means raise accuracy on uneven data?',
+        'fedssc/table1', 'β = 0.5, a fifth of CIFAR-10', 'FedSSC is more accurate than FedAvg', 'FedSSC', 'FedAvg'),
+    Finding(
+        'MFCL', 'Does Twin Normalization keep learning without labels from collapsing?',
+        'mfcl/table2', 'CIFAR-10, ξ = 0.01', 'MFCL(TN) outperforms all other SFL and SSFL methods', 'MFCL(TN)',
+        'the best other'),
+    Finding(
+        'MAPL', 'Do clients with different networks learn more together than alone?',
+        'mapl/table1', 'Scenario 1, CIFAR-10', 'MAPL is above Local', 'MAPL', 'training alone'),
 )
 
-def finding(name:str, begins:str)->str: # Markdown
-    "A claim of an experiment with the verdict and the evidence of its committed rows."
-    profile, verdicts = committed_verdicts(name)
-    said = [v for v in verdicts if v.kind == 'claim']
-    exact = [v for v in said if v.what == begins]
-    found = exact or [v for v in said if v.what.startswith(begins)]
-    if not found:
-        known = '; '.join(dict.fromkeys(v.what for v in said)) or 'nothing'
-        raise ValueError(f'{name} has no claim that begins with {begins!r}: choose another in FINDINGS; '
-                         f'it has {known}')
-    v, source = found[0], found[0].source or name
-    evidence = v.evidence + trivial_beside(name, profile, v)
-    return f'- **{v.word}**: "{v.what}" ([{source}](nbs/papers/{name}.ipynb)). {evidence}.'
+# %% ../nbs/status.ipynb #5e0f7b21
+def finding(f:Finding)->str: # Markdown
+    "The question, and what our runs say: rank, accuracy, margin, interval."
+    profile, verdicts = committed_verdicts(f.name)
+    v = claim_beginning(f, [v for v in verdicts if v.kind == 'claim'])
+    accuracy = accuracies(f, profile)
+    rank = int((accuracy > accuracy[f.method]).sum()) + 1
+    size = f' ({v.size})' if v.size else ''
+    told = f'{f.method} ranks {rank} of {len(accuracy)} on {f.setting}{size} with {accuracy[f.method]:.1f} %'
+    return f'{f.promise} {told}{margin_told(f, v)}{trivial_beside(f.name, profile, f.setting)}'
+
+def claim_beginning(f:Finding, claims:list): # -> Verdict
+    "The claim that a finding is about."
+    exact = [v for v in claims if v.what == f'{f.claim}: {f.setting}']
+    found = exact or [v for v in claims if v.what.startswith(f.claim)]
+    if found: return found[0]
+    known = '; '.join(dict.fromkeys(v.what for v in claims)) or 'nothing'
+    raise ValueError(f'{f.name} has no claim that begins with {f.claim!r}: choose another in FINDINGS; '
+                     f'it has {known}')
+
+def margin_told(f:Finding, v)->str:
+    "The margin of a claim with its interval, and the printed margin."
+    if not math.isfinite(v.margin): return ''
+    wide = not v.interval or not v.interval[1] - v.interval[0] <= 100
+    between = 'no interval yet' if wide else 'interval {:+.1f} to {:+.1f}'.format(*v.interval)
+    printed = f'; printed {v.printed:+.1f}' if math.isfinite(v.printed) else ''
+    return f', {v.margin:+.1f} points from {f.beside} ({between}{printed})'
+
+# %% ../nbs/status.ipynb #5e0f7b22
+def accuracies(f:Finding, profile:str)->pd.Series: # label -> percent
+    "The mean accuracy of the methods that the paper compares, in the setting of a finding."
+    owner, artifact = f.name.split('/')
+    paper = papers_by_name()[owner]
+    tables = by_seed(paper.measured(committed(f.name, profile), 'accuracy'), paper.keys)
+    for key, table in tables.items():
+        where = paper.say(*(key if isinstance(key, tuple) else (key,)), profile)
+        if where != f.setting: continue
+        means = table.mean()
+        compared = set(paper.printed(artifact).label) if paper.printed else set(means.index)
+        return means[[label for label in means.index if label in compared]]
+    raise ValueError(f'{f.name} has no rows on {f.setting!r}: choose another setting in FINDINGS')
+
+def papers_by_name()->dict: # name -> Paper
+    "How the rows of each paper are named in its tables."
+    from fedcl_repro.papers.fedssc.settings import FEDSSC
+    from fedcl_repro.papers.mfcl.settings import MFCL
+    return personal_papers() | dict(fedssc=FEDSSC, mfcl=MFCL)
 
 def personal_papers()->dict: # name -> Paper
     "Papers whose clients are tested on their own classes."
@@ -115,17 +170,22 @@ def trivial_scores(name:str, profile:str)->tuple: # (Paper, what it is, values o
     scores = {key: t[untrained].mean() for key, t in tables.items() if untrained in t}
     return MFCL, 'a random encoder', scores
 
-def trivial_beside(name:str, profile:str, v)->str:
-    "The accuracy without training in the setting of a claim; empty where there is none."
+# %% ../nbs/status.ipynb #5e0f7b23
+def trivial_beside(name:str, profile:str, setting:str)->str:
+    "The accuracy without training in a setting; empty where there is none."
     paper, what, scores = trivial_scores(name, profile)
     for key, score in scores.items():
         where = paper.say(*(key if isinstance(key, tuple) else (key,)), profile)
-        if v.what.endswith(f': {where}'): return f'; {what} scores {score:.1f} %'
+        if where == setting: return f'; {what} scores {score:.1f} %'
     return ''
 
-def findings()->str: # Markdown
-    "The headline findings, one per line."
-    return '\n'.join(finding(name, begins) for name, begins in FINDINGS)
+def findings(folder='')->str: # Markdown
+    "A sentence for each paper, with its page; `folder`: of the papers' pages, seen from the file."
+    lines = []
+    for f in FINDINGS:
+        page = f"[{f.name.split('/')[1]}]({folder}{f.name}.ipynb)"
+        lines.append(f'- **{f.papers}**: {finding(f)} ({page}).')
+    return '\n'.join(lines)
 
 # %% ../nbs/status.ipynb #8c711de1
 def sizes_told(
@@ -150,7 +210,11 @@ def sizes_told(
 
 # %% ../nbs/status.ipynb #64e81eea
 STATUS = """# What came out
-> Every table and figure of the papers, the largest size that was run, and its verdicts
+> How far each paper is confirmed; then every table and figure, the largest size that was run, and its verdicts
+
+<!-- findings -->
+{findings}
+<!-- end of findings -->
 
 `fedcl report` writes this page from committed rows. `holds`, `undecided`, `fails` and `mixed` count claims
 of the text; `within`, `above`, `below`, `smaller run` and `stand-in` count printed numbers; `not run` and
@@ -235,11 +299,12 @@ def written_pages()->dict: # path -> text
     nbs = papers_folder().resolve().parent
     readme = nbs.parent / 'README.md'
     return {
-        nbs / 'papers' / 'status.md': STATUS.format(table=status_table(), sizes=sizes_told()),
+        nbs / 'papers' / 'status.md': STATUS.format(
+            findings=findings(), table=status_table(), sizes=sizes_told()),
         nbs / 'scale' / 'speed.md': SPEED.format(
             table=speed_table(), workloads=workload_table(), bound=bound_of_speed(),
             before=speed_against()),
-        readme: replace_between(readme.read_text(encoding='utf-8'), 'findings', findings()),
+        readme: replace_between(readme.read_text(encoding='utf-8'), 'findings', findings('nbs/papers/')),
     }
 
 # %% ../nbs/status.ipynb #7f9dcf00
