@@ -58,7 +58,7 @@ PAGE = '''<!doctype html>
 <h1>Federated contrastive learning, reproduced</h1>
 {found}{scoreboard}
 {run}
-<h2 class="top">Pages</h2>
+<h2 class="top" id="pages">Pages</h2>
 <div class="wide"><table>
 <tr><th>artifact</th><th>what</th><th>verdicts</th><th>time</th></tr>{rows}</table></div>
 <p class="soft">{facts}</p>
@@ -140,7 +140,8 @@ def your_run(pages:list, about:dict)->str: # HTML
     "The box on what this machine did, with one figure of each page."
     said = ''.join(f'<p>{html.escape(sentence)}</p>' for sentence in run_summary(pages, about))
     figures = ''.join(figure_link(page) for page, _ in pages if page['status'] == 'ok')
-    return f'<section class="run"><h2>Your run</h2>{said}<div class="four">{figures}</div></section>'
+    below = '<p class="soft">Tables, figures and verdicts are on the <a href="#pages">pages</a> below.</p>'
+    return f'<section class="run"><h2>Your run</h2>{said}<div class="four">{figures}</div>{below}</section>'
 
 def figure_link(page:dict)->str: # HTML
     "The figure of a page that shows what was trained here, as a link to its section."
