@@ -126,10 +126,10 @@ def claim_beginning(f:Finding, claims:list): # -> Verdict
 
 def margin_told(f:Finding, v)->str:
     "The margin of a claim with its interval, and the printed margin."
-    if not math.isfinite(v.margin): return ''
+    if not pd.notna(v.margin): return ''
     wide = not v.interval or not v.interval[1] - v.interval[0] <= 100
     between = 'no interval yet' if wide else 'interval {:+.1f} to {:+.1f}'.format(*v.interval)
-    printed = f'; printed {v.printed:+.1f}' if math.isfinite(v.printed) else ''
+    printed = f'; printed {v.printed:+.1f}' if pd.notna(v.printed) else ''
     return f', {v.margin:+.1f} points from {f.beside} ({between}{printed})'
 
 # %% ../nbs/status.ipynb #5e0f7b22

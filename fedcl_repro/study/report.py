@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PAGE', 'FINDING', 'DATA_OF_PROFILE', 'TONES', 'HIDDEN', 'LOOK', 'STYLE', 'write_report', 'own_verdicts', 'name_of',
-           'facts_line', 'findings_on_papers', 'found_list', 'scoreboard_figure', 'amount_of', 'what_was_run',
+           'facts_line', 'findings_on_papers', 'found_list', 'front_picture', 'amount_of', 'what_was_run',
            'what_was_decided', 'run_summary', 'your_run', 'figure_link', 'own_picture', 'report_summary', 'chip',
-           'chips', 'headline', 'page_row', 'claim_row', 'claims_table', 'section', 'body_of', 'prose', 'shown',
+           'chips', 'decided_claims', 'page_row', 'claim_row', 'claims_table', 'section', 'body_of', 'prose', 'shown',
            'block', 'picture']
 
 # %% ../../nbs/study/report.ipynb #c5bc1fe8
@@ -33,11 +33,11 @@ def write_report(
     text = PAGE.format(
         style=LOOK + STYLE,
         found=found_list(findings_on_papers(), {name_of(page) for page, _ in pages}),
-        scoreboard=scoreboard_figure(),
+        scoreboard=front_picture(),
         run=your_run(pages, about),
         facts=facts_line(about),
         rows=''.join(page_row(*each) for each in pages),
-        claims=claims_table(pages),
+        claims=claims_table(pages, about.get('profile')),
         sections=''.join(section(*each) for each in pages),
     )
     path = Path(out) / 'index.html'
@@ -93,7 +93,7 @@ def found_list(found:list, here:set)->str: # HTML
     if not rows: return ''
     return f'<p>What we found so far on the papers\' data:</p><ul class="found">{"".join(rows)}</ul>'
 
-def scoreboard_figure()->str: # HTML
+def front_picture()->str: # HTML
     "The figure of the first screen, drawn from committed rows."
     path = papers_folder().parent / 'media' / 'fedcosr-table2.svg'
     if not path.exists(): return ''
@@ -182,7 +182,7 @@ def chips(verdicts:list)->str: # HTML
     return ''.join(chip(word, f' {n}') for word, n in counts.items())
 
 # %% ../../nbs/study/report.ipynb #6e7a7aa4
-def headline(verdicts:list)->list:
+def decided_claims(verdicts:list)->list:
     "The claims among the verdicts that say something: not those of a stand-in."
     claims = [v for v in verdicts if v['kind'] == 'claim' and v['word'] != 'not run']
     return [v for v in claims if not v['word'].startswith('stand-in')]
@@ -200,9 +200,10 @@ def claim_row(v:dict)->str: # HTML
     what, evidence = html.escape(v['what']), html.escape(v['evidence'])
     return f'<tr><td>{what}</td><td>{chip(v["word"])}</td><td>{evidence}</td></tr>'
 
-def claims_table(pages:list)->str: # HTML
-    "The claims of all pages; empty if a stand-in is all there is."
-    rows = ''.join(claim_row(v) for _, said in pages for v in headline(said))
+def claims_table(pages:list, profile:str)->str: # HTML
+    "The claims of all pages; none for a stand-in, which decides nothing."
+    if profile == 'quick': return ''
+    rows = ''.join(claim_row(v) for _, said in pages for v in decided_claims(said))
     if not rows: return ''
     top = '<tr><th>claim</th><th>verdict</th><th>evidence</th></tr>'
     return f'<h2 class="top">Claims</h2><div class="wide"><table>{top}{rows}</table></div>'
