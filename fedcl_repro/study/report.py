@@ -175,8 +175,8 @@ def chip(word:str, count='')->str: # HTML
 # %% ../../nbs/study/report.ipynb #1936be96
 def chips(verdicts:list)->str: # HTML
     "Verdict counts as small labels; those on a stand-in are one label."
-    counts, on_digits = verdict_counts(verdicts), 0
-    for word in [w for w in counts if w.startswith('stand-in')]: on_digits += counts.pop(word)
+    others = [v for v in verdicts if not v['word'].startswith('stand-in')]
+    counts, on_digits = verdict_counts(others), len(verdicts) - len(others)
     if on_digits: counts['on digits'] = on_digits
     if not counts: return '<span class="soft">none checked</span>'
     return ''.join(chip(word, f' {n}') for word, n in counts.items())
