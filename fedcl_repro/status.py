@@ -91,14 +91,16 @@ class Finding:
 FINDINGS = (
     Finding(
         'FedCRL, FedCoSR', 'Do shared class representations make personal models more accurate?',
-        'fedcosr/table2', 'practical CIFAR-10', 'FedCoSR has the highest accuracy', 'FedCoSR', 'the best other'),
+        'fedcosr/table2', 'practical CIFAR-10',
+        'FedCoSR has the highest accuracy', 'FedCoSR', 'the best other'),
     Finding(
         'FedSSC', 'Does a contrast with shared class means raise accuracy on uneven data?',
-        'fedssc/table1', 'β = 0.5, a fifth of CIFAR-10', 'FedSSC is more accurate than FedAvg', 'FedSSC', 'FedAvg'),
+        'fedssc/table1', 'β = 0.5, a fifth of CIFAR-10',
+        'FedSSC is more accurate than FedAvg', 'FedSSC', 'FedAvg'),
     Finding(
         'MFCL', 'Does Twin Normalization keep learning without labels from collapsing?',
-        'mfcl/table2', 'CIFAR-10, ξ = 0.01', 'MFCL(TN) outperforms all other SFL and SSFL methods', 'MFCL(TN)',
-        'the best other'),
+        'mfcl/table2', 'CIFAR-10, ξ = 0.01',
+        'MFCL(TN) outperforms all other SFL and SSFL methods', 'MFCL(TN)', 'the best other'),
     Finding(
         'MAPL', 'Do clients with different networks learn more together than alone?',
         'mapl/table1', 'Scenario 1, CIFAR-10', 'MAPL is above Local', 'MAPL', 'training alone'),
@@ -210,7 +212,7 @@ def sizes_told(
 
 # %% ../nbs/status.ipynb #64e81eea
 STATUS = """# What came out
-> How far each paper is confirmed; then every table and figure, the largest size that was run, and its verdicts
+> How far each paper is confirmed; every table and figure, the largest size that was run, and its verdicts
 
 <!-- findings -->
 {findings}
