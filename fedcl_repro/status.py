@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FINDINGS', 'STATUS', 'SPEED', 'status_of', 'status_table', 'speed_table', 'bench_record', 'workload_table',
-           'bound_of_speed', 'speed_against', 'Finding', 'finding', 'claim_beginning', 'margin_told', 'accuracies',
+           'bound_of_speed', 'speed_against', 'Finding', 'finding', 'claim_beginning', 'margin_told', 'accuracies_of',
            'papers_by_name', 'personal_papers', 'trivial_scores', 'trivial_beside', 'findings', 'sizes_told',
            'replace_between', 'written_pages', 'write_pictures']
 
@@ -111,7 +111,7 @@ def finding(f:Finding)->str: # Markdown
     "The question, and what our runs say: rank, accuracy, margin, interval."
     profile, verdicts = committed_verdicts(f.name)
     v = claim_beginning(f, [v for v in verdicts if v.kind == 'claim'])
-    accuracy = accuracies(f, profile)
+    accuracy = accuracies_of(f, profile)
     rank = int((accuracy > accuracy[f.method]).sum()) + 1
     size = f' ({v.size})' if v.size else ''
     told = f'{f.method} ranks {rank} of {len(accuracy)} on {f.setting}{size} with {accuracy[f.method]:.1f} %'
@@ -135,7 +135,7 @@ def margin_told(f:Finding, v)->str:
     return f', {v.margin:+.1f} points from {f.beside} ({between}{printed})'
 
 # %% ../nbs/status.ipynb #5e0f7b22
-def accuracies(f:Finding, profile:str)->pd.Series: # label -> percent
+def accuracies_of(f:Finding, profile:str)->pd.Series: # label -> percent
     "The mean accuracy of the methods that the paper compares, in the setting of a finding."
     owner, artifact = f.name.split('/')
     paper = papers_by_name()[owner]

@@ -6,8 +6,8 @@
 __all__ = ['PAGE', 'FINDING', 'DATA_OF_PROFILE', 'TONES', 'HIDDEN', 'LOOK', 'STYLE', 'write_report', 'own_verdicts', 'name_of',
            'facts_line', 'findings_on_papers', 'found_list', 'front_picture', 'amount_of', 'what_was_run',
            'what_was_decided', 'run_summary', 'your_run', 'figure_link', 'own_picture', 'report_summary', 'chip',
-           'chips', 'decided_claims', 'page_row', 'claim_row', 'claims_table', 'section', 'body_of', 'prose', 'shown',
-           'block', 'picture']
+           'chips', 'decided_claims', 'page_row', 'claim_row', 'table_of_claims', 'section', 'body_of', 'prose',
+           'shown', 'block', 'picture']
 
 # %% ../../nbs/study/report.ipynb #c5bc1fe8
 import base64
@@ -37,7 +37,7 @@ def write_report(
         run=your_run(pages, about),
         facts=facts_line(about),
         rows=''.join(page_row(*each) for each in pages),
-        claims=claims_table(pages, about.get('profile')),
+        claims=table_of_claims(pages, about.get('profile')),
         sections=''.join(section(*each) for each in pages),
     )
     path = Path(out) / 'index.html'
@@ -200,7 +200,7 @@ def claim_row(v:dict)->str: # HTML
     what, evidence = html.escape(v['what']), html.escape(v['evidence'])
     return f'<tr><td>{what}</td><td>{chip(v["word"])}</td><td>{evidence}</td></tr>'
 
-def claims_table(pages:list, profile:str)->str: # HTML
+def table_of_claims(pages:list, profile:str)->str: # HTML
     "The claims of all pages; none for a stand-in, which decides nothing."
     if profile == 'quick': return ''
     rows = ''.join(claim_row(v) for _, said in pages for v in decided_claims(said))
