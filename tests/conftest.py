@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from base import environment, required
 from fresh import Fresh
 
 ROOT = Path(__file__).parents[1]
@@ -28,11 +29,10 @@ def half_the_cores():
     os.sched_setaffinity(0, own[len(own)//2:])
 
 
-def beside(session, *command, prepare=None):
-    "Start a Python command that goes on while tests run; what it says is in a file."
+def beside(session, *command, **how):
+    "Start a command that goes on while tests run; what it says is in a file."
     said = open(session.made/f'said{len(session.beside)}.txt', 'w')
-    words = [sys.executable, *map(str, command)]
-    started = subprocess.Popen(words, cwd=ROOT, stdout=said, stderr=said, preexec_fn=prepare)
+    started = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=said, stderr=said, **how)
     session.beside.append(started)
     return started
 
@@ -49,17 +49,21 @@ def pytest_collection_modifyitems(items): items.sort(key=turn)
 
 
 def pytest_collection_finish(session):
-    "Begin, beside the tests, with what takes long: everything in quick with one seed, and concept pages."
+    """Begin, beside the tests, with what takes long: everything in quick with one seed, in an environment
+    that has the base requirements and nothing else, and concept pages."""
     if session.config.option.collectonly: return
     session.made, session.beside = Path(tempfile.mkdtemp(prefix='beside')), []
     if asked_for(session, 'report'):
         what = 'reproduce', '--all', '--seeds', '1'
         folders = '--store', session.made/'runs', '--out', session.made/'report'
-        command = '-m', 'fedcl_repro.cli', *what, *folders
-        session.making = beside(session, *command, prepare=half_the_cores)
+        python, _ = environment(session.made/'base', required())
+        command = python, '-m', 'fedcl_repro.cli', *what, *folders
+        alone = {k: v for k, v in os.environ.items() if not k.startswith('PYTHON')}
+        session.making = beside(session, *command, env=alone, preexec_fn=half_the_cores)
     pages = [item.callspec.params['path'] for item in asked_for(session, 'attempts')]
     if pages:
-        session.pages = beside(session, ROOT/'tests'/'concept_pages.py', session.made/'pages.json', *pages)
+        command = sys.executable, ROOT/'tests'/'concept_pages.py', session.made/'pages.json', *pages
+        session.pages = beside(session, *command)
 
 
 def pytest_sessionfinish(session):

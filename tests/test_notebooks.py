@@ -47,7 +47,7 @@ def test_first_command_makes_a_report(report):
     assert sentence in (folder/'report'/'index.html').read_text(encoding='utf-8')
     verdicts = json.loads((folder/'runs'/'verdicts'/'fedcosr-table2-quick.json').read_text())
     first = [v for v in verdicts if v['what'].startswith(sentence)]
-    assert first and all(v['word'].startswith('stand-in') and 'interval' in v['evidence'] for v in first)
+    assert first and all(v['word'].startswith('stand-in') for v in first)
 
 
 def test_a_page_runs_in_a_kernel_of_its_own(tmp_path):

@@ -1,19 +1,20 @@
-"""The wheel, installed into a bare environment and used in an empty folder: the pages, the facade,
-own method, data, model and package. Nothing is downloaded: requirements are borrowed from the
-environment that runs the tests."""
+"""The wheel, installed into an environment that has what it requires and nothing else, and used in an empty
+folder: the pages, the facade, a method of each paper, own method, data, model and package. With what an extra
+requires beside it, a command that needs the extra. Nothing is downloaded (`base.py`)."""
 import json
-import os
+import re
 import shutil
 import subprocess
-import sys
-import sysconfig
-import venv
 import zipfile
+from email import message_from_bytes
+from importlib.metadata import Distribution
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from base import EXTRAS, bare_variables, environment, is_installed, pip
+from packaging.requirements import Requirement
 
 from fedcl_repro.data.datasets import load
 
@@ -82,6 +83,9 @@ if __name__ == '__main__':
     print(fedcl_repro.__file__)
     facade()
     workers()
+    for name, model in dict(fedcosr='cnn', fedssc='cnn', mfcl='mfcl', mapl='alexnet').items(): # of all papers
+        settings = f'n_rounds=2 n_clients=3 augmentation=simclr model={model} scarcity=all_clients(share=0.2)'
+        command('run', '--method', name, *(word for s in settings.split() for word in ('--set', s)))
     command('pages', 'notebooks')
     own = '--use mine.py --method mine --data mine.npz --model tiny(width=8) --set n_rounds=2'.split()
     command('run', *own, '--keep-models', '--validation', '.1', '--jobs', '1')
@@ -103,71 +107,121 @@ def copy_of_tree(to):
     return to
 
 
-def bare_environment():
-    "What this process has set, without what would show a clone to another Python."
-    return {k: v for k, v in os.environ.items() if not k.startswith(('PYTHON', 'FEDCL_'))}
-
-
-def pip(*words):
-    command = [sys.executable, '-m', 'pip', '--quiet', *words]
-    subprocess.run(command, check=True, env=bare_environment())
-
-
 @pytest.fixture(scope='module')
-def bare(tmp_path_factory):
-    "A wheel in an environment of its own, beside an empty folder."
+def wheel(tmp_path_factory):
     top = tmp_path_factory.mktemp('wheel')
     source = copy_of_tree(top/'source')
     pip('wheel', '--no-deps', '--no-build-isolation', '--no-index', '--wheel-dir', top/'dist', source)
     (wheel,) = (top/'dist').glob('*.whl')
-    venv.create(top/'venv', symlinks=True)
-    pip('--python', top/'venv', 'install', '--no-deps', '--no-index', wheel)
-    site = Path(sysconfig.get_path('purelib', vars=dict(base=top/'venv', platbase=top/'venv')))
-    (site/'borrowed.pth').write_text(sysconfig.get_path('purelib')) # the requirements, not this package
-    (site/'packaged.py').write_text(PACKAGE)
-    (site/'packaged-1.dist-info').mkdir()
-    (site/'packaged-1.dist-info'/'METADATA').write_text('Metadata-Version: 2.1\nName: packaged\nVersion: 1\n')
-    (site/'packaged-1.dist-info'/'entry_points.txt').write_text('[fedcl_repro]\nmethods = packaged\n')
+    return wheel
+
+
+def demanded(wheel, extra=''):
+    "What the wheel says that it requires, or that it and an extra do."
+    with zipfile.ZipFile(wheel) as z:
+        (name,) = (n for n in z.namelist() if n.endswith('.dist-info/METADATA'))
+        said = message_from_bytes(z.read(name)).get_all('Requires-Dist')
+    for r in map(Requirement, said):
+        if r.marker is None or r.marker.evaluate(dict(extra=extra)):
+            r.marker = None
+            yield str(r)
+
+
+def installed(wheel, top, extra=''):
+    "The wheel in an environment of its own, beside an empty folder."
+    python, site = environment(top/'venv', demanded(wheel, extra))
+    pip('--python', python, 'install', '--no-deps', '--no-index', wheel)
     (top/'empty').mkdir()
-    return SimpleNamespace(wheel=wheel, site=site, folder=top/'empty', bin=top/'venv'/'bin')
+    return SimpleNamespace(wheel=wheel, site=site, folder=top/'empty', bin=python.parent)
 
 
-def call(bare, *words):
-    "Run a command of the bare environment in the empty folder."
-    env = bare_environment() | dict(FEDCL_OFFLINE='1')
-    done = subprocess.run([bare.bin/words[0], *words[1:]], cwd=bare.folder, env=env, capture_output=True,
-                          text=True)
+@pytest.fixture(scope='module')
+def base(wheel, tmp_path_factory):
+    "With the base requirements only, and with a package of a user's."
+    base = installed(wheel, tmp_path_factory.mktemp('base'))
+    (base.site/'packaged.py').write_text(PACKAGE)
+    about = base.site/'packaged-1.dist-info'
+    about.mkdir()
+    (about/'METADATA').write_text('Metadata-Version: 2.1\nName: packaged\nVersion: 1\n')
+    (about/'entry_points.txt').write_text('[fedcl_repro]\nmethods = packaged\n')
+    return base
+
+
+def call(there, *words, folder=None):
+    "Run a command of an environment, in its empty folder."
+    env = bare_variables() | dict(FEDCL_OFFLINE='1')
+    done = subprocess.run([there.bin/words[0], *words[1:]], cwd=folder or there.folder, env=env,
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_wheel_holds_pages_results_and_figures(bare):
-    names = zipfile.ZipFile(bare.wheel).namelist()
-    assert bare.wheel.stat().st_size < 11e6
+def test_wheel_holds_pages_results_and_figures(base):
+    names = zipfile.ZipFile(base.wheel).namelist()
+    assert base.wheel.stat().st_size < 11e6
     for path in ('papers/fedcosr/table2.ipynb', 'papers/fedcosr/results/table2-lite.csv',
                  'media/mapl-fig4.svg', 'papers/backlog.toml', 'study/runs.ipynb',
                  'bench/speed.ipynb'):
         assert f'fedcl_repro/nbs/{path}' in names
+    assert 'fedcl_repro/py.typed' in names # type checkers read the annotations
     assert not [n for n in names if '__pycache__' in n or '.ipynb_checkpoints' in n]
 
 
-def test_reproduce_in_an_empty_folder(bare):
-    said = call(bare, 'fedcl', 'reproduce', 'fedcosr/fig4', '--seeds', '1', '--jobs', '1')
+def test_reproduce_in_an_empty_folder(base):
+    said = call(base, 'fedcl', 'reproduce', 'fedcosr/fig4', '--seeds', '1', '--jobs', '1')
     assert 'report: ' in said
-    assert (bare.folder/'report'/'index.html').stat().st_size > 10_000
-    assert sorted(p.name for p in bare.folder.iterdir()) == ['report', 'runs']
+    assert (base.folder/'report'/'index.html').stat().st_size > 10_000
+    assert sorted(p.name for p in base.folder.iterdir()) == ['report', 'runs']
 
 
-def test_own_method_data_model_and_package(bare):
-    "The facade, worker processes, `--use`, `--data`, pages, and a method of another package."
+def test_methods_of_all_papers_and_a_user_s_own(base):
+    """The facade, worker processes, a method of each paper, `--use`, `--data`, pages, and a method of another
+    package."""
     digits = load('digits')
-    (bare.folder/'mine.py').write_text(METHOD)
-    np.savez(bare.folder/'mine.npz', x=digits.x[:300]/255, y=digits.y[:300], client=np.arange(300) % 3)
-    (bare.folder/'script.py').write_text(SCRIPT)
-    said = call(bare, 'python', 'script.py')
-    assert said.startswith(str(bare.site)) # neither the clone nor an editable install
+    (base.folder/'mine.py').write_text(METHOD)
+    np.savez(base.folder/'mine.npz', x=digits.x[:300]/255, y=digits.y[:300], client=np.arange(300) % 3)
+    (base.folder/'script.py').write_text(SCRIPT)
+    said = call(base, 'python', 'script.py')
+    assert said.startswith(str(base.site)) # neither the clone nor an editable install
     assert 'which validation chose' in said and 'models.pt' in said
     assert 'packaged ' in said # by its entry point
-    assert (bare.folder/'notebooks'/'papers'/'fedcosr'/'table2.ipynb').exists()
-    configs = [json.loads(p.read_text())['config'] for p in (bare.folder/'runs').glob('*/run.json')]
+    assert (base.folder/'notebooks'/'papers'/'fedcosr'/'table2.ipynb').exists()
+    configs = [json.loads(p.read_text())['config'] for p in (base.folder/'runs').glob('*/run.json')]
     assert [c['n_clients'] for c in configs if c['method']['name'] == 'mine'] == [3]
+
+
+# extra: a command of the README or of CONTRIBUTING that needs it
+COMMANDS = dict(
+    dev='pytest --collect-only -q tests',
+    notebooks='jupyter lab nbs',
+    docs='fedcl docs --no-open',
+    flower='fedcl flower app --method fedcosr --set n_clients=3 --clients clients',
+    ray='fedcl run --method fedcosr --set n_rounds=5 --ray local',
+    flt='fedcl run --method flt --set n_rounds=2',
+    tensorboard='fedcl run --method fedcosr --set n_rounds=2 --tensorboard logs',
+)
+MARKS = dict(docs=pytest.mark.slow, flower=pytest.mark.nightly, ray=pytest.mark.nightly)
+
+
+def test_each_extra_has_a_command(): assert set(COMMANDS) == set(EXTRAS)
+
+
+def opens_jupyterlab(there, tmp_path):
+    "JupyterLab starts, and says where it is."
+    command = [there.bin/'python', '-m', 'jupyterlab', '--no-browser', '--allow-root', '--ServerApp.port=0']
+    env = bare_variables() | dict(JUPYTER_CONFIG_DIR=str(tmp_path), JUPYTER_DATA_DIR=str(tmp_path))
+    started = subprocess.Popen(command, cwd=there.folder, env=env, stderr=subprocess.PIPE, text=True)
+    try: return any(re.search(r'http://\S+/lab', line) for line in started.stderr)
+    finally:
+        started.kill()
+        started.communicate()
+
+
+@pytest.mark.parametrize('extra', [pytest.param(e, marks=MARKS.get(e, ())) for e in COMMANDS])
+def test_an_extra_is_enough_for_its_command(extra, wheel, tmp_path):
+    if not is_installed(extra): pytest.skip(f"pip install -e '.[{extra}]'")
+    there = installed(wheel, tmp_path, extra)
+    words = COMMANDS[extra].split()
+    if words[0] == 'jupyter': assert opens_jupyterlab(there, tmp_path)
+    elif words[0] == 'pytest': assert 'test_wheel.py' in call(there, 'python', '-m', *words, folder=ROOT)
+    else: call(there, *words)

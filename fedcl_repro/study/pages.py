@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PAGE_OPTIONS', 'papermill_error', 'execute_page', 'page_of', 'notebook_of', 'checked_parameters', 'checked',
            'share_cores', 'page_worker', 'executed_path', 'execute_pages', 'do_pages', 'page_task', 'page_row_of',
-           'read_verdicts']
+           'verdicts_path', 'read_verdicts']
 
 # %% ../../nbs/study/pages.ipynb #a88370ec
 import ast
@@ -23,7 +23,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ..core import check_type, parse_value
-from .experiments import Page, experiments, papers_folder
+from .experiments import Page, default_store, experiments, papers_folder
 from .processes import Crew, Died, with_parent
 from .store import Store
 from .training import cores
@@ -137,6 +137,8 @@ def execute_pages(
     process is killed is tried once more, and after a signal no new page begins."""
     os.environ.setdefault('JUPYTER_PLATFORM_DIRS', '1')
     parameters = dict(profile=profile, **parameters)
+    store = Store(parameters.get('store') or default_store())
+    for name in names: verdicts_path(store, name, profile).unlink(missing_ok=True) # another execution's
     todo = {name: checked_parameters(notebook_of(name), parameters) for name in names}
     tasks = {}
     for name, checked in todo.items():
@@ -168,7 +170,11 @@ def page_row_of(name:str, found, path)->dict: # found: a row, `Died` or None
     return found or page_of(name, path, 'not executed', 'interrupted before it was executed')
 
 # %% ../../nbs/study/pages.ipynb #6a0c7090
+def verdicts_path(store:Store, name:str, profile:str)->Path:
+    "Where a page leaves its verdicts."
+    return store.root / 'verdicts' / f"{name.replace('/', '-')}-{profile}.json"
+
 def read_verdicts(store:Store, name:str, profile:str)->list: # of dicts
     "Verdicts that a page left in the store; none if it was not executed to its end."
-    path = store.root / 'verdicts' / f"{name.replace('/', '-')}-{profile}.json"
+    path = verdicts_path(store, name, profile)
     return json.loads(path.read_text()) if path.exists() else []

@@ -128,7 +128,7 @@ class ResultPage(PageWithEvidence):
             size = rows_in_words(rows, profile, self.name) if self.runs else ''
             say_line(f'{size} {verdicts_in_words(verdicts)}', look='evidence')
             self.draw(view, rows, profile)
-            if not stand_in or len(self.evidence) == 1: show_verdicts(verdicts)
+            if not stand_in: show_verdicts(verdicts)
             note = committed_note(self.name, profile)
             if note and not stand_in: say_line(note, look='note')
 

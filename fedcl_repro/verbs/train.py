@@ -6,7 +6,7 @@
 __all__ = ['ONE_RUN', 'chosen', 'available_runs', 'asked_settings', 'one_run', 'check_place', 'training_of', 'store_of',
            'train_as_asked', 'tell_problems', 'check_options', 'check_backlog', 'wanted_runs', 'run_verb', 'names_of',
            'show_finished', 'save_rows', 'notes_of', 'plan_verb', 'print_plans', 'reproduce_verb', 'page_parameters',
-           'missing_data', 'report_on']
+           'missing_data', 'report_on', 'trained_since']
 
 # %% ../../nbs/verbs/train.ipynb #a97eb47e
 import contextlib
@@ -295,8 +295,8 @@ def missing_data(page:dict, options)->str: # empty: nothing is missing
     return ' '.join(text for text in why if text)
 
 def report_on(pages:list, out:Path, store:Store, options, seconds:float)->Path: # of the HTML file
-    "Write the report of executed pages."
-    from fedcl_repro.study.report import write_report
+    "Write the report of executed pages, and print its first screen."
+    from fedcl_repro.study.report import report_summary, write_report
     names = [f"{page['paper']}/{page['artifact']}" for page in pages]
     verdicts = {name: read_verdicts(store, name, options.profile) for name in names}
     about = dict(
@@ -304,6 +304,19 @@ def report_on(pages:list, out:Path, store:Store, options, seconds:float)->Path: 
         profile=options.profile,
         device=options.device,
         seconds=seconds,
+        trained=trained_since(time.time() - seconds, available_runs(names, options), store, options),
         python=platform.python_version(),
     )
-    return write_report(pages, out, verdicts, about)
+    path = write_report(pages, out, verdicts, about)
+    print('\n'.join(report_summary(pages, verdicts, about)))
+    return path
+
+def trained_since(start:float, runs:list, store:Store, options)->str: # in words; empty: none
+    "How many of these runs were trained after a time, of how many methods."
+    from fedcl_repro.study.report import amount_of
+    def ended(run):
+        path = store.folder(run_id(run, options.data_root or None)) / 'run.json'
+        return path.stat().st_mtime if path.exists() else 0.
+    found = [run for run in runs if ended(run) >= start]
+    methods = len({run.method.name for run in found})
+    return f"{amount_of(len(found), 'run')} of {amount_of(methods, 'method')}" if found else ''

@@ -68,7 +68,7 @@ def titles(names)->list:
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #1f0042fe
 SIZES = dict(
-    quick=dict(base=dict(n_rounds=2, eval_every=1, scarcity='all_clients(share=0.3)'), seeds=range(2)),
+    quick=dict(base=dict(n_rounds=10, eval_every=1, scarcity='all_clients(share=0.3)'), seeds=range(2)),
     lite=dict(base=dict(n_rounds=100, eval_every=5, dtype='bfloat16'), seeds=range(3)),
     paper=dict(base=dict(n_rounds=500, eval_every=5), seeds=range(5)))
 TRAINED = dict(quick=[PRACTICAL, PATHOLOGICAL], lite=[PRACTICAL, PATHOLOGICAL], paper=list(TABLE2))
