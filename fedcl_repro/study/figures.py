@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'PALETTE', 'DASHES', 'MOST_MARKS', 'MOST_CELLS', 'HATCHES', 'GREEN', 'BLUE', 'ORANGE', 'YELLOW', 'PURPLE',
-           'WORD_COLOURS', 'style_of', 'smooth', 'families_of', 'curves', 'smoothed', 'shared_legend', 'set_style',
-           'is_light', 'only_light_svgs', 'bars', 'say_start', 'lower_limit', 'cell_style', 'with_code', 'nice_table',
-           'noted_table', 'draw_corners']
+           'WORD_COLOURS', 'STAYS', 'style_of', 'smooth', 'families_of', 'curves', 'smoothed', 'shared_legend',
+           'set_style', 'is_light', 'only_light_svgs', 'bars', 'say_start', 'lower_limit', 'cell_style', 'with_code',
+           'filled', 'verdict_second', 'nice_table', 'without_thin', 'noted_table', 'draw_corners']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
 import html
@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import MaxNLocator
+from pandas.io.formats.style import Styler
 
 from ..federation.method import FAMILIES
 
@@ -169,29 +170,68 @@ def cell_style(value)->str: # CSS
     return f'background-color: {WORD_COLOURS[value]}; color: black' if known else ''
 
 # %% ../../nbs/study/figures.ipynb #47da1c6d
-def with_code(text:str)->str: # HTML
-    "Words in backticks as code."
-    return re.sub(r'`([^`]+)`', r'<code>\1</code>', text)
+STAYS = ('position: sticky; left: 0; z-index: 1; '
+         'background: var(--color-background-primary, var(--ground, var(--jp-layout-color0, white)))')
 
-def nice_table(table:pd.DataFrame, caption=''):
+def with_code(text:str)->str: # HTML
+    "Words in backticks as code; everything else as it is written."
+    return re.sub(r'`([^`]+)`', r'<code>\1</code>', html.escape(text, quote=False))
+
+def filled(column:pd.Series)->pd.Series: # of bools
+    "The cells that say something."
+    return column.notna() & ~column.isin(['', '·', '-'])
+
+def verdict_second(table:pd.DataFrame)->pd.DataFrame:
+    "The columns in another order: `verdict` right after the name of the row; in blocks, first in its block."
+    if table.columns.nlevels > 1:
+        headings = list(dict.fromkeys(column[:-1] for column in table))
+        def place(column): return headings.index(column[:-1]), column[-1] != 'verdict'
+        return table[sorted(table, key=place)]
+    if 'verdict' not in table: return table
+    others = [column for column in table if column != 'verdict']
+    at = 1 if isinstance(table.index, pd.RangeIndex) else 0
+    return table[[*others[:at], 'verdict', *others[at:]]]
+
+def nice_table(table:pd.DataFrame, caption='')->Styler:
     "A styled table: numbers with two digits, verdicts on a coloured background."
-    numbers = table.select_dtypes('number').columns
-    style = table.style.map(cell_style).format(precision=2, na_rep='·')
-    style = style.set_properties(subset=numbers, **{'text-align': 'right'})
-    short = [c for c in table if (c[-1] if isinstance(c, tuple) else c) in ('interval', 'verdict')]
-    style = style.set_properties(subset=short, **{'white-space': 'nowrap'})
-    if isinstance(table.index, pd.RangeIndex): style = style.hide(axis='index')
-    return style.set_caption(with_code(caption)).set_table_styles([
+    table = verdict_second(table.loc[:, [filled(table[c]).any() for c in table] if len(table) else slice(None)])
+    style = Styler(table, cell_ids=False).map(cell_style).format(precision=2, na_rep='·', escape='html')
+    for axis in 'index', 'columns': style = style.format_index(escape='html', axis=axis)
+    named = not isinstance(table.index, pd.RangeIndex)
+    if not named: style = style.hide(axis='index')
+    looks = [
         dict(selector='caption', props='text-align: left; font-style: italic; padding-bottom: 4px'),
-        dict(selector='td, th', props='padding: 2px 8px; text-align: left'),
-    ])
+        dict(selector='td, th', props='padding: 2px 8px; text-align: left; vertical-align: top'),
+        dict(selector='th.row_heading.level0' if named else 'td.col0, th.col0', props=STAYS),
+    ]
+    numeric = [k for k, kind in enumerate(table.dtypes) if pd.api.types.is_numeric_dtype(kind)]
+    looks += [dict(selector=f'td.col{k}', props='text-align: right') for k in numeric]
+    return style.set_caption(with_code(caption)).set_table_styles(looks)
 
 # %% ../../nbs/study/figures.ipynb #64d6c97a
-def noted_table(table:pd.DataFrame, caption='', notes=()): # HTML
-    "The same with lines below it, such as the reasons for its verdicts; words in backticks as code."
+def without_thin(table:pd.DataFrame)->tuple[pd.DataFrame,list]: # table, lines
+    "The table without columns of which at least nine tenths are empty, and what these say."
+    lines, thin = [], []
+    for column in table:
+        says = filled(table[column])
+        if column == 'verdict' or not 0 < 10*says.sum() <= len(table): continue
+        rows = table.index if not isinstance(table.index, pd.RangeIndex) else table.iloc[:, 0]
+        told = [f'{value} ({row})' for row, value in zip(rows[says], table[column][says])]
+        lines.append(f"`{column}`: {', '.join(told)}.")
+        thin.append(column)
+    return table.drop(columns=thin), lines
+
+def noted_table(tables, caption='', notes=()): # HTML
+    """The same with lines below it, such as the reasons for its verdicts; words in backticks as code.
+    `tables`: one, or several below each other, heading -> table."""
     from IPython.display import HTML
-    below = ''.join(f'<p class="note">{with_code(html.escape(line))}</p>' for line in notes)
-    return HTML(nice_table(table, caption).to_html() + below)
+    one, parts = not isinstance(tables, dict), []
+    if not one: parts.append(f'<p class="note">{with_code(caption)}</p>')
+    for heading, table in ({caption: tables} if one else tables).items():
+        table, thin = without_thin(table)
+        parts.append(nice_table(table, heading).to_html())
+        parts += [f'<p class="note">{with_code(line)}</p>' for line in thin]
+    return HTML(''.join(parts) + ''.join(f'<p class="note">{with_code(line)}</p>' for line in notes))
 
 # %% ../../nbs/study/figures.ipynb #6cb272e2
 def draw_corners(names:pd.DataFrame, tables:dict):

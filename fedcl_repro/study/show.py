@@ -151,7 +151,7 @@ def show_table(
     sizes=None,                 # profile -> a sentence on the size of its runs
     words:Callable=no_words,    # rows -> {values of the keys: more words for a heading}
 ): # a styled table, or None
-    "Published and ours, a block of columns for each setting that was trained; or 'not run'."
+    "Published and ours, a table for each setting that was trained, below each other; or 'not run'."
     below = without_print(paper, cells, rows, [*paper.keys, *more])
     table = pd.concat([cells_beside(paper, cells, rows, profile, more), below], ignore_index=True)
     table = table.fillna(TEXTS)
@@ -166,7 +166,7 @@ def show_table(
     from fedcl_repro.study.figures import noted_table
     not_run = f'Settings of the paper that were not run: {missing}.'
     tables, notes = with_notes(blocks)
-    return noted_table(pd.concat(tables, axis=1), f'{caption} {not_run}', notes)
+    return noted_table(tables, f'{caption} {not_run}', notes)
 
 # %% ../../nbs/study/show.ipynb #9f48041a
 def show_dots(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None):
@@ -241,12 +241,9 @@ def beside_blocks(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:st
     return blocks
 
 # %% ../../nbs/study/show.ipynb #7b373d5f
-def beside_table(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str)->tuple: # table, notes
-    "These tables side by side, the usual shape of printed tables, and sentences for below."
-    blocks, notes = with_notes(beside_blocks(paper, cells, rows, profile))
-    names = list(dict.fromkeys(name for block in blocks.values() for name in block.index))
-    wide = pd.concat(blocks, axis=1).loc[names]
-    return wide.fillna({column: '' for column in wide if column[1] in TEXTS}), notes
+def beside_table(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str)->tuple: # tables, notes
+    "A table for each setting, heading -> table, and sentences for below."
+    return with_notes(beside_blocks(paper, cells, rows, profile))
 
 # %% ../../nbs/study/show.ipynb #3529bcdf
 def show_lines(paper:Paper, rows:pd.DataFrame, x:str, names:list, xlabel:str, xscale='log', floor=''):
@@ -503,5 +500,5 @@ def show_shaped(
         marks[heading] = ranks_marked(compared).rename(columns=columns)
     from fedcl_repro.study.figures import nice_table
     marks = pd.concat(marks, axis=1)
-    shown = nice_table(pd.concat(texts, axis=1), caption).set_properties(**{'white-space': 'nowrap'})
+    shown = nice_table(pd.concat(texts, axis=1), caption)
     return shown.apply(lambda _: marks, axis=None)
