@@ -239,7 +239,7 @@ SETTINGS = dict(
     myst_enable_extensions=['dollarmath', 'amsmath'],
     myst_dmath_double_inline=True, # a displayed formula within a list or a sentence
     myst_heading_anchors=4,
-    suppress_warnings=['myst.header', 'config.cache'],
+    suppress_warnings=['myst.header', 'myst.xref_missing', 'config.cache'], # `broken_links` checks all links
     exclude_patterns=['files/**'],
     autodoc_typehints_format='short',
     autodoc_preserve_defaults=True,
@@ -414,14 +414,14 @@ def complete_page(app, page, template, context, doctree):
     about = html.escape(about or SETTINGS['html_title'])
     context['metatags'] = context.get('metatags', '') + f'<meta name="description" content="{about}">'
     if 'toctree' in context:
-        tree = context['toctree'](collapse=True, titles_only=True, maxdepth=-1, includehidden=True)
+        tree = context['toctree'](collapse=True, titles_only=True, maxdepth=1, includehidden=True)
         context['furo_navigation_tree'] = get_navigation_tree(tree)
     if page == 'search': app.add_js_file('texts.js')
     if not is_notebook: return
     body = context['body'].replace('</h1>', f'</h1>\n{download_link(page)}', 1)
     wide = is_result_page(page) or page == 'map'
     if wide: context['furo_hide_toc'] = True
-    context['body'] = f'<div class="{"results" if wide else "page"}" id="of-{page.replace("/", "-")}">{body}</div>'
+    context['body'] = f'<div class="{"results" if wide else "notebook"}" id="of-{page.replace("/", "-")}">{body}</div>'
 
 # %% ../../nbs/book/site.ipynb #0b31ba93
 def copy_font(folder:Path):
@@ -514,8 +514,8 @@ def broken_links(site)->list: # of texts
 SITE_LOOK = '''
 @font-face { font-family: "STIX Two Math"; src: url("STIXTwoMath-Regular.ttf"); }
 .content { width: 50em; }
-.sidebar-drawer { min-width: 15em; }
-.main:has(.results) .content { width: 76em; max-width: 100%; padding: 0 1.5em; }
+.main:has(.results) { min-width: 0; justify-content: flex-start; }
+.main:has(.results) .content { width: auto; flex: 1 1 0; min-width: 0; max-width: 76em; padding: 0 1.5em; }
 .main:has(.results) .toc-drawer { display: none; }
 a.name { text-decoration: none; }
 a.name code { color: var(--color-link); }
@@ -523,10 +523,10 @@ div.cell { margin: .6rem 0; }
 div.cell div.cell_output { overflow-x: auto; padding-left: 0; }
 .table-wrapper { overflow-x: auto; width: 100%; margin: .6rem 0; }
 .table-wrapper td, .table-wrapper th { overflow-wrap: break-word; }
-.table-wrapper tr > :first-child, .table-wrapper th.row_heading.level0 { position: sticky; left: 0; z-index: 1;
+.table-wrapper td code, .table-wrapper td a { white-space: normal; overflow-wrap: anywhere; }
+.table-wrapper table:not([id^=T_]) tr > :first-child { position: sticky; left: 0; z-index: 1;
     background: var(--color-background-primary); }
-.table-wrapper th.row_heading:not(.level0) { position: static; }
-.download { float: right; font-size: .8rem; margin: .2rem 0 0 1rem; }
+.download { text-align: right; font-size: .8rem; margin: -.6rem 0 .2rem; }
 div.highlight { position: relative; }
 button.copy { position: absolute; top: .3rem; right: .3rem; font-size: .7rem; padding: .1rem .5rem; cursor: pointer;
     border: 1px solid var(--color-background-border); border-radius: 4px; opacity: 0; color: inherit;
@@ -556,7 +556,8 @@ div.cell details.hide > summary > p.admonition-title::before { display: none; }
     #of-index section:has(> #learn) { grid-template-columns: 1fr; }
     .main:has(.results) .content { padding: 0 .8em; }
     .results .table-wrapper td, .results .table-wrapper th { padding: 2px 4px !important; }
-    .results .table-wrapper tr > :first-child { max-width: 38vw; } }
+    .results .table-wrapper tr > :first-child { max-width: 34vw; }
+    .results .table-wrapper td { min-width: 3.2rem; } }
 @media print { .sidebar-drawer, .toc-drawer, button.copy, .download, .mobile-header, .related-pages, .skip-to-content, .back-to-top,
                details.hide { display: none; }
                .content { width: auto; }

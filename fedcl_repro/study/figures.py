@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'PALETTE', 'DASHES', 'MOST_MARKS', 'MOST_CELLS', 'HATCHES', 'GREEN', 'BLUE', 'ORANGE', 'YELLOW', 'PURPLE',
-           'WORD_COLOURS', 'STAYS', 'style_of', 'smooth', 'families_of', 'curves', 'smoothed', 'shared_legend',
-           'set_style', 'is_light', 'only_light_svgs', 'bars', 'say_start', 'lower_limit', 'cell_style', 'with_code',
-           'filled', 'verdict_second', 'nice_table', 'without_thin', 'noted_table', 'draw_corners']
+           'WORD_COLOURS', 'STAYS', 'style_of', 'smooth', 'plain_label', 'families_of', 'curves', 'smoothed',
+           'apart_below', 'break_axis', 'shared_legend', 'set_style', 'is_light', 'only_light_svgs', 'bars',
+           'say_start', 'lower_limit', 'cell_style', 'with_code', 'filled', 'verdict_second', 'nice_table',
+           'without_thin', 'noted_table', 'draw_corners']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
 import html
@@ -31,13 +32,14 @@ DASHES = ('', (4, 1.5), (1, 1), (3, 1, 1, 1), (5, 1, 1, 1, 1, 1), (7, 2), (2, 2)
 def style_of(
     members:dict, # label -> family, in the order of the legend
 )->tuple[dict,dict]: # label -> colour; label -> dashes
-    "Colours by family, dashes by member."
+    "Colours by family, dashes by member; no two labels have both alike."
     colours, dashes, seen = {}, {}, {family: 0 for family in PALETTE}
     for label, family in members.items():
         if family not in PALETTE:
             raise ValueError(f"{label}: unknown family {family!r}: choose from {', '.join(FAMILIES)}")
-        colours[label] = PALETTE[family]
-        dashes[label] = DASHES[seen[family] % len(DASHES)]
+        turn, place = divmod(seen[family], len(DASHES))
+        colours[label] = PALETTE[family] if not turn else tuple(.6*c for c in PALETTE[family]) # darker again
+        dashes[label] = DASHES[place]
         seen[family] += 1
     return colours, dashes
 
@@ -48,6 +50,13 @@ def smooth(values, window:int)->np.ndarray:
     return pd.Series(values).rolling(window, min_periods=1).mean().to_numpy()
 
 # %% ../../nbs/study/figures.ipynb #aefa05a0
+def plain_label(label:str)->str:
+    "A label without names from the code: 'FedRep, head epochs 10' for 'FedRep (head_epochs=10)'."
+    name, _, settings = label.removesuffix(')').partition(' (')
+    if '=' not in settings: return label
+    words = [part.replace('method.', '').replace('_', ' ').replace('=', ' ') for part in settings.split(', ')]
+    return ', '.join([name, *words])
+
 def families_of(table:pd.DataFrame)->dict: # label -> family, in the order of the table
     return dict(table[['label', 'family']].drop_duplicates().values)
 
@@ -61,9 +70,11 @@ def curves(
 ):
     "Learning curves: one line per label, bands of one standard deviation over seeds; at most ten lines."
     import seaborn as sns # two seconds, which only figures need
+    members = families_of(table if whole is None else whole)
+    table = table.assign(label=table.label.map(plain_label))
     order = list(table.label.unique())
     if len(order) > 10: raise ValueError(f'{len(order)} lines in one panel: choose at most ten')
-    colours, dashes = style_of(families_of(table if whole is None else whole))
+    colours, dashes = style_of({plain_label(label): family for label, family in members.items()})
     look = dict(hue='label', hue_order=order, palette=colours)
     look |= dict(style='label', style_order=order, dashes=dashes)
     ax = ax or plt.subplots(figsize=(4.5, 3))[1]
@@ -79,6 +90,33 @@ def smoothed(table:pd.DataFrame, y:str, window:int)->pd.DataFrame:
     table = table.sort_values('round')
     each = table.groupby(['label', 'seed'])[y]
     return table.assign(**{y: each.transform(lambda values: smooth(values, window))})
+
+# %% ../../nbs/study/figures.ipynb #f16a0004
+def apart_below(ends:pd.Series)->list: # of labels
+    "The lines, at most a third of them, that end far below: by ten points and twice the range of the others."
+    ends = ends.dropna().sort_values()
+    for k in range(len(ends) // 3, 0, -1):
+        others = ends.iloc[k:]
+        if others.iloc[0] - ends.iloc[k - 1] > max(10., 2*np.ptp(others)): return list(ends.index[:k])
+    return []
+
+def break_axis(upper, strip, table:pd.DataFrame, y:str):
+    "Limit two axes with the same curves to the two parts of a broken one; without a gap `strip` is hidden."
+    last = table[table['round'] == table['round'].max()]
+    below = apart_below(last.groupby('label')[y].mean())
+    strip.set_visible(bool(below))
+    if not below: return
+    later = table[table['round'] > table['round'].max() / 5]
+    for ax, part in (upper, later[~later.label.isin(below)]), (strip, table[table.label.isin(below)]):
+        room = max(1., .06*np.ptp(part[y]))
+        ax.set_ylim(part[y].min() - room, part[y].max() + room)
+    strip.get_legend().remove()
+    strip.set(title='', ylabel='')
+    upper.set_xlabel('')
+    upper.tick_params(labelbottom=False)
+    mark = dict(marker=[(-1, -.5), (1, .5)], ms=9, ls='none', c='k', mew=1, clip_on=False)
+    upper.plot([0, 1], [0, 0], transform=upper.transAxes, **mark)
+    strip.plot([0, 1], [1, 1], transform=strip.transAxes, **mark)
 
 # %% ../../nbs/study/figures.ipynb #52e32c3c
 def shared_legend(fig):
@@ -183,18 +221,17 @@ def filled(column:pd.Series)->pd.Series: # of bools
 
 def verdict_second(table:pd.DataFrame)->pd.DataFrame:
     "The columns in another order: `verdict` right after the name of the row; in blocks, first in its block."
-    if table.columns.nlevels > 1:
-        headings = list(dict.fromkeys(column[:-1] for column in table))
-        def place(column): return headings.index(column[:-1]), column[-1] != 'verdict'
-        return table[sorted(table, key=place)]
-    if 'verdict' not in table: return table
-    others = [column for column in table if column != 'verdict']
-    at = 1 if isinstance(table.index, pd.RangeIndex) else 0
-    return table[[*others[:at], 'verdict', *others[at:]]]
+    blocks = [column[:-1] if isinstance(column, tuple) else () for column in table]
+    last = [column[-1] if isinstance(column, tuple) else column for column in table]
+    headings = list(dict.fromkeys(blocks))
+    unnamed = isinstance(table.index, pd.RangeIndex) # the first column names the row
+    def place(k): return headings.index(blocks[k]), not (unnamed and k == 0), last[k] != 'verdict'
+    return table.iloc[:, sorted(range(len(last)), key=place)]
 
 def nice_table(table:pd.DataFrame, caption='')->Styler:
     "A styled table: numbers with two digits, verdicts on a coloured background."
-    table = verdict_second(table.loc[:, [filled(table[c]).any() for c in table] if len(table) else slice(None)])
+    says = [filled(table.iloc[:, k]).any() or not len(table) for k in range(table.shape[1])]
+    table = verdict_second(table.loc[:, says])
     style = Styler(table, cell_ids=False).map(cell_style).format(precision=2, na_rep='·', escape='html')
     for axis in 'index', 'columns': style = style.format_index(escape='html', axis=axis)
     named = not isinstance(table.index, pd.RangeIndex)
@@ -212,11 +249,13 @@ def nice_table(table:pd.DataFrame, caption='')->Styler:
 def without_thin(table:pd.DataFrame)->tuple[pd.DataFrame,list]: # table, lines
     "The table without columns of which at least nine tenths are empty, and what these say."
     lines, thin = [], []
+    if table.columns.nlevels > 1 or not table.columns.is_unique: return table, lines
+    names = table.iloc[:, 0] if isinstance(table.index, pd.RangeIndex) else table.index
+    def said(value): return f'{value:.2f}' if isinstance(value, float) else value
     for column in table:
         says = filled(table[column])
         if column == 'verdict' or not 0 < 10*says.sum() <= len(table): continue
-        rows = table.index if not isinstance(table.index, pd.RangeIndex) else table.iloc[:, 0]
-        told = [f'{value} ({row})' for row, value in zip(rows[says], table[column][says])]
+        told = [f'{said(value)} ({name})' for name, value in zip(names[says], table[column][says])]
         lines.append(f"`{column}`: {', '.join(told)}.")
         thin.append(column)
     return table.drop(columns=thin), lines
