@@ -56,7 +56,7 @@ def test_the_sidebar_is_short_and_in_the_order_of_reading():
     assert list(SIDEBAR) == ['Course', 'Tours of the papers', 'Papers', 'Library']
     assert list(shown) == [heading for heading in SIDEBAR if heading in shown]
     lines = sum(map(len, shown.values())) + len(rest)
-    assert 45 <= lines <= 70
+    assert 45 <= lines <= 66
     pages = [page for part in (shown, rest) for pages in part.values() for page in pages]
     assert len(pages) == len(set(pages)), 'a page is there twice'
     assert {page for pages in chapters().values() for page in pages} <= set(pages)
@@ -183,4 +183,4 @@ def test_every_page_has_what_a_reader_looks_for(site):
     assert '"parts/contrastive.html"' in texts
     assert 'texts.js' in (site[0]/'search.html').read_text(encoding='utf-8') and 'texts.js' not in page
     sides = len(re.findall(r'class="toctree-l\d', page.split('<article')[0]))
-    assert 45 <= sides <= 70
+    assert 45 <= sides <= 66

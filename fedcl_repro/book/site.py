@@ -523,7 +523,7 @@ div.cell { margin: .6rem 0; }
 div.cell div.cell_output { overflow-x: auto; padding-left: 0; }
 .table-wrapper { overflow-x: auto; width: 100%; margin: .6rem 0; }
 .table-wrapper td, .table-wrapper th { overflow-wrap: break-word; }
-.table-wrapper td code, .table-wrapper td a { white-space: normal; overflow-wrap: anywhere; }
+.table-wrapper td code { white-space: normal; overflow-wrap: anywhere; }
 .table-wrapper table:not([id^=T_]) tr > :first-child { position: sticky; left: 0; z-index: 1;
     background: var(--color-background-primary); }
 .download { text-align: right; font-size: .8rem; margin: -.6rem 0 .2rem; }
