@@ -84,7 +84,8 @@ def test_text_in_a_table_is_escaped():
     import pandas as pd
     from fedcl_repro.study.figures import nice_table, noted_table
     table = pd.DataFrame({HOSTILE: [HOSTILE], 'verdict': ['holds']}, index=[HOSTILE])
-    for shown in (nice_table(table, HOSTILE).to_html(), noted_table({HOSTILE: table}, HOSTILE, [HOSTILE]).data):
+    noted = noted_table({HOSTILE: table}, HOSTILE, [HOSTILE]).data
+    for shown in (nice_table(table, HOSTILE).to_html(), noted):
         assert '&lt;img' in shown
         assert '<img' not in shown and '<script' not in shown
 

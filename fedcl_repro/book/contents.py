@@ -84,7 +84,8 @@ SIDEBAR = { # heading -> pages in the order of reading
               'papers/fedcosr/claims papers/fedcosr/table2 papers/fedcosr/fig5 papers/fedcosr/fig6 '
               'papers/fedcosr/fig7 papers/fedcosr/fig8 papers/fedcosr/fig9 papers/fedcosr/convergence '
               'papers/fedssc/claims papers/fedssc/table1 papers/fedssc/fig1 '
-              'papers/mfcl/claims papers/mfcl/table1 papers/mfcl/table2 papers/mfcl/table5 papers/mfcl/table8 '
+              'papers/mfcl/claims papers/mfcl/table1 papers/mfcl/table2 papers/mfcl/table5 '
+              'papers/mfcl/table8 '
               'papers/mapl/claims papers/mapl/table1 papers/mapl/table4 papers/mapl/fig4',
     'Library': 'study/simulation federation/own_data methods/basic federation/method federation/rounds '
                'federation/messages study/runs extensions cli scale/speed contributing',
@@ -168,5 +169,6 @@ def about_page(page:str)->str: # Markdown; '' if there is none
     "What a page is about: the quoted lines below its title."
     for cell in cells_of(page):
         found = re.search(r'^# .*\n((?:> ?.*\n?)+)', text_of(cell))
-        if found and cell['cell_type'] == 'markdown': return re.sub(r'(?m)^> ?', '', found[1]).replace('\n', ' ').strip()
+        if not found or cell['cell_type'] != 'markdown': continue
+        return ' '.join(re.sub(r'(?m)^> ?', '', found[1]).split())
     return ''

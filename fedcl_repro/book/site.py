@@ -346,12 +346,12 @@ def skip_values(app, what, name, object, skip, options):
     return skip or name.startswith('_') or not shown
 
 # %% ../../nbs/book/site.ipynb #517e0002
-ELEMENTS = set("""a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure h1
-    h2 h3 h4 h5 h6 hr i img kbd li ol p pre q s samp small span strong style sub summary sup table tbody td
+ELEMENTS = set("""a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure
+    h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre q s samp small span strong style sub summary sup table tbody td
     tfoot th thead tr u ul math mfrac mi mn mo mover mpadded mroot mrow mspace msqrt mstyle msub msubsup msup
     mtable mtd mtext mtr munder munderover""".split())
-ATTRIBUTES = set("""class id href src alt title style colspan rowspan scope type width height open border valign
-    halign display stretchy xmlns accent""".split())
+ATTRIBUTES = set("""class id href src alt title style colspan rowspan scope type width height open border
+    valign halign display stretchy xmlns accent""".split())
 LOADS = re.compile(r'url\(|@import|expression\(|javascript:|</', re.I) # in a style
 ADDRESSES = dict(href=r'(?![a-z+.-]+:)|https?://|mailto:', src=r'(?![a-z+.-]+:|//)|data:image/(png|jpeg|gif|svg)')
 
@@ -421,7 +421,8 @@ def complete_page(app, page, template, context, doctree):
     body = context['body'].replace('</h1>', f'</h1>\n{download_link(page)}', 1)
     wide = is_result_page(page) or page == 'map'
     if wide: context['furo_hide_toc'] = True
-    context['body'] = f'<div class="{"results" if wide else "notebook"}" id="of-{page.replace("/", "-")}">{body}</div>'
+    kind, name = 'results' if wide else 'notebook', page.replace('/', '-')
+    context['body'] = f'<div class="{kind}" id="of-{name}">{body}</div>'
 
 # %% ../../nbs/book/site.ipynb #0b31ba93
 def copy_font(folder:Path):
@@ -528,7 +529,8 @@ div.cell div.cell_output { overflow-x: auto; padding-left: 0; }
     background: var(--color-background-primary); }
 .download { text-align: right; font-size: .8rem; margin: -.6rem 0 .2rem; }
 div.highlight { position: relative; }
-button.copy { position: absolute; top: .3rem; right: .3rem; font-size: .7rem; padding: .1rem .5rem; cursor: pointer;
+button.copy { position: absolute; top: .3rem; right: .3rem; font-size: .7rem; padding: .1rem .5rem;
+    cursor: pointer;
     border: 1px solid var(--color-background-border); border-radius: 4px; opacity: 0; color: inherit;
     background: var(--color-background-primary); }
 div.highlight:hover button.copy, button.copy:focus { opacity: 1; }
@@ -558,7 +560,8 @@ div.cell details.hide > summary > p.admonition-title::before { display: none; }
     .results .table-wrapper td, .results .table-wrapper th { padding: 2px 4px !important; }
     .results .table-wrapper tr > :first-child { max-width: 34vw; }
     .results .table-wrapper td { min-width: 3.2rem; } }
-@media print { .sidebar-drawer, .toc-drawer, button.copy, .download, .mobile-header, .related-pages, .skip-to-content, .back-to-top,
+@media print { .sidebar-drawer, .toc-drawer, button.copy, .download, .mobile-header, .related-pages,
+               .skip-to-content, .back-to-top,
                details.hide { display: none; }
                .content { width: auto; }
                .highlight pre { white-space: pre-wrap; font-size: .62rem; }
@@ -569,8 +572,10 @@ div.cell details.hide > summary > p.admonition-title::before { display: none; }
 
 # %% ../../nbs/book/site.ipynb #517e0006
 ICON = '''<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><g fill="none" stroke="#0173b2"
-stroke-width="2"><path d="M16 16 6 7M16 16 26 7M16 16 16 28"/></g><g fill="#0173b2"><circle cx="6" cy="7" r="4"/>
-<circle cx="26" cy="7" r="4"/><circle cx="16" cy="27" r="4"/></g><circle cx="16" cy="16" r="6" fill="#de8f05"/></svg>'''
+stroke-width="2"><path d="M16 16 6 7M16 16 26 7M16 16 16 28"/></g><g fill="#0173b2">
+<circle cx="6" cy="7" r="4"/>
+<circle cx="26" cy="7" r="4"/><circle cx="16" cy="27" r="4"/></g>
+<circle cx="16" cy="16" r="6" fill="#de8f05"/></svg>'''
 
 SCRIPT = '''
 for (const block of document.querySelectorAll('div.highlight')) {      // a button that copies the code
@@ -587,7 +592,8 @@ for (const block of document.querySelectorAll('div.highlight')) {      // a butt
 if (location.protocol === 'file:') {      // a browser lets no page read another file: search in texts.js
   window.fetch = async (url) => {
     const page = new URL(url, location).pathname, known = typeof TEXTS === 'undefined' ? {} : TEXTS;
-    const name = Object.keys(known).filter((n) => page.endsWith('/' + n)).sort((a, b) => b.length - a.length)[0];
+    const fitting = Object.keys(known).filter((n) => page.endsWith('/' + n));
+    const name = fitting.sort((a, b) => b.length - a.length)[0];
     const main = document.createElement('div');
     main.setAttribute('role', 'main');
     main.textContent = known[name] || '';

@@ -202,7 +202,7 @@ def draw_dots(
     by_print=False, # sort each panel by its published numbers
     trivial=None,   # values of the keys -> the majority class's accuracy; by default of personal models
 ):
-    "Published cells (circles) and ours (diamonds, bars of one standard error over clients), two panels a row."
+    "Published cells (circles), ours (diamonds, bars of one standard error over clients); two panels a row."
     import matplotlib.pyplot as plt
     runs = paper.runs(rows)
     tables = by_seed(runs, paper.keys, 'micro')
@@ -473,7 +473,8 @@ def draw_graph_numbers(
     fig.tight_layout()
     found = {}
     for ax in (a, b): found |= dict(zip(*ax.get_legend_handles_labels()[::-1]))
-    fig.legend(found.values(), found.keys(), loc='center left', bbox_to_anchor=(1, .5), frameon=False, fontsize=8)
+    beside = dict(loc='center left', bbox_to_anchor=(1, .5), frameon=False, fontsize=8)
+    fig.legend(found.values(), found.keys(), **beside)
     plt.show()
     return table.last()
 

@@ -98,7 +98,7 @@ def in_column_order(rows:pd.DataFrame, columns)->pd.DataFrame:
     return rows.assign(place=places).sort_values('place', kind='stable').drop(columns='place')
 
 def one_arithmetic(rows:pd.DataFrame)->tuple: # rows, a line
-    "Without float32 where all methods of a column were trained in bfloat16, too: one run for a printed number."
+    "Without float32 columns that were also trained in bfloat16: one row of runs for a printed number."
     placed = place(rows)
     twice = {column for column in placed.column if column.removesuffix(IN_FLOAT32) in set(placed.column)
              and column.endswith(IN_FLOAT32)}
