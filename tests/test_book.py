@@ -29,14 +29,73 @@ def test_every_numbered_equation_is_on_the_map():
     for e in equations(): checked_place(e['place'], f"{e['paper']} Eq. {e['number']}")
 
 
-def test_the_first_page_shows_the_map():
+def test_the_map_is_up_to_date():
     "Its stored tables of artifacts and equations are the ones that are computed now."
     from fedcl_repro.book.paper_map import artifacts_table, equations_table
     from fedcl_repro.study.published import PAPER_NAMES
-    shown = shown_on('index')
+    shown = shown_on('map')
     for paper, name in PAPER_NAMES.items():
         for table in (artifacts_table(paper), equations_table(paper)):
-            assert table in shown, f'{name}: run the cells of nbs/index.ipynb'
+            assert table in shown, f'{name}: run the cells of nbs/map.ipynb'
+
+
+def test_the_front_page_has_a_picture_two_commands_and_three_doors():
+    page = ''.join(json.loads((ROOT/'nbs'/'index.ipynb').read_text(encoding='utf-8'))['cells'][0]['source'])
+    picture, = re.findall(r'^!\[.*\]\((.*)\)$', page, re.M)
+    assert (ROOT/'nbs'/picture).exists()
+    block, = re.findall(r'```sh\n(.*?)```', page, re.S)
+    assert [line.split('#')[0].split('&&')[1].strip() for line in block.splitlines()] == [
+        'fedcl reproduce', 'fedcl docs']
+    assert re.findall(r'^## (.*)', page, re.M)[:3] == ['Learn', 'Reproduce', 'Build']
+
+
+def test_the_sidebar_is_short_and_in_the_order_of_reading():
+    from fedcl_repro.book.contents import SIDEBAR, chapters, internals, sidebar
+    more = ['contributing', 'library/index', 'changelog', 'oddities']
+    shown, rest = sidebar(more), internals(more)
+    assert list(SIDEBAR) == ['Course', 'Tours of the papers', 'Papers', 'Library']
+    assert list(shown) == [heading for heading in SIDEBAR if heading in shown]
+    lines = sum(map(len, shown.values())) + len(rest)
+    assert 45 <= lines <= 66
+    pages = [page for part in (shown, rest) for pages in part.values() for page in pages]
+    assert len(pages) == len(set(pages)), 'a page is there twice'
+    assert {page for pages in chapters().values() for page in pages} <= set(pages)
+
+
+def test_solutions_are_folded_in_jupyterlab_and_on_the_site():
+    from fedcl_repro.book.site import ready_cells, tags_of
+    found = 0
+    for path in sorted((ROOT/'nbs').rglob('*.ipynb')):
+        if '.ipynb_checkpoints' in path.parts: continue
+        for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
+            if 'hide-cell' not in cell['metadata'].get('tags', []): continue
+            folds = cell['metadata'].get('jupyter')
+            assert folds == dict(source_hidden=True, outputs_hidden=True), f'{path.name}: {cell["id"]}'
+            found += 1
+    assert found >= 72
+    assert sum(tags_of(cell) == {'hide-cell'} for cell in ready_cells('parts/contrastive')) == 1
+
+
+HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
+
+
+def test_text_in_a_table_is_escaped():
+    "Names of a folder, of a file or of someone's rows."
+    import pandas as pd
+    from fedcl_repro.study.figures import nice_table, noted_table
+    table = pd.DataFrame({HOSTILE: [HOSTILE], 'verdict': ['holds']}, index=[HOSTILE])
+    noted = noted_table({HOSTILE: table}, HOSTILE, [HOSTILE]).data
+    for shown in (nice_table(table, HOSTILE).to_html(), noted):
+        assert '&lt;img' in shown
+        assert '<img' not in shown and '<script' not in shown
+
+
+def test_the_site_runs_no_html_of_others(tmp_path):
+    from fedcl_repro.book.site import clean_html, shown_output
+    cleaned = clean_html(f'<table><tr><td>{HOSTILE}</td></tr></table>')
+    assert 'onerror' not in cleaned and '<script' not in cleaned and '&lt;script&gt;' in cleaned
+    kinds = {'application/javascript': 'alert(1)', 'text/html': 'a', 'application/x-other': 'b'}
+    assert set(shown_output(dict(output_type='display_data', data=kinds))['data']) == {'text/html'}
 
 
 def test_a_place_that_is_not_there_is_refused():
@@ -44,6 +103,15 @@ def test_a_place_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match='no such page'): checked_place('parts/nowhere', 'Eq. 1')
     with pytest.raises(ValueError, match='does not define it'): checked_place('parts/mixing#nothing', 'Eq. 1')
     with pytest.raises(ValueError, match='enter its place'): place_of_artifact('mapl', 'table99')
+
+
+def paragraphs_of(path):
+    "The paragraphs of a page as text, formulas and code left out."
+    text = path.read_text(encoding='utf-8')
+    text = re.sub(r'<(math|code|pre|script|style|svg)\b.*?</\1>', 'x', text, flags=re.S)
+    article = re.search(r'<article.*?</article>', text, re.S)
+    for found in re.findall(r'<p\b[^>]*>(.*?)</p>', article[0] if article else '', re.S):
+        yield ' '.join(re.sub(r'<[^>]*>', '', found).split())
 
 
 @pytest.fixture(scope='module')
@@ -82,3 +150,38 @@ def test_names_lead_to_the_cells_that_define_them(site):
     assert 'id="def-infonce"' in page
     library = (site[0]/'library'/'fedcl_repro.parts.contrastive.html').read_text(encoding='utf-8')
     assert '(b, k) representations of a batch' in library
+
+
+@pytest.mark.slow
+def test_markdown_of_outputs_is_rendered(site):
+    "No page has a table as text, or a formula as LaTeX."
+    pages = sorted(site[0].rglob('*.html'))
+    said = [(p.name, text) for p in pages for text in paragraphs_of(p)]
+    assert len(said) > 1000
+    assert not [each for each in said if each[1].startswith('|') or '$' in each[1]]
+
+
+@pytest.mark.slow
+def test_no_letter_of_a_formula_is_lost(site):
+    "Browsers ignore `mathvariant`, except that one letter stays upright."
+    lost = [(p.name, m) for p in site[0].rglob('*.html')
+            for m in re.findall(r'mathvariant="(?!normal)[^"]*"', p.read_text(encoding='utf-8'))]
+    assert not lost
+    assert '𝒟' in ''.join(p.read_text(encoding='utf-8') for p in (site[0]/'data').glob('*.html'))
+
+
+@pytest.mark.slow
+def test_every_page_has_what_a_reader_looks_for(site):
+    from fedcl_repro.book.contents import about_page
+    page = (site[0]/'parts'/'contrastive.html').read_text(encoding='utf-8')
+    assert 'rel="shortcut icon"' in page
+    assert f'<meta name="description" content="{about_page("parts/contrastive")}">' in page
+    assert '../notebooks/parts/contrastive.ipynb" download' in page
+    assert (site[0]/'notebooks'/'parts'/'contrastive.ipynb').exists()
+    assert "className = 'copy'" in (site[0]/'_static'/'fedcl.js').read_text(encoding='utf-8')
+    assert re.search(r'<details class="admonition hide.*?Solution', page, re.S)
+    texts = (site[0]/'_static'/'texts.js').read_text(encoding='utf-8')
+    assert '"parts/contrastive.html"' in texts
+    assert 'texts.js' in (site[0]/'search.html').read_text(encoding='utf-8') and 'texts.js' not in page
+    sides = len(re.findall(r'class="toctree-l\d', page.split('<article')[0]))
+    assert 45 <= sides <= 66

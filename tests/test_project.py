@@ -293,7 +293,7 @@ def test_notebooks_are_clean(path):
     nb = json.loads(path.read_text(encoding='utf-8'))
     assert set(nb['metadata']) <= {'kernelspec'}
     for c in nb['cells']:
-        assert set(c['metadata']) <= {'tags'} and c.get('execution_count') is None
+        assert set(c['metadata']) <= {'tags', 'jupyter'} and c.get('execution_count') is None
         assert not any(o['output_type'] == 'error' for o in c.get('outputs', []))
         told = ''.join(''.join(o['text']) for o in c.get('outputs', []) if o.get('name') == 'stderr')
         assert not re.search(r'\d%\||warning', told, re.IGNORECASE)

@@ -118,7 +118,7 @@ def table_of(columns:list, rows)->str: # Markdown
     lines += ['| ' + ' | '.join(str(cell).replace('|', '\\|') for cell in row) + ' |' for row in rows]
     return '\n'.join(lines)
 
-def link_to(place:str, text='')->str: # Markdown, seen from the first page
+def link_to(place:str, text='')->str: # Markdown, seen from nbs/
     "A link to a page, or to the cell of a name in it."
     page, _, name = place.partition('#')
     if not place: return 'not in the paper'

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'PALETTE', 'DASHES', 'MOST_MARKS', 'MOST_CELLS', 'HATCHES', 'GREEN', 'BLUE', 'ORANGE', 'YELLOW', 'PURPLE',
-           'WORD_COLOURS', 'style_of', 'smooth', 'families_of', 'curves', 'smoothed', 'shared_legend', 'set_style',
-           'is_light', 'only_light_svgs', 'bars', 'say_start', 'lower_limit', 'cell_style', 'with_code', 'nice_table',
-           'noted_table', 'draw_corners']
+           'WORD_COLOURS', 'STAYS', 'style_of', 'smooth', 'plain_label', 'families_of', 'curves', 'smoothed',
+           'apart_below', 'break_axis', 'shared_legend', 'set_style', 'is_light', 'only_light_svgs', 'bars',
+           'say_start', 'lower_limit', 'cell_style', 'with_code', 'filled', 'verdict_second', 'nice_table',
+           'without_thin', 'noted_table', 'draw_corners']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
 import html
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import MaxNLocator
+from pandas.io.formats.style import Styler
 
 from ..federation.method import FAMILIES
 
@@ -30,13 +32,14 @@ DASHES = ('', (4, 1.5), (1, 1), (3, 1, 1, 1), (5, 1, 1, 1, 1, 1), (7, 2), (2, 2)
 def style_of(
     members:dict, # label -> family, in the order of the legend
 )->tuple[dict,dict]: # label -> colour; label -> dashes
-    "Colours by family, dashes by member."
+    "Colours by family, dashes by member; no two labels have both alike."
     colours, dashes, seen = {}, {}, {family: 0 for family in PALETTE}
     for label, family in members.items():
         if family not in PALETTE:
             raise ValueError(f"{label}: unknown family {family!r}: choose from {', '.join(FAMILIES)}")
-        colours[label] = PALETTE[family]
-        dashes[label] = DASHES[seen[family] % len(DASHES)]
+        turn, place = divmod(seen[family], len(DASHES))
+        colours[label] = PALETTE[family] if not turn else tuple(.6*c for c in PALETTE[family]) # darker again
+        dashes[label] = DASHES[place]
         seen[family] += 1
     return colours, dashes
 
@@ -47,6 +50,13 @@ def smooth(values, window:int)->np.ndarray:
     return pd.Series(values).rolling(window, min_periods=1).mean().to_numpy()
 
 # %% ../../nbs/study/figures.ipynb #aefa05a0
+def plain_label(label:str)->str:
+    "A label without names from the code: 'FedRep, head epochs 10' for 'FedRep (head_epochs=10)'."
+    name, _, settings = label.removesuffix(')').partition(' (')
+    if '=' not in settings: return label
+    words = [part.replace('method.', '').replace('_', ' ').replace('=', ' ') for part in settings.split(', ')]
+    return ', '.join([name, *words])
+
 def families_of(table:pd.DataFrame)->dict: # label -> family, in the order of the table
     return dict(table[['label', 'family']].drop_duplicates().values)
 
@@ -60,9 +70,11 @@ def curves(
 ):
     "Learning curves: one line per label, bands of one standard deviation over seeds; at most ten lines."
     import seaborn as sns # two seconds, which only figures need
+    members = families_of(table if whole is None else whole)
+    table = table.assign(label=table.label.map(plain_label))
     order = list(table.label.unique())
     if len(order) > 10: raise ValueError(f'{len(order)} lines in one panel: choose at most ten')
-    colours, dashes = style_of(families_of(table if whole is None else whole))
+    colours, dashes = style_of({plain_label(label): family for label, family in members.items()})
     look = dict(hue='label', hue_order=order, palette=colours)
     look |= dict(style='label', style_order=order, dashes=dashes)
     ax = ax or plt.subplots(figsize=(4.5, 3))[1]
@@ -78,6 +90,33 @@ def smoothed(table:pd.DataFrame, y:str, window:int)->pd.DataFrame:
     table = table.sort_values('round')
     each = table.groupby(['label', 'seed'])[y]
     return table.assign(**{y: each.transform(lambda values: smooth(values, window))})
+
+# %% ../../nbs/study/figures.ipynb #f16a0004
+def apart_below(ends:pd.Series)->list: # of labels
+    "The lines, at most a third of them, that end far below: by ten points and twice the range of the others."
+    ends = ends.dropna().sort_values()
+    for k in range(len(ends) // 3, 0, -1):
+        others = ends.iloc[k:]
+        if others.iloc[0] - ends.iloc[k - 1] > max(10., 2*np.ptp(others)): return list(ends.index[:k])
+    return []
+
+def break_axis(upper, strip, table:pd.DataFrame, y:str):
+    "Limit two axes with the same curves to the two parts of a broken one; without a gap `strip` is hidden."
+    last = table[table['round'] == table['round'].max()]
+    below = apart_below(last.groupby('label')[y].mean())
+    strip.set_visible(bool(below))
+    if not below: return
+    later = table[table['round'] > table['round'].max() / 5]
+    for ax, part in (upper, later[~later.label.isin(below)]), (strip, table[table.label.isin(below)]):
+        room = max(1., .06*np.ptp(part[y]))
+        ax.set_ylim(part[y].min() - room, part[y].max() + room)
+    strip.get_legend().remove()
+    strip.set(title='', ylabel='')
+    upper.set_xlabel('')
+    upper.tick_params(labelbottom=False)
+    mark = dict(marker=[(-1, -.5), (1, .5)], ms=9, ls='none', c='k', mew=1, clip_on=False)
+    upper.plot([0, 1], [0, 0], transform=upper.transAxes, **mark)
+    strip.plot([0, 1], [1, 1], transform=strip.transAxes, **mark)
 
 # %% ../../nbs/study/figures.ipynb #52e32c3c
 def shared_legend(fig):
@@ -169,30 +208,69 @@ def cell_style(value)->str: # CSS
     return f'background-color: {WORD_COLOURS[value]}; color: black' if known else ''
 
 # %% ../../nbs/study/figures.ipynb #47da1c6d
-def with_code(text:str)->str: # HTML
-    "Words in backticks as code."
-    return re.sub(r'`([^`]+)`', r'<code>\1</code>', text)
+STAYS = ('position: sticky; left: 0; z-index: 1; '
+         'background: var(--color-background-primary, var(--ground, var(--jp-layout-color0, white)))')
 
-def nice_table(table:pd.DataFrame, caption=''):
-    "A styled table: numbers with two digits, verdicts on a coloured background. Texts are no HTML."
-    numbers = table.select_dtypes('number').columns
-    style = table.style.map(cell_style).format(precision=2, na_rep='·', escape='html')
-    for axis in (0, 1): style = style.format_index(escape='html', axis=axis)
-    style = style.set_properties(subset=numbers, **{'text-align': 'right'})
-    short = [c for c in table if (c[-1] if isinstance(c, tuple) else c) in ('interval', 'verdict')]
-    style = style.set_properties(subset=short, **{'white-space': 'nowrap'})
-    if isinstance(table.index, pd.RangeIndex): style = style.hide(axis='index')
-    return style.set_caption(with_code(html.escape(caption, quote=False))).set_table_styles([
+def with_code(text:str)->str: # HTML
+    "Words in backticks as code; everything else as it is written."
+    return re.sub(r'`([^`]+)`', r'<code>\1</code>', html.escape(text, quote=False))
+
+def filled(column:pd.Series)->pd.Series: # of bools
+    "The cells that say something."
+    return column.notna() & ~column.isin(['', '·', '-'])
+
+def verdict_second(table:pd.DataFrame)->pd.DataFrame:
+    "The columns in another order: `verdict` right after the name of the row; in blocks, first in its block."
+    blocks = [column[:-1] if isinstance(column, tuple) else () for column in table]
+    last = [column[-1] if isinstance(column, tuple) else column for column in table]
+    headings = list(dict.fromkeys(blocks))
+    unnamed = isinstance(table.index, pd.RangeIndex) # the first column names the row
+    def place(k): return headings.index(blocks[k]), not (unnamed and k == 0), last[k] != 'verdict'
+    return table.iloc[:, sorted(range(len(last)), key=place)]
+
+def nice_table(table:pd.DataFrame, caption='')->Styler:
+    "A styled table: numbers with two digits, verdicts on a coloured background."
+    says = [filled(table.iloc[:, k]).any() or not len(table) for k in range(table.shape[1])]
+    table = verdict_second(table.loc[:, says])
+    style = Styler(table, cell_ids=False).map(cell_style).format(precision=2, na_rep='·', escape='html')
+    for axis in 'index', 'columns': style = style.format_index(escape='html', axis=axis)
+    named = not isinstance(table.index, pd.RangeIndex)
+    if not named: style = style.hide(axis='index')
+    looks = [
         dict(selector='caption', props='text-align: left; font-style: italic; padding-bottom: 4px'),
-        dict(selector='td, th', props='padding: 2px 8px; text-align: left'),
-    ])
+        dict(selector='td, th', props='padding: 2px 8px; text-align: left; vertical-align: top'),
+        dict(selector='th.row_heading.level0' if named else 'td.col0, th.col0', props=STAYS),
+    ]
+    numeric = [k for k, kind in enumerate(table.dtypes) if pd.api.types.is_numeric_dtype(kind)]
+    looks += [dict(selector=f'td.col{k}', props='text-align: right') for k in numeric]
+    return style.set_caption(with_code(caption)).set_table_styles(looks)
 
 # %% ../../nbs/study/figures.ipynb #64d6c97a
-def noted_table(table:pd.DataFrame, caption='', notes=()): # HTML
-    "The same with lines below it, such as the reasons for its verdicts; words in backticks as code."
+def without_thin(table:pd.DataFrame)->tuple[pd.DataFrame,list]: # table, lines
+    "The table without columns of which at least nine tenths are empty, and what these say."
+    lines, thin = [], []
+    if table.columns.nlevels > 1 or not table.columns.is_unique: return table, lines
+    names = table.iloc[:, 0] if isinstance(table.index, pd.RangeIndex) else table.index
+    def said(value): return f'{value:.2f}' if isinstance(value, float) else value
+    for column in table:
+        says = filled(table[column])
+        if column == 'verdict' or not 0 < 10*says.sum() <= len(table): continue
+        told = [f'{said(value)} ({name})' for name, value in zip(names[says], table[column][says])]
+        lines.append(f"`{column}`: {', '.join(told)}.")
+        thin.append(column)
+    return table.drop(columns=thin), lines
+
+def noted_table(tables, caption='', notes=()): # HTML
+    """The same with lines below it, such as the reasons for its verdicts; words in backticks as code.
+    `tables`: one, or several below each other, heading -> table."""
     from IPython.display import HTML
-    below = ''.join(f'<p class="note">{with_code(html.escape(line))}</p>' for line in notes)
-    return HTML(nice_table(table, caption).to_html() + below)
+    one, parts = not isinstance(tables, dict), []
+    if not one: parts.append(f'<p class="note">{with_code(caption)}</p>')
+    for heading, table in ({caption: tables} if one else tables).items():
+        table, thin = without_thin(table)
+        parts.append(nice_table(table, heading).to_html())
+        parts += [f'<p class="note">{with_code(line)}</p>' for line in thin]
+    return HTML(''.join(parts) + ''.join(f'<p class="note">{with_code(line)}</p>' for line in notes))
 
 # %% ../../nbs/study/figures.ipynb #6cb272e2
 def draw_corners(names:pd.DataFrame, tables:dict):

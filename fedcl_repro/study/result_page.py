@@ -67,7 +67,9 @@ def say_line(text:str, kind='p', look=''):
     display(HTML(f'<{kind} class="{look}">{html.escape(text)}</{kind}>'))
 
 def asked_table(verdicts:list)->pd.DataFrame: # claim, verdict, evidence, source
-    return verdict_table(verdicts).rename(columns=dict(what='claim', word='verdict'))
+    "Verdicts as a table; whether a printed margin is inside the interval is said in the evidence."
+    table = verdict_table(verdicts).rename(columns=dict(what='claim', word='verdict'))
+    return table[['claim', 'verdict', 'evidence', 'source']]
 
 def show_verdicts(verdicts:list):
     "The claims that were checked, with evidence and interval; the numbers are in the table above."
@@ -155,7 +157,7 @@ def display_all(*shown):
     for each in shown:
         if each is not None: display(each)
 
-def shown_table(table:pd.DataFrame, caption='', notes=()):
+def shown_table(table, caption='', notes=()):
     "`noted_table` of figures, for modules that must be importable without matplotlib."
     from fedcl_repro.study.figures import noted_table
     return noted_table(table, caption, notes)
@@ -187,9 +189,9 @@ def beside_view(
     "As `table_view`, with rows below for labels that the paper lacks, such as trivial baselines."
     def view(rows, profile):
         printed = cells()
-        table, notes = beside_table(paper, printed, rows, profile)
+        tables, notes = beside_table(paper, printed, rows, profile)
         caption = f'{what}: accuracy in percent, profile {profile}. {HOW_TO_READ}'
-        display_all(shown_table(table, caption, notes))
+        display_all(shown_table(tables, caption, notes))
         if draw: draw(rows)
         else: show_dots(paper, printed, rows, profile)
     return view

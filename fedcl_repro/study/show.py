@@ -5,14 +5,16 @@
 # %% auto #0
 __all__ = ['TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'HOW_TO_READ', 'BESIDE_PRINT', 'SIMILARITY', 'cells_beside', 'with_ends',
            'with_intervals', 'without_print', 'curve_table', 'accuracy_blocks', 'reasons_of', 'with_notes', 'row_names',
-           'setting_blocks', 'no_words', 'show_table', 'show_dots', 'measured_cells', 'cells_of_print',
-           'beside_and_below', 'with_balanced', 'repeats', 'beside_blocks', 'beside_table', 'show_lines', 'train_here',
-           'client_matrices', 'last_matrices', 'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices',
-           'weight_scale', 'without_own', 'shown_rounds', 'draw_weights_line', 'draw_by_round', 'graph_numbers',
-           'draw_graph_numbers', 'last_of_names', 'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps',
-           'ranks_marked', 'with_spread', 'show_shaped']
+           'setting_blocks', 'no_words', 'show_table', 'is_own', 'lines_of_panel', 'draw_panel', 'draw_dots',
+           'show_dots', 'measured_cells', 'cells_of_print', 'beside_and_below', 'with_balanced', 'repeats',
+           'beside_blocks', 'beside_table', 'show_lines', 'train_here', 'client_matrices', 'last_matrices',
+           'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own', 'shown_rounds',
+           'draw_weights_line', 'draw_by_round', 'graph_numbers', 'draw_graph_numbers', 'last_of_names',
+           'draw_last_weights', 'draw_overlap', 'map_numbers', 'draw_maps', 'ranks_marked', 'with_spread',
+           'show_shaped']
 
 # %% ../../nbs/study/show.ipynb #de8ab0d1
+import textwrap
 from collections.abc import Callable
 
 import numpy as np
@@ -24,11 +26,11 @@ from ..data.datasets import find_root
 from ..data.partition import class_counts
 from ..parts.graph_measures import away_from_equal, classes_shared, cross_share, similarity_gap
 from ..parts.graph_measures import nearest_share, same_cluster, same_kind, unevenness
-from .majority import mark_majority, with_majority_lines
+from .majority import majority_line, majority_of, with_majority_lines
 from .representations import draw_map
 from .runs import Run, dataset, federation, shards, stages
 from .tables import (
-    PRINTED, Paper, beside_print, curve_words, draw_beside, intervals_of_cells, means_of_seeds)
+    PRINTED, Paper, beside_print, by_seed, curve_words, intervals_of_cells, means_of_seeds)
 from .verdicts import COMPARISONS, LATE, LATE_TESTS, between_words, table_of_means
 
 # %% ../../nbs/study/show.ipynb #79464b5b
@@ -151,7 +153,7 @@ def show_table(
     sizes=None,                 # profile -> a sentence on the size of its runs
     words:Callable=no_words,    # rows -> {values of the keys: more words for a heading}
 ): # a styled table, or None
-    "Published and ours, a block of columns for each setting that was trained; or 'not run'."
+    "Published and ours, a table for each setting that was trained, below each other; or 'not run'."
     below = without_print(paper, cells, rows, [*paper.keys, *more])
     table = pd.concat([cells_beside(paper, cells, rows, profile, more), below], ignore_index=True)
     table = table.fillna(TEXTS)
@@ -166,18 +168,75 @@ def show_table(
     from fedcl_repro.study.figures import noted_table
     not_run = f'Settings of the paper that were not run: {missing}.'
     tables, notes = with_notes(blocks)
-    return noted_table(pd.concat(tables, axis=1), f'{caption} {not_run}', notes)
+    return noted_table(tables, f'{caption} {not_run}', notes)
 
 # %% ../../nbs/study/show.ipynb #9f48041a
-def show_dots(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None):
+def is_own(paper:Paper, label:str)->bool:
+    "Whether a label is the paper's own method, or a variant of it: 'MFCL(TN)'."
+    return bool(paper.title) and label.startswith(paper.title) and not label[len(paper.title):][:1].isalnum()
+
+def lines_of_panel(names:list, printed:pd.Series, ours:pd.DataFrame, by_print:bool)->list: # of labels
+    "The names that a panel has a number for; `by_print`: the largest published first, those without last."
+    there = [name for name in names if name in printed or name in ours]
+    if not by_print: return there
+    return sorted(there, key=lambda name: -printed.get(name, -1.))
+
+def draw_panel(ax, paper:Paper, names:list, printed:pd.Series, ours:pd.DataFrame, errors:pd.DataFrame):
+    "One setting: a line for each name, the first on top; the paper's own method on a band."
+    from fedcl_repro.study.figures import plain_label
+    places = range(len(names))[::-1]
+    for k, (seed, line) in enumerate(ours.reindex(columns=names).iterrows()):
+        look = dict(fmt='D', c='C2', ms=5, alpha=.6, lw=1, label='' if k else 'ours, one per seed')
+        ax.errorbar(line, places, xerr=errors.loc[seed].reindex(names), **look)
+    ax.plot(printed.reindex(names), places, 'o', mfc='none', c='gray', label='published')
+    ax.set(xlabel='accuracy, %', ylim=(-.6, len(names) - .4))
+    ax.set_yticks(places, map(plain_label, names))
+    for text, place, name in zip(ax.get_yticklabels(), places, names):
+        if not is_own(paper, name): continue
+        text.set_fontweight('bold')
+        ax.axhspan(place - .5, place + .5, color='C0', alpha=.1, lw=0)
+
+def draw_dots(
+    paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
+    names=None,     # by default those that we have, in the order of print
+    by_print=False, # sort each panel by its published numbers
+    trivial=None,   # values of the keys -> the majority class's accuracy; by default of personal models
+):
+    "Published cells (circles), ours (diamonds, bars of one standard error over clients); two panels a row."
+    import matplotlib.pyplot as plt
+    runs = paper.runs(rows)
+    tables = by_seed(runs, paper.keys, 'micro')
+    standard_error = runs.sd_clients / runs.get('n_clients', np.nan)**.5
+    errors = by_seed(runs.assign(se=standard_error), paper.keys, 'se')
+    have = set(runs.label)
+    names = list(names or [n for n in dict.fromkeys([*cells.label, *runs.label]) if n in have])
+    if trivial is None: trivial = majority_of(paper, rows) if paper.personal else {}
+    across, down = min(2, len(tables)), -(-len(tables) // 2)
+    room = max(1., .075*max(map(len, names)))                  # for the longest name
+    size = across*(room + 2.8), down*(.22*len(names) + .9)
+    fig, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout='constrained')
+    for ax in axes.flat[len(tables):]: ax.set_visible(False)
+    for ax, (key, table) in zip(axes.flat, tables.items()):
+        same = (cells[list(paper.keys)] == list(key)).all(axis=1)
+        printed = cells[same].drop_duplicates('label').set_index('label').value
+        shown = lines_of_panel(names, printed, table, by_print)
+        bars = errors[key].reindex(index=table.index, columns=names)
+        draw_panel(ax, paper, shown, printed, table, bars)
+        ax.set_title(textwrap.fill(paper.say(*key, profile), 38))
+        majority_line(ax, trivial.get(key if len(key) > 1 else key[0]), upright=True)
+    found = {}
+    for ax in axes.flat: found |= dict(zip(*ax.get_legend_handles_labels()[::-1]))
+    fig.legend(found.values(), found.keys(), loc='outside lower center', ncols=len(found), frameon=False)
+    return fig
+
+def show_dots(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None, **how):
     "Published and our numbers for these names (by default all of ours) as dots."
     import matplotlib.pyplot as plt
     if not len(rows):
         print('not run')
         return
     absent = {key: 0. for key in paper.keys if key not in cells} # the value of runs that lack the setting
-    fig = draw_beside(paper, cells.assign(**absent), rows, profile, names)
-    if paper.personal: mark_majority(paper, rows, fig.axes)
+    draw_dots(paper, cells.assign(**absent), rows, profile, names, **how)
     plt.show()
 
 # %% ../../nbs/study/show.ipynb #48f527e2
@@ -241,12 +300,9 @@ def beside_blocks(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:st
     return blocks
 
 # %% ../../nbs/study/show.ipynb #7b373d5f
-def beside_table(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str)->tuple: # table, notes
-    "These tables side by side, the usual shape of printed tables, and sentences for below."
-    blocks, notes = with_notes(beside_blocks(paper, cells, rows, profile))
-    names = list(dict.fromkeys(name for block in blocks.values() for name in block.index))
-    wide = pd.concat(blocks, axis=1).loc[names]
-    return wide.fillna({column: '' for column in wide if column[1] in TEXTS}), notes
+def beside_table(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str)->tuple: # tables, notes
+    "A table for each setting, heading -> table, and sentences for below."
+    return with_notes(beside_blocks(paper, cells, rows, profile))
 
 # %% ../../nbs/study/show.ipynb #3529bcdf
 def show_lines(paper:Paper, rows:pd.DataFrame, x:str, names:list, xlabel:str, xscale='log', floor=''):
@@ -361,9 +417,13 @@ def draw_weights_line(axes, W:dict, S:dict, keys:list):
         weights = draw_matrix(ax, W[k], f'weights, round {k[-1]}', **weight_scale(len(W[k])))
     free = axes[len(show)]
     similarity = draw_matrix(free, without_own(S[end]), f'similarity, round {end[-1]}', **SIMILARITY)
-    matrix_bar(weights, list(axes[:len(show)]))
-    matrix_bar(similarity, free)
-    for ax in axes: ax.set_visible(bool(ax.images))
+    matrix_bar(weights, list(axes[:len(show)]), 'weight')
+    matrix_bar(similarity, free, 'cosine similarity\n(own: left out)')
+    ends = 0, len(S[end]) - 1 # clients are counted from 1
+    for ax in axes:
+        ax.set_visible(bool(ax.images))
+        ax.set_xticks(ends, [k + 1 for k in ends], fontsize=7)
+        ax.set_yticks(ends, [k + 1 for k in ends], fontsize=7)
 
 # %% ../../nbs/study/show.ipynb #d33e9c0e
 def draw_by_round(paper:Paper, label:str, rows:pd.DataFrame, profile:str):
@@ -377,9 +437,10 @@ def draw_by_round(paper:Paper, label:str, rows:pd.DataFrame, profile:str):
     fig, axes = plt.subplots(len(groups), 4, squeeze=False, **figure)
     for line, (group, keys) in zip(axes, groups.items()):
         draw_weights_line(line, W, S, keys)
-        line[0].set_ylabel(paper.say(*group, profile).replace(' (', '\n('), fontsize=8)
+        setting = paper.say(*group, profile).replace(' (', '\n(')
+        line[0].set_ylabel(f'{setting}\n\nclient', fontsize=8)
+    for ax in axes[-1]: ax.set_xlabel('other client', fontsize=8)
     return fig
-
 
 # %% ../../nbs/study/show.ipynb #b9273629
 def graph_numbers(paper:Paper, rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per run and round
@@ -403,14 +464,17 @@ def draw_graph_numbers(
     for (what, seed), t in table:
         a.plot(t['round'], t.across, 'o-', ms=3, label=what)
         b.plot(t['round'], t.apart, 'o-', ms=3)
-    a.axhline(10, ls=':', c='gray')
-    b.axhline(0, ls=':', c='gray')
+    a.axhline(10, ls=':', c='gray', label='a tenth')
+    b.axhline(0, ls='--', lw=1, c='gray', label='alike within and across')
     a.set(xlabel='round', ylabel='weight across, %', ylim=(0, None))
     b.set(xlabel='round', ylabel='similarity within - across', xlim=a.get_xlim())
     b.set_ylim(min(-.05, *b.get_ylim()), max(.1, *b.get_ylim()))
     for ax in (a, b): ax.xaxis.get_major_locator().set_params(integer=True)
-    a.legend(fontsize=7)
     fig.tight_layout()
+    found = {}
+    for ax in (a, b): found |= dict(zip(*ax.get_legend_handles_labels()[::-1]))
+    beside = dict(loc='center left', bbox_to_anchor=(1, .5), frameon=False, fontsize=8)
+    fig.legend(found.values(), found.keys(), **beside)
     plt.show()
     return table.last()
 
@@ -502,6 +566,6 @@ def show_shaped(
         compared = wide['value'].mul(np.where(ranked, 1, np.nan), axis=0)
         marks[heading] = ranks_marked(compared).rename(columns=columns)
     from fedcl_repro.study.figures import nice_table
-    marks = pd.concat(marks, axis=1)
-    shown = nice_table(pd.concat(texts, axis=1), caption).set_properties(**{'white-space': 'nowrap'})
+    shown = nice_table(pd.concat(texts, axis=1), caption)
+    marks = pd.concat(marks, axis=1)[shown.data.columns] # without empty columns
     return shown.apply(lambda _: marks, axis=None)
