@@ -3154,6 +3154,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'fedcl_repro.status.papers_by_name': ('status.html#papers_by_name', 'fedcl_repro/status.py'),
                                     'fedcl_repro.status.personal_papers': ('status.html#personal_papers', 'fedcl_repro/status.py'),
                                     'fedcl_repro.status.replace_between': ('status.html#replace_between', 'fedcl_repro/status.py'),
+                                    'fedcl_repro.status.save_picture': ('status.html#save_picture', 'fedcl_repro/status.py'),
                                     'fedcl_repro.status.sizes_told': ('status.html#sizes_told', 'fedcl_repro/status.py'),
                                     'fedcl_repro.status.status_of': ('status.html#status_of', 'fedcl_repro/status.py'),
                                     'fedcl_repro.status.status_table': ('status.html#status_table', 'fedcl_repro/status.py'),

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['FINDINGS', 'WRITTEN', 'status_of', 'status_table', 'Finding', 'finding', 'claim_beginning', 'margin_told',
            'accuracies_of', 'papers_by_name', 'personal_papers', 'trivial_scores', 'trivial_beside', 'findings',
-           'sizes_told', 'replace_between', 'findings_from_the_top', 'written_pages', 'write_pictures']
+           'sizes_told', 'replace_between', 'findings_from_the_top', 'written_pages', 'write_pictures', 'save_picture']
 
 # %% ../nbs/status.ipynb #a9048c87
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 from matplotlib import rc_context
@@ -18,6 +19,7 @@ from .study.comparable import curve_ends, smaller
 from .study.experiments import (
     PROFILES, committed, committed_verdicts, evidence_on, experiments, papers_folder)
 from .study.majority import majority_of
+from .study.scoreboard import scoreboard_figure
 from .study.tables import by_seed
 from .study.verdicts import OURS, verdict_counts
 
@@ -131,16 +133,16 @@ def personal_papers()->dict: # name -> Paper
     return dict(fedcosr=FEDCOSR, mapl=MAPL)
 
 def trivial_scores(name:str, profile:str)->tuple: # (Paper, what it is, values of the keys -> percent)
-    "What is right without any training: the majority class, or a classifier on MFCL's random encoder."
+    "What is right without any training: the majority class, or MFCL's untrained network at the layer that is tested."
     from fedcl_repro.papers.mfcl.settings import MFCL
     owner, rows = name.split('/')[0], committed(name, profile)
     paper = personal_papers().get(owner)
     if paper: return paper, 'the majority class', majority_of(paper, rows)
     if owner != 'mfcl': return None, '', {}
     tables = by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys)
-    untrained = 'floor: random encoder'
+    untrained = 'floor: untrained, TN'
     scores = {key: t[untrained].mean() for key, t in tables.items() if untrained in t}
-    return MFCL, 'a random encoder', scores
+    return MFCL, 'an untrained network', scores
 
 # %% ../nbs/status.ipynb #5e0f7b23
 def trivial_beside(name:str, profile:str, setting:str)->str:
@@ -208,14 +210,18 @@ def written_pages()->dict: # path -> text
 
 # %% ../nbs/status.ipynb #7f9dcf00
 def write_pictures():
-    "Draw the pictures that the README shows, from committed rows."
+    "Draw the pictures that the README and the site show, from committed rows."
+    save_picture('scoreboard', scoreboard_figure)
     for name, e in experiments().items():
         draw = e.about['picture']
         if not draw: continue
         profile, _ = committed_verdicts(name)
         if profile not in PROFILES: continue
-        path = papers_folder().parent / 'media' / f"{name.replace('/', '-')}.svg"
-        path.parent.mkdir(exist_ok=True)
-        with rc_context({'svg.hashsalt': name}):
-            fig = draw(committed(name, profile), profile)
-            fig.savefig(path, bbox_inches='tight', metadata={'Date': None})
+        save_picture(name.replace('/', '-'), partial(draw, committed(name, profile), profile))
+
+def save_picture(name:str, draw):
+    "A figure as SVG, the same bytes each time. `draw`: () -> figure."
+    path = papers_folder().parent / 'media' / f'{name}.svg'
+    path.parent.mkdir(exist_ok=True)
+    with rc_context({'svg.hashsalt': name}):
+        draw().savefig(path, bbox_inches='tight', metadata={'Date': None})

@@ -95,10 +95,10 @@ def found_list(found:list, here:set)->str: # HTML
 
 def front_picture()->str: # HTML
     "The figure of the first screen, drawn from committed rows."
-    path = papers_folder().parent / 'media' / 'fedcosr-table2.svg'
+    path = papers_folder().parent / 'media' / 'scoreboard.svg'
     if not path.exists(): return ''
     encoded = base64.b64encode(path.read_bytes()).decode()
-    words = "FedCoSR's Table II on CIFAR-10. Circles: paper. Diamonds: ours. Dashed: majority class."
+    words = 'Margins in points. Ring: paper. Dot: ours, with its interval; pale: smaller runs.'
     return f'<figure>{picture("image/svg+xml", encoded)}<figcaption>{words}</figcaption></figure>'
 
 # %% ../../nbs/study/report.ipynb #41b70cf2

@@ -92,8 +92,8 @@ def line_words(v:Verdict)->str:
 
 def draw_line(ax, y:float, v:Verdict, reach:float):
     "One sentence: the printed margin as a ring, ours as a dot with its interval."
-    if not math.isnan(v.printed): ax.plot(v.printed, y, 'o', ms=8, mfc='none', mec='k', clip_on=False)
-    if math.isnan(v.margin): return
+    if v.printed is not None: ax.plot(v.printed, y, 'o', ms=8, mfc='none', mec='k', clip_on=False)
+    if v.margin is None: return
     look = dict(color=COLOUR.get(v.word, 'C7'), alpha=PALE if v.size else 1.)
     if v.interval: ax.plot([max(-reach, v.interval[0]), min(reach, v.interval[1])], [y, y], lw=2, **look)
     face = look['color'] if v.interval else 'white'

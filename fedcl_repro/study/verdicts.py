@@ -157,7 +157,7 @@ def claim(what:str, per_seed, evidence='', source='', data_fits=True)->Verdict:
 def verdict_counts(verdicts)->dict:
     "How often each word occurs, in the order of the words."
     said = [v.word if isinstance(v, Verdict) else v['word'] for v in verdicts]
-    return {w: said.count(w) for w in dict.fromkeys(CLAIM_WORDS[:8] + CELL_WORDS) if w in said}
+    return {w: said.count(w) for w in dict.fromkeys(CLAIM_WORDS[:2 * len(ANSWERS)] + CELL_WORDS) if w in said}
 
 def verdict_table(verdicts)->pd.DataFrame:
     "Verdicts as a table; if a margin is printed, whether it is inside our interval."

@@ -26,11 +26,12 @@ from ...core import Spec
 from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
 from ...study.experiments import matrix
-from ...study.majority import mark_majority
+from ...study.majority import majority_of
 from ...study.runs import Run, methods, setting
 from ...study.questions import QUESTIONS, Claim, lead, top
+from ...study.show import draw_dots
 from ...study.tables import Paper, ask_across, beside_print, by_seed, claim_of_runs, claims_asked
-from ...study.tables import draw_beside, experiment, facts_by_setting, printed_cells
+from ...study.tables import experiment, facts_by_setting, printed_cells
 from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
@@ -338,13 +339,10 @@ def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
     return placed.sort_values(['panel', 'place'], kind='stable')
 
 def draw_whole(rows:pd.DataFrame, profile:str):
-    "Published and ours on all images of practical CIFAR-10, in either precision, with the majority class."
-    whole = PRACTICAL, PRACTICAL + IN_FLOAT32
-    rows = rows[place(rows).column.isin(whole).to_numpy()]
-    cells = beside_single(printed('table2'), rows)
-    fig = draw_beside(FEDCOSR, cells, rows, profile, list(dict.fromkeys(cells.label)))
-    mark_majority(FEDCOSR, rows, fig.axes)
-    return fig
+    "Published and ours on all images of practical CIFAR-10, sorted by print, with the majority class."
+    rows = rows[(place(rows).column == PRACTICAL).to_numpy()]
+    look = dict(names=list(compared_labels()), by_print=True, trivial=majority_of(FEDCOSR, rows))
+    return draw_dots(FEDCOSR, printed('table2'), rows, profile, **look)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1
 def earlier2(profile):
