@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['HELP', 'OUT_HELP', 'OUT', 'METHOD_HELP', 'NOTE_HELP', 'OF_RUN', 'METHODS_ARGUMENT', 'REPLICATES', 'PICTURE',
            'BUDGET_HELP', 'GRID', 'LISTS', 'WHAT', 'RESULT', 'DETAILS', 'SITE', 'NO_OPEN', 'ONLY_PRINT', 'OF_METHOD',
-           'CLIENTS_HELP', 'CLIENTS', 'CLIENT_HELP', 'CLIENT', 'TIMED', 'Fedcl', 'fedcl', 'verb', 'main', 'entry']
+           'CLIENTS_HELP', 'CLIENTS', 'CLIENT_HELP', 'CLIENT', 'TIMED', 'Fedcl', 'fedcl', 'verb', 'printable',
+           'Screened', 'write_anywhere', 'main', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import inspect
@@ -19,7 +20,6 @@ import click
 from click import Argument, Option
 
 import fedcl_repro
-from .core import Screened, write_anywhere
 from fedcl_repro.verbs.options import (
     BACKLOG, DATA_ROOT, DEVICE, EXPERIMENT, JSON, RUN_SETTINGS, STORE, TRAINING, USE, Between, OneWord,
     Verb, Words)
@@ -287,6 +287,26 @@ def _bench():
       fedcl bench --workload fedcosr digits --page speed.ipynb
       fedcl bench --device cuda --json bench.json
     """
+
+# %% ../nbs/cli.ipynb #2dc1089f
+def printable(text:str)->str:
+    "A text for a terminal: control characters, apart from line ends and tabs, as codes such as `\\x1b`."
+    if text.isprintable(): return text
+    return ''.join(c if c.isprintable() or c in '\n\t' else ascii(c)[1:-1] for c in text)
+
+class Screened:
+    "A stream for texts that may come from elsewhere; a bar of progress may begin with a carriage return."
+    def __init__(self, stream): self.stream = stream
+    def __getattr__(self, name): return getattr(self.stream, name)
+    def write(self, text:str):
+        bar = text[:1] == '\r'
+        return self.stream.write('\r' * bar + printable(text[bar:]))
+
+# %% ../nbs/cli.ipynb #1c4a1180
+def write_anywhere(*files):
+    "Let text files such as `sys.stdout` write letters that their terminal lacks as numbers, and not fail."
+    for f in files:
+        if hasattr(f, 'reconfigure'): f.reconfigure(errors='backslashreplace')
 
 # %% ../nbs/cli.ipynb #eaa9fc88
 def main(argv=None)->int:

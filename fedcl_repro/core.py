@@ -8,8 +8,7 @@ __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', '
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
            'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'did_you_mean',
            'Register', 'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
-           'write_text', 'printable', 'Screened', 'check_folder', 'read_plain_file', 'check_file', 'check_device',
-           'write_anywhere', 'seconds']
+           'write_text', 'check_folder', 'read_plain_file', 'check_file', 'check_device', 'seconds']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -408,20 +407,6 @@ def write_text(path, text:str):
     "Write a text file, complete or not at all."
     with atomic_write(Path(path)) as new: new.write_text(text, encoding='utf-8')
 
-# %% ../nbs/core.ipynb #2dc1089f
-def printable(text:str)->str:
-    "A text for a terminal: control characters, apart from line ends and tabs, as codes such as `\\x1b`."
-    if text.isprintable(): return text
-    return ''.join(c if c.isprintable() or c in '\n\t' else ascii(c)[1:-1] for c in text)
-
-class Screened:
-    "A stream for texts that may come from elsewhere; a bar of progress may begin with a carriage return."
-    def __init__(self, stream): self.stream = stream
-    def __getattr__(self, name): return getattr(self.stream, name)
-    def write(self, text:str):
-        bar = text[:1] == '\r'
-        return self.stream.write('\r' * bar + printable(text[bar:]))
-
 # %% ../nbs/core.ipynb #55d55ac0
 def check_folder(path, option:str):
     "Refuse a folder that cannot be created or written to."
@@ -454,12 +439,6 @@ def check_device(device:str):
     except (RuntimeError, AssertionError) as e:
         reason = str(e).splitlines()[0]
         raise ValueError(f"{device!r} is not available ({reason}): use device='cpu' (--device cpu)") from e
-
-# %% ../nbs/core.ipynb #1c4a1180
-def write_anywhere(*files):
-    "Let text files such as `sys.stdout` write letters that their terminal lacks as numbers, and not fail."
-    for f in files:
-        if hasattr(f, 'reconfigure'): f.reconfigure(errors='backslashreplace')
 
 # %% ../nbs/core.ipynb #85290055
 def seconds(do, device='cpu')->float:

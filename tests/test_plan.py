@@ -29,6 +29,7 @@ def seconds_said(store, id, seconds):
     "Let a finished run have taken so many seconds."
     path = store.folder(id)/'run.json'
     path.write_text(json.dumps(json.loads(path.read_text()) | dict(seconds=seconds, core_seconds=seconds)))
+    (path.parent/'SHA256SUMS').unlink() # as of a run from before files had digests
 
 
 def stopped_at(run, store, rounds, seconds):

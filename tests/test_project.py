@@ -85,7 +85,7 @@ def test_library_is_what_the_notebooks_export(tmp_path):
                 assert line in module, f'{p.name}: {line!r} is not in {name}: run nbdev-export'
 
 
-IN_EXTRAS = dict(sphinx='docs', docutils='docs', flwr='flower', ray='ray', umap='flt') # import -> extra
+IN_EXTRAS = dict(furo='docs', sphinx='docs', docutils='docs', flwr='flower', ray='ray', umap='flt') # import -> extra
 
 
 def packages_imported(path):

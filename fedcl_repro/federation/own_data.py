@@ -327,7 +327,8 @@ def with_columns(ds:Dataset, columns:dict, path:Path)->Dataset:
 # %% ../../nbs/federation/own_data.ipynb #91dcc415
 MODES = '1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr', 'HSV' # at most 8 bits per channel
 
-FORMATS = 'PNG', 'JPEG', 'MPO' # whatever a file is called; for other formats Pillow may start another program
+# whatever a file is called; for other formats Pillow may start another program
+FORMATS = 'PNG', 'JPEG', 'BMP', 'GIF', 'TIFF', 'WEBP', 'PPM'
 
 def read_picture(path:Path):
     "A picture, upright; an error that names the file if it is damaged, too large, deep, or holds several."

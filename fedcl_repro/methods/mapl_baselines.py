@@ -121,12 +121,12 @@ def last_models(server, inbox)->dict: # fields, (n, ...) each
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #ef016fd2
 def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
-    "Similarities of all classifiers; this round's are compared anew. A client that never sent has zeros."
+    "Similarities of the classifiers of all clients; those of this round's clients are compared anew."
     n, head = int(server['n']), inbox.stack('head.weight')['head.weight']
-    near = similarity(head, head.expand(len(head), *head.shape)).clamp(0, .9999).fill_diagonal_(.9999)
+    near = similarity(head, head.expand(len(head), *head.shape)).clamp(0, .9999)
     old = server['sim'] if 'sim' in server else torch.zeros(n, n)
     who = torch.tensor(inbox.who).to(near.device)
-    return old.to(near).index_put((who[:, None], who[None]), near)
+    return old.to(near).index_put((who[:, None], who[None]), near).fill_diagonal_(.9999)
 
 def remember_similar(server, inbox)->dict:
     "The server with the last models and their similarities."
@@ -135,7 +135,7 @@ def remember_similar(server, inbox)->dict:
 # %% ../../nbs/methods/mapl_baselines.ipynb #a54c7729
 def mixed_body(server, i)->dict:
     "The bodies of all, weighted by how similar their classifiers are to client i's (Tan et al.)."
-    if 'sim' not in server or not server['sim'][i, i]: return {} # no model has come, or none of this client
+    if 'sim' not in server: return {} # no model has come yet
     a = -torch.log(1 - server['sim'][i])
     bodies = sub(without('last.', server), 'body.')
     return {k: mix(a / a.sum(), v) for k, v in bodies.items()}
