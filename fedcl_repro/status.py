@@ -133,7 +133,7 @@ def personal_papers()->dict: # name -> Paper
     return dict(fedcosr=FEDCOSR, mapl=MAPL)
 
 def trivial_scores(name:str, profile:str)->tuple: # (Paper, what it is, values of the keys -> percent)
-    "What is right without any training: the majority class, or MFCL's untrained network at the layer that is tested."
+    "What is right without training: the majority class, or MFCL's untrained network at the tested layer."
     from fedcl_repro.papers.mfcl.settings import MFCL
     owner, rows = name.split('/')[0], committed(name, profile)
     paper = personal_papers().get(owner)

@@ -1,5 +1,5 @@
-"""Claims in simulated federations whose truth is known: at most 5 % are decided without a difference, and a large
-difference is found, for each kind of claim."""
+"""Claims in simulated federations whose truth is known: at most 5 % are decided without a difference, and a
+large difference is found, for each kind of claim."""
 import numpy as np
 import pandas as pd
 import pytest

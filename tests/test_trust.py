@@ -29,7 +29,8 @@ from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_che
 from fedcl_repro.study.training import train_all, usable_checkpoint
 from fedcl_repro.study.watch import Extras
 
-ODD_VALUES = ('x', -1, 2**62, 1e308, float('inf'), float('nan'), None, True, [], [[[[]]]], {'a': 1}, 3.5, 10**30)
+ODD_VALUES = (
+    'x', -1, 2**62, 1e308, float('inf'), float('nan'), None, True, [], [[[[]]]], {'a': 1}, 3.5, 10**30)
 ODD_NUMBERS = float('nan'), float('inf'), 1e300, -5., 2.**62
 
 
@@ -144,7 +145,8 @@ class Recorded:
             except ValueError: return True
         word, answer = answered(client, kind, content)
         self.used += word == b'ok'
-        if word == b'ok': check_well({k: v for k, v in client.fields.items() if k in before and k != 'contrast'})
+        if word == b'ok':
+            check_well({k: v for k, v in client.fields.items() if k in before and k != 'contrast'})
         else: assert word and client.fields is before
         client.session, client.left, client.last = kept
         return word != b'ok'
@@ -244,7 +246,8 @@ def test_a_round_that_masks_is_lost_without_one_message():
     before, deliver = server.servers['server'], server.deliver
     server.deliver = lambda kind, contents: {i: a for i, a in deliver(kind, contents).items() if i != 2}
     server.one_round()
-    assert server.servers['server'] is before and server.refused[0][1] == 2 and 'is lost' in server.refused[0][2]
+    assert server.servers['server'] is before
+    assert server.refused[0][1] == 2 and 'is lost' in server.refused[0][2]
     server.deliver = deliver
     server.one_round()
     assert server.round == 3 and len(server.refused) == 1
@@ -270,7 +273,7 @@ def test_a_number_belongs_to_a_node():
     courier.grid.nodes = [11, 13, 14, 15, 16] # 13 takes the place of 12, two claim one place, one has none
     courier.meet()
     assert courier.node_of == {0: 11}
-    assert sorted(who for who, _ in courier.failed) == ['of node 13', 'of node 14', 'of node 15', 'of node 16']
+    assert sorted(who for who, _ in courier.failed) == [f'of node {n}' for n in (13, 14, 15, 16)]
     courier.grid.nodes = [12]
     courier.meet()
     assert courier.node_of == {1: 12}

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ALPHA', 'MANY', 'FAR', 'WIDEST', 'MOST_REPLICATES', 'DRAWS', 'Interval', 'finite_margin', 'interval',
-           'share_interval', 'seeds_that_agree', 'what_would_decide', 'Spread', 'pooled_spread', 'moved', 'stacked',
-           'images_redrawn']
+           'share_interval', 'seeds_that_agree', 'what_would_decide', 'Spread', 'pooled_spread', 'moved',
+           'draws_as_table', 'images_redrawn']
 
 # %% ../../nbs/study/intervals.ipynb #d47ee02e
 import math
@@ -141,9 +141,9 @@ def moved(table:pd.DataFrame, spreads:dict, draws=DRAWS)->pd.DataFrame: # (draw,
     rng, (n, k) = stream(0, 'replicates', *table.shape), table.shape
     common, own = (np.array([getattr(spreads[label], part) for label in table]) for part in ('common', 'own'))
     noise = common * rng.normal(size=(draws, n, 1)) + own * rng.normal(size=(draws, n, k))
-    return stacked(table, table.to_numpy(dtype=float) + noise)
+    return draws_as_table(table, table.to_numpy(dtype=float) + noise)
 
-def stacked(table:pd.DataFrame, values:np.ndarray)->pd.DataFrame: # values: (draws, replicates, labels)
+def draws_as_table(table:pd.DataFrame, values:np.ndarray)->pd.DataFrame: # values: (draws, replicates, labels)
     "Draws of a table as one table (draw, replicate) x label."
     index = pd.MultiIndex.from_product([range(len(values)), table.index], names=['draw', 'seed'])
     return pd.DataFrame(values.reshape(len(index), -1), index=index, columns=table.columns)
@@ -158,11 +158,12 @@ def images_redrawn(
     "The table on other test images, the same for all replicates."
     rng = stream(0, 'images', *table.shape)
     values = np.repeat(table.to_numpy(dtype=float)[None], draws, axis=0)
-    known = {n: rng.multinomial(n, np.full(n, 1 / n), size=draws).T / n for n in {h.shape[1] for h in hits.values()}}
+    sizes = {h.shape[1] for h in hits.values()}
+    known = {n: rng.multinomial(n, np.full(n, 1 / n), size=draws).T / n for n in sizes}
     for j, label in enumerate(table):
         if label in hits: values[:, :, j] = 100 * (hits[label] @ known[hits[label].shape[1]]).T
         elif label in images:
             share = np.nanmean(values[0, :, j]) / 100
             sd = 100 * math.sqrt(max(0., share * (1 - share)) / images[label])
             values[:, :, j] += sd * rng.normal(size=(draws, 1))
-    return stacked(table, values)
+    return draws_as_table(table, values)

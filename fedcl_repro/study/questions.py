@@ -31,15 +31,15 @@ class Claim:
     "A sentence of a paper, checked on a table replicate x label for each setting that it is about."
     sentence: str
     needs: tuple              # labels that the table must have, and print too
-    margin: Callable          # table -> one number per replicate, above zero if the sentence holds; or a table
-                              # replicate x part, if each part has to hold and one that fails refutes it
+    margin: Callable          # table -> one number per replicate, above zero if the sentence holds; or a
+                              # table replicate x part, if each part has to hold and one that fails refutes it
     tell: Callable = points   # (table, margin) -> evidence in words
     equal: bool = False       # a margin of zero is enough: 'not worse than', 'among the first three'
     place: str = ''           # place in the paper: 'FedSSC Sec. VI'
     of: str | Callable = 'accuracy' # the measure: a name, or (rows) -> one row per run with `value`
     comparisons: int = 1      # number of differences that the sentence is about
-    votes: Callable = None    # of a count: table -> replicate x part, true or false; the margin is their share
-                              # less the share that is needed
+    votes: Callable = None    # of a count: table -> replicate x part, true or false; the margin is their
+                              # share less the share that is needed
     rivals: tuple = ()        # labels of which our table must have one; `holds` needs them all
     where: Callable = None    # (values of the keys) -> whether it is about this setting; None: about all
     floors: tuple = ()        # untrained labels that our table must have
@@ -138,7 +138,8 @@ def below_floors(compared, higher, floors, table)->str:
 def past_floors(c:Claim, floors, higher=())->Claim:
     """The claim, decided only by runs above the floors; the floors are labels too.
     `higher`: labels that the claim puts above others, each of which has to be above the floors."""
-    return replace(c, floors=tuple(floors), unless=partial(below_floors, (*c.needs, *c.rivals), higher, floors))
+    below = partial(below_floors, (*c.needs, *c.rivals), higher, floors)
+    return replace(c, floors=tuple(floors), unless=below)
 
 # %% ../../nbs/study/questions.ipynb #1219eda6
 @cache
@@ -147,10 +148,11 @@ def paper_file(paper:str)->dict:
     path = files('fedcl_repro') / 'published' / f'{paper}.toml'
     try: return tomllib.loads(path.read_text(encoding='utf-8'))
     except FileNotFoundError: return {}
-    except (tomllib.TOMLDecodeError, RecursionError) as error: raise ValueError(f'{path} is no TOML: {error}') from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f'{path} is no TOML: {error}') from None
 
 # %% ../../nbs/study/questions.ipynb #3c26a44b
-def difference(gap=(), over=(), span=())->tuple: # ((table) -> one number per replicate, the labels that it needs)
+def difference(gap=(), over=(), span=())->tuple: # (table -> one number per replicate, the labels it needs)
     "How far a label is above the best of the others; with `over`, how much farther than in another gap."
     span = list(span)
     if span: return (lambda table: table[span].max(axis=1) - table[span].min(axis=1)), tuple(span)

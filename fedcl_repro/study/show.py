@@ -81,7 +81,8 @@ HOW_IT_ENDS = (
 def accuracy_blocks(paper:Paper, rows:pd.DataFrame, profile:str)->dict: # setting -> table, one row per label
     "Accuracy in percent, that of the last evaluation alone, and the end of the curve."
     on = ['label', *paper.keys]
-    means = means_of_seeds(paper.runs(rows), on)[[*on, 'micro', 'last']].rename(columns=dict(micro='accuracy'))
+    means = means_of_seeds(paper.runs(rows), on)[[*on, 'micro', 'last']]
+    means = means.rename(columns=dict(micro='accuracy'))
     both = means.merge(curve_table(paper, rows, on), on=on).set_index('label').rename_axis(None)
     groups = both.groupby(list(paper.keys))
     return {paper.say(*key, profile): part.drop(columns=list(paper.keys)) for key, part in groups}

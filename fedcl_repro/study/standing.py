@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from .questions import above
-from .tables import Chance, Paper, answer, by_seed, chance_of, complete, facts_by_setting, printed_margins
+from .tables import (
+    Chance, Paper, answer, by_seed, chance_of, complete, facts_by_setting, printed_margins)
 
 # %% ../../nbs/study/standing.ipynb #626f8fbf
 def in_points(differences:dict)->str:
@@ -54,7 +55,8 @@ def standings_of(
     cells=None,      # published cells with the paper's keys
 )->dict:             # values of the keys -> AmongRivals
     "Where a method stands in each setting in which it and a rival were trained."
-    tables, facts, found = by_seed(paper.measured(rows, 'accuracy'), paper.keys), facts_by_setting(paper, rows), {}
+    tables = by_seed(paper.measured(rows, 'accuracy'), paper.keys)
+    facts, found = facts_by_setting(paper, rows), {}
     rivals, printed = [label for label in among if label != name], printed_margins(paper, cells)
     for key, table in tables.items():
         there = [label for label in rivals if len(complete(table, [name, label]))]

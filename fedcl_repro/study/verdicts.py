@@ -50,8 +50,9 @@ def summary(
     table = per_round(rows, moment)
     if not len(table): return table.assign(evaluations=0, last=math.nan) if at == 'late' else table
     if at == 'valid': return table.merge(chosen_rounds(rows, moment)[['run', 'round']], on=['run', 'round'])
-    if at != 'late': return table.loc[table.groupby('run', sort=False)['round' if at == 'last' else 'micro'].idxmax()]
-    return late_means(table)
+    if at == 'late': return late_means(table)
+    most = 'round' if at == 'last' else 'micro'
+    return table.loc[table.groupby('run', sort=False)[most].idxmax()]
 
 def late_rounds(table:pd.DataFrame)->pd.Series: # of bools
     "The last five evaluations of each run, but at most the second half of its curve and at least one."
@@ -95,7 +96,8 @@ OURS = 'ours' # the source of a sentence that is in no paper
 WIDE = 6.  # points: a longer interval distinguishes nothing
 COMPARISONS = 'within', 'above', 'below' # of a run that can be compared with print
 CELL_WORDS = (
-    *COMPARISONS, 'not distinguishable', 'one run', 'smaller run', 'stand-in', 'not run', 'contradicts itself')
+    *COMPARISONS, 'not distinguishable', 'one run', 'smaller run', 'stand-in', 'not run',
+    'contradicts itself')
 ANSWERS = 'holds', 'undecided', 'one run', 'mixed', 'fails'
 CLAIM_WORDS = *ANSWERS, *(f'stand-in {word}' for word in ANSWERS), 'not run', 'contradicts itself'
 

@@ -20,8 +20,9 @@ from fedcl_repro.papers.fedcosr.settings import (
     table2_claims)
 from ...study.experiments import belonging, claims_page
 from ...study.questions import QUESTIONS, Claim, above, claim_of_line, named_labels, lead, paper_file
-from ...study.tables import MEASURES, answer, as_printed, ask_across, by_seed, chance_across, complete
-from ...study.tables import facts_by_setting, not_run, printed_tables, replicates_in_words
+from ...study.tables import (
+    MEASURES, answer, as_printed, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
+    printed_tables, replicates_in_words)
 from ...study.verdicts import OURS, Verdict, per_round
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
@@ -169,18 +170,20 @@ def over_sizes(high:str, low:str, rows:pd.DataFrame, profile:str)->list: # of Ve
     found, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
     c, facts = replace(above(high, low), place=OURS), facts_by_setting(FEDCOSR, rows)
     for split in (PRACTICAL, PATHOLOGICAL):
-        alike = {key: t for key, t in tables.items() if key[0].startswith(split) and 'clients with' not in key[0]}
-        own = {key: complete(t, c.needs) for key, t in alike.items()}
+        alike = [key for key in tables if key[0].startswith(split) and 'clients with' not in key[0]]
+        own = {key: complete(tables[key], c.needs) for key in alike}
         own = {key: t[list(c.needs)] for key, t in own.items() if len(t)}
         where = f'{split}, over all sizes'
         if len(own) < 2:
             found.append(not_run(c, f'{len(own)} sizes have both', where))
             continue
         pairs, chance = pd.concat(own), chance_across(FEDCOSR, c, own, facts)
-        alike = f"{pairs.index.get_level_values('seed').nunique()} seeds of {chance.partitions} partition"
-        told = f'{len(pairs)} pairs at {len(own)} sizes, {alike}: sizes are no replicates'
-        v = answer(c, pairs.reset_index(drop=True), where, profile != 'quick', replace(chance, images=None, alone=None))
-        found.append(replace(v, evidence=v.evidence.replace(replicates_in_words(len(pairs), chance.partitions), told)))
+        seeds = f"{pairs.index.get_level_values('seed').nunique()} seeds of {chance.partitions} partition"
+        told = f'{len(pairs)} pairs at {len(own)} sizes, {seeds}: sizes are no replicates'
+        known = replace(chance, images=None, alone=None)
+        v = answer(c, pairs.reset_index(drop=True), where, profile != 'quick', known)
+        usual = replicates_in_words(len(pairs), chance.partitions)
+        found.append(replace(v, evidence=v.evidence.replace(usual, told)))
     return found
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #1ae51885

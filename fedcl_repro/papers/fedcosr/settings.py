@@ -231,7 +231,9 @@ def often(says:str, inside, place='FedCoSR V-B3', of='spread')->Claim:
     "Something is true in at least half of the columns. `inside`: table -> one bool per replicate."
     def votes(tables): return pd.concat([inside(t) for t in tables.values()], axis=1)
     def margin(tables): return votes(tables).mean(axis=1) - .5
-    def tell(tables, margin): return f'in {100*votes(tables).to_numpy().mean():.0f} % of {len(tables)} columns'
+    def tell(tables, margin):
+        percent = 100*votes(tables).to_numpy().mean()
+        return f'in {percent:.0f} % of {len(tables)} columns'
     sentence = f'{says} in at least half of the columns'
     return Claim(sentence, compared_labels(), margin, tell, True, place, of, votes=votes)
 
