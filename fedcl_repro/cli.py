@@ -110,7 +110,8 @@ def _run():
 
 # %% ../nbs/cli.ipynb #143a9e7f
 METHODS_ARGUMENT = Argument(['methods'], nargs=-1, required=True, metavar='METHOD METHOD...')
-REPLICATES = Option(['--seeds'], default=3, type=Between(1), help='replicates, each a seed and a partition (3)')
+REPLICATES = Option(['--seeds'], default=3, type=Between(1),
+                    help='replicates, each a seed and a partition (3)')
 PICTURE = Option(['--out'], default='', metavar='FILE', help='draw the curves to a file (.svg, .png, .pdf)')
 @verb('study', METHODS_ARGUMENT, REPLICATES, *RUN_SETTINGS, PICTURE, *TRAINING)
 def _compare():
@@ -269,7 +270,8 @@ def _node():
 
 # %% ../nbs/cli.ipynb #a1534eb8
 TIMED = [
-    Words(['--workload'], metavar='NAME ...', help='what papers train: fedcosr fedssc mapl ...; default: all'),
+    Words(['--workload'], metavar='NAME ...',
+          help='what papers train: fedcosr fedssc mapl ...; default: all'),
     DEVICE,
     Option(['--threads'], default=1, type=Between(1), help='number of threads'),
     Option(['--share'], default=.2, type=Between(.01, 1.), help='share of the images'),
@@ -336,7 +338,8 @@ def main(argv=None)->int:
 # %% ../nbs/cli.ipynb #d57a58e9
 def entry():
     if '_FEDCL_COMPLETE' in os.environ: fedcl.main(prog_name='fedcl') # a shell asks for completions
-    sys.stdout, sys.stderr = Screened(sys.stdout), Screened(sys.stderr) # names of files may hold control codes
+    # names of files may hold control codes
+    sys.stdout, sys.stderr = Screened(sys.stdout), Screened(sys.stderr)
     sys.exit(main())
 
 if __name__ == '__main__' and '__file__' in globals(): entry()

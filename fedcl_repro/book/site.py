@@ -346,14 +346,17 @@ def skip_values(app, what, name, object, skip, options):
     return skip or name.startswith('_') or not shown
 
 # %% ../../nbs/book/site.ipynb #517e0002
-ELEMENTS = set("""a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure
-    h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre q s samp small span strong style sub summary sup table tbody td
-    tfoot th thead tr u ul math mfrac mi mn mo mover mpadded mroot mrow mspace msqrt mstyle msub msubsup msup
-    mtable mtd mtext mtr munder munderover""".split())
+ELEMENTS = set("""a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption
+    figure h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre q s samp small span strong style sub summary sup table
+    tbody td tfoot th thead tr u ul math mfrac mi mn mo mover mpadded mroot mrow mspace msqrt mstyle msub
+    msubsup msup mtable mtd mtext mtr munder munderover""".split())
 ATTRIBUTES = set("""class id href src alt title style colspan rowspan scope type width height open border
     valign halign display stretchy xmlns accent""".split())
 LOADS = re.compile(r'url\(|@import|expression\(|javascript:|</', re.I) # in a style
-ADDRESSES = dict(href=r'(?![a-z+.-]+:)|https?://|mailto:', src=r'(?![a-z+.-]+:|//)|data:image/(png|jpeg|gif|svg)')
+ADDRESSES = dict(
+    href=r'(?![a-z+.-]+:)|https?://|mailto:',
+    src=r'(?![a-z+.-]+:|//)|data:image/(png|jpeg|gif|svg)',
+)
 
 def is_safe(name:str, value:str)->bool:
     "Whether an attribute is shown as it is."

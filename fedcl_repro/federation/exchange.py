@@ -101,7 +101,8 @@ def check_paths(paths:list, tables:dict, expected):
     fields = [path.partition('/') for path in paths]
     names = [name for kind, _, name in fields if kind in ('tensor', 'last', 'have')] + list(tables)
     twice = [k for some in (paths, names) if len(set(some)) < len(some) for k in some if some.count(k) > 1]
-    strange = [path for path, (kind, _, _) in zip(paths, fields) if kind not in PARTS and kind[:6] != 'table.']
+    def is_known(kind): return kind in PARTS or kind.startswith('table.')
+    strange = [path for path, (kind, _, _) in zip(paths, fields) if not is_known(kind)]
     if twice or strange: raise BadMessage(f'part {(twice + strange)[0]!r} is unknown here or comes twice')
     if expected: expected.check_names(names)
 
@@ -109,8 +110,9 @@ def array_in(z, path:str, check:Callable=None)->torch.Tensor:
     "An array of an archive. `check`: (type, shape) -> None, called before memory is taken."
     info = z.getinfo(path)
     with z.open(info) as f:
-        version = np.lib.format.read_magic(f)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        npy = np.lib.format
+        first = npy.read_magic(f) == (1, 0)
+        read = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
         shape, by_columns, dtype = read(f)
         size = f.tell() + math.prod(shape) * dtype.itemsize
         if info.compress_type != zipfile.ZIP_STORED or not size == info.file_size == info.compress_size:
@@ -130,9 +132,11 @@ def tensor_in(z, path:str, expected, last:bool)->torch.Tensor:
 def rows_in(z, name:str, expected, device)->Rows:
     "A table of rows that is in an archive."
     have = array_in(z, f'have/{name}').to(device)
-    if have.dtype != torch.bool or have.ndim != 1: raise BadMessage(f'the rows of field {name!r} are not told by a mask')
+    if have.dtype != torch.bool or have.ndim != 1:
+        raise BadMessage(f'the rows of field {name!r} are not told by a mask')
     def check(dtype, shape):
-        if shape[:1] != (int(have.sum()),): raise BadMessage(f'field {name!r} has other rows than its mask tells')
+        if shape[:1] != (int(have.sum()),):
+            raise BadMessage(f'field {name!r} has other rows than its mask tells')
         if expected: expected.check_head(name, 'rows', str(dtype), (len(have), *shape[1:]))
     return unsent_are_nan(array_in(z, f'rows/{name}', check).to(device), have)
 
@@ -147,7 +151,8 @@ def received_table(z, name:str, about:dict, expected, device)->Deferred:
     shape, axes = tuple(about['shape']), about['axes']
     def check(dtype, part):
         if expected: expected.check_head(name, 'table', str(dtype), shape)
-        if part[1:] != shape[axes:]: raise BadMessage(f'table {name!r} has rows {part[1:]}, not {shape[axes:]}')
+        if part[1:] != shape[axes:]:
+            raise BadMessage(f'table {name!r} has rows {part[1:]}, not {shape[axes:]}')
     parts, n_rows, paths = [], math.prod(shape[:axes]), set(z.namelist())
     while (path := f'table.{len(parts)}/{name}') in paths: parts.append(array_in(z, path, check).to(device))
     rows = torch.cat(parts) if parts else torch.zeros(0, *shape[axes:])
@@ -181,7 +186,8 @@ def known_to(fed:Fed, i=None)->Fed:
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9e
 class ClientSide:
     "A client with its data and its fields. It answers bytes with bytes."
-    def __init__(self, execute, stages:tuple, i:int, fields:dict=None, *, session='', left=(), last=('', b'')):
+    def __init__(self, execute, stages:tuple, i:int, fields:dict=None,
+                 *, session='', left=(), last=('', b'')):
         self.execute, self.stages, self.i = execute, stages, i
         self.fields = fields or execute.fed.client(i)
         self.session = session # of the server whose rounds it takes
@@ -209,7 +215,8 @@ class ClientSide:
         if session in self.left: raise BadMessage(f'session {session!r} of client {self.i} is over')
         fresh = not self.session and int(self.fields['round']) < 0
         if kind != 'hello' and not fresh:
-            raise BadMessage(f'client {self.i} is in session {self.session!r}, got {session!r}: say hello first')
+            known = f'client {self.i} is in session {self.session!r}'
+            raise BadMessage(f'{known}, got {session!r}: say hello first')
         if not fresh: self.left.add(self.session)
         self.session, self.last = session, ('', b'')
         self.fields = self.execute.fed.client(self.i)
@@ -270,7 +277,7 @@ def check_blocks(client:ClientSide, message:dict, r:int):
 
 # %% ../../nbs/federation/exchange.ipynb #ce67ff72
 def take_test(client:ClientSide, message:dict, about:dict)->bytes:
-    "The client's score on its own test samples, at a moment of its round: counts and a loss, no class of an image."
+    "The client's score on its own test samples, at a moment of its round: only counts and a loss."
     i, execute = client.i, client.execute
     stage, place = stage_of(client.stages, about['stage_round'])
     fields = {i: enter(execute.fed, client.stages, client.fields, place)}
@@ -431,7 +438,8 @@ def score_clients(server:ServerSide, moment='merged', split='test', who=None)->l
 def score_in(i:int, content:bytes)->Score:
     "Client i's answer to a test, which says nothing about a single image."
     _, about = answer_in('test', content, {}, 0)
-    if about['correct'] > about['n']: raise BadMessage(f"{about['correct']} of {about['n']} test images are right")
+    if about['correct'] > about['n']:
+        raise BadMessage(f"{about['correct']} of {about['n']} test images are right")
     return Score(i, about['n'], about['correct'], about['loss'], None)
 
 def survey_clients(server:ServerSide, method, fields:dict)->dict:

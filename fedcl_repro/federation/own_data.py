@@ -335,7 +335,8 @@ def read_picture(path:Path):
     from PIL import Image, ImageOps
     if not path.is_file(): raise ValueError(f'cannot read {path}: it is no file')
     try:
-        with Image.open(path, formats=FORMATS) as image: several, picture = n_frames(image), ImageOps.exif_transpose(image)
+        with Image.open(path, formats=FORMATS) as image:
+            several, picture = n_frames(image), ImageOps.exif_transpose(image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
         raise ValueError(f'cannot read the picture {path} ({e}): replace it or leave it out') from e
     if several > 1: raise ValueError(f'{path} holds {several} pictures: save each in a file, or leave it out')

@@ -37,7 +37,7 @@ class Form:
     always: bool          # whether each message has it
     least: float          # bounds of its numbers
     most: float
-    per_sample: float = 0. # most rows for each sample, if there are `leading` lengths; else most that it counts
+    per_sample: float = 0. # most rows of a sample, if there are `leading` lengths; else most that it counts
     leading: int = 0      # how many lengths come first that depend on the number of samples
 
     @property
@@ -137,7 +137,8 @@ class Rehearsal:
             start += stage.rounds
 
     def one_round(self, place:int, stage, r:int, who:tuple):
-        server, roster = note_replies(self, place, stage), Roster(r, who, tuple(self.fed.sizes[i] for i in who))
+        server = note_replies(self, place, stage)
+        roster = Roster(r, who, tuple(self.fed.sizes[i] for i in who))
         clients, replies = {i: self.clients[i] for i in who}, Replies(self.fed, stage.method, server)
         turns = take_turns(self.execute, self.stages, clients, replies, roster)
         self.clients |= turns.clients
@@ -157,7 +158,8 @@ def note_replies(rehearsal:Rehearsal, place:int, stage)->dict: # the server
         rehearsal.note('question', place, question)
         rehearsal.note('answer', place, answers[i])
         tested = method.survey.conclude(server, list(answers.values()), fed)
-    deployed, reply = under('deployed.', method.deploy(tested)), under('reply.', Replies(fed, method, tested)[i])
+    deployed = under('deployed.', method.deploy(tested))
+    reply = under('reply.', Replies(fed, method, tested)[i])
     rehearsal.note('test', place, deployed) # after training
     rehearsal.note('test', place, deployed | reply)
     return server
@@ -181,7 +183,7 @@ class Schema:
         self.known = {} # client -> (kind, stage) -> name -> Form
 
     def forms(self, kind:str, place:int, i:int)->dict: # name -> Form
-        "The fields of a message to or from client i in a stage: 'reply', 'upload', 'test', 'question', 'answer'."
+        "The fields of a message with client i in a stage: 'reply', 'upload', 'test', 'question', 'answer'."
         if i not in self.known:
             rehearsal = Rehearsal(self.fed, self.stages, i)
             self.known[i] = {key: forms_of(some) for key, some in rehearsal.seen.items()}
@@ -196,7 +198,7 @@ class Expected:
     "The forms of one message, whose sender has or gets n samples."
     forms: dict       # name -> Form
     n: int
-    shapes: dict = None # name -> shape that a field has in the reply of this round; others as in the rehearsal
+    shapes: dict = None # name -> shape of a field in the reply of this round; others as in the rehearsal
     blocks: dict = None # name -> shape of which a field may be a block
 
     def check_names(self, names):
@@ -267,14 +269,16 @@ class Wholes(Whole):
 
 class Name:
     "A word of at most 64 letters and digits, or none."
-    def __contains__(self, value): return isinstance(value, str) and len(value) <= 64 and (value + '0').isalnum()
+    def __contains__(self, value):
+        return isinstance(value, str) and len(value) <= 64 and (value + '0').isalnum()
     def __str__(self): return 'word of at most 64 letters and digits'
 
 SESSION = dict(session=Name())
 ASKED = dict( # kind -> what the server says beside the fields
     hello=SESSION,
     turn=SESSION | dict(round=Whole(), who=Wholes(), n=Wholes()),
-    test=SESSION | dict(round=Whole(), stage_round=Whole(), moment=OneOf('merged', 'trained'), split=OneOf('test')),
+    test=SESSION | dict(
+        round=Whole(), stage_round=Whole(), moment=OneOf('merged', 'trained'), split=OneOf('test')),
     survey=SESSION | dict(round=Whole()),
 )
 ANSWERED = dict( # kind -> what the client says

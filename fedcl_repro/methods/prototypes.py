@@ -48,7 +48,8 @@ def epoch_steps(client, fed)->dict:
     n = fed.sizes[int(client['id'])]
     z = torch.zeros(fed.n_classes, fed.width, dtype=fed.dtype, device=fed.device)
     batches = n // min(fed.batch_size, n) if n else 1
-    return {'epoch.z': z, 'epoch.n': z[:, 0], 'epoch.steps': torch.tensor(batches), 'epoch.at': torch.tensor(0)}
+    steps, at = torch.tensor(batches), torch.tensor(0)
+    return {'epoch.z': z, 'epoch.n': z[:, 0], 'epoch.steps': steps, 'epoch.at': at}
 
 def add_in_epoch(client, notes)->dict:
     "The client with a batch's sums added to those of its epoch; the first batch of an epoch begins anew."

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MESSAGE_TYPES', 'SCORE_COLUMNS', 'PYPROJECT', 'APP', 'envelope', 'opened_envelope', 'make_client_app', 'own_place',
-           'ask_node', 'Courier', 'make_server_app', 'serve_run', 'nodes_in', 'tell_round', 'one_line', 'write_server',
-           'repr_of', 'write_app', 'read_app']
+           'ask_node', 'Courier', 'wait_for_clients', 'make_server_app', 'serve_run', 'nodes_in', 'tell_round',
+           'one_line', 'write_server', 'repr_of', 'write_app', 'read_app']
 
 # %% ../../nbs/scale/flower.ipynb #76fcac2a
 import ast
@@ -91,7 +91,8 @@ class Courier:
             free = i < self.n_clients and i not in self.bound and not self.fixed
             if free and len(nodes) == 1: self.bound[i] = nodes[0]
             else:
-                for node in nodes: self.turn_away(node, f'it says that it is client {i}, which another node is')
+                why = f'it says that it is client {i}, which another node is'
+                for node in nodes: self.turn_away(node, why)
         self.node_of = {i: node for i, node in self.bound.items() if node in present}
 
     def turn_away(self, node, why:str):
@@ -110,7 +111,8 @@ class Courier:
             node = m.metadata.src_node_id
             if m.has_error() or node not in contents: continue
             try: found[node] = opened_envelope(m.content)[1]
-            except Exception as e: self.why[client.get(node)] = f'its record is no envelope ({type(e).__name__})'
+            except Exception as e:
+                self.why[client.get(node)] = f'its record is no envelope ({type(e).__name__})'
         return found
 
     def __call__(self, kind:str, contents:dict)->dict:
@@ -125,15 +127,16 @@ class Courier:
                 self.failed.append((i, self.why.get(i) or self.why.get(None, 'no answer in time')))
         return dict(sorted(found.items()))
 
-    def wait(self, seconds:float):
-        "Wait until every client is connected."
-        end = time.monotonic() + seconds
-        while len(self.node_of) < self.n_clients:
-            self.meet()
-            if len(self.node_of) < self.n_clients and time.monotonic() > end:
-                missing = sorted(set(range(self.n_clients)) - set(self.node_of))
-                raise TimeoutError(f'clients {missing} did not connect within {seconds:g} seconds')
-            time.sleep(.3)
+# %% ../../nbs/scale/flower.ipynb #66e6d91b
+def wait_for_clients(courier:Courier, seconds:float):
+    "Wait until every client is connected."
+    end = time.monotonic() + seconds
+    while len(courier.node_of) < courier.n_clients:
+        courier.meet()
+        if len(courier.node_of) < courier.n_clients and time.monotonic() > end:
+            missing = sorted(set(range(courier.n_clients)) - set(courier.node_of))
+            raise TimeoutError(f'clients {missing} did not connect within {seconds:g} seconds')
+        time.sleep(.3)
 
 # %% ../../nbs/scale/flower.ipynb #f7644e3c
 def make_server_app(plan:str):
@@ -143,13 +146,14 @@ def make_server_app(plan:str):
     @app.main()
     def main(grid, context):
         settings = context.run_config
-        serve_run(grid, plan, settings['out'], settings['wait'], settings['timeout'], settings.get('nodes', ''))
+        nodes = settings.get('nodes', '')
+        serve_run(grid, plan, settings['out'], settings['wait'], settings['timeout'], nodes)
     return app
 
 # %% ../../nbs/scale/flower.ipynb #f3d1c9b2
 def serve_run(grid, plan:str, out:str, wait=60., timeout=600., nodes=''):
-    """Run all rounds, and write rows and servers to the folder `out`. `nodes`: a JSON file that gives the id of
-    each client's node; without it, a client belongs to the first node that says so."""
+    """Run all rounds, and write rows and servers to the folder `out`. `nodes`: a JSON file that gives the id
+    of each client's node; without it, a client belongs to the first node that says so."""
     from fedcl_repro.federation.exchange import ServerSide, score_clients
     from fedcl_repro.federation.loop import one_thread
     from fedcl_repro.scale.nodes import SharedPlan, known_at_server
@@ -159,7 +163,7 @@ def serve_run(grid, plan:str, out:str, wait=60., timeout=600., nodes=''):
     run = plan.run
     courier = Courier(grid, run.n_clients, timeout, nodes_in(nodes) if nodes else None)
     server = ServerSide(known_at_server(plan), stages(run), courier)
-    courier.wait(wait)
+    wait_for_clients(courier, wait)
     server.introduce()
     rows = []
     for _ in range(run.n_rounds):

@@ -67,7 +67,8 @@ def accept_peers(listener, token:bytes, asked, stopping:Event):
 
 def hear_peer(peer, token:bytes, asked):
     "Read one message of a peer that knows the token, and send it the answer."
-    with peer, contextlib.suppress(EOFError, OSError, ValueError, AuthenticationError): # dead, silent or a stranger
+    # a peer may be dead, silent or a stranger
+    with peer, contextlib.suppress(EOFError, OSError, ValueError, AuthenticationError):
         limit_silence(peer)
         deliver_challenge(peer, token)
         answer_challenge(peer, token)

@@ -31,7 +31,7 @@ class Comparison:
     majority: float       # percent, None if it is unknown
     rows: pd.DataFrame    # all measurements
 
-    def table(self)->pd.DataFrame: # method, accuracy, replicates, difference (an Interval; None for the first)
+    def table(self)->pd.DataFrame: # method, accuracy, replicates, difference (an Interval or None)
         "A line for each finished method; differences over the replicates that it shares with the first."
         means, lines = table_of_means(self.runs, 'seed', 'label', 'micro'), []
         first = means.get(self.labels[0])
@@ -39,7 +39,8 @@ class Comparison:
             if name not in means: continue
             apart = None if first is None or name == self.labels[0] else (means[name] - first).dropna()
             line = dict(method=name, accuracy=means[name].mean(), replicates=int(means[name].count()))
-            lines.append(line | dict(difference=interval(apart) if apart is not None and len(apart) else None))
+            found = interval(apart) if apart is not None and len(apart) else None
+            lines.append(line | dict(difference=found))
         return pd.DataFrame(lines, columns=['method', 'accuracy', 'replicates', 'difference'], dtype=object)
 
     def __str__(self):
@@ -75,7 +76,8 @@ def difference_text(line:dict)->str:
     found = line['difference']
     if found is None: return ''
     if found.n == 1: return f'{found.mean:+.1f}  one run'
-    return f'{found.mean:+.1f}  ' + (f'{found.low:+.1f} to {found.high:+.1f}' if found.known else found.bounds)
+    bounds = f'{found.low:+.1f} to {found.high:+.1f}' if found.known else found.bounds
+    return f'{found.mean:+.1f}  {bounds}'
 
 # %% ../../nbs/study/compare.ipynb #ab5b8b02
 def replicates(methods, seeds:int, settings:dict)->list: # of Run

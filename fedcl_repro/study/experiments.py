@@ -224,7 +224,8 @@ def with_kept_rows(path:Path, table:pd.DataFrame, ids:list)->str: # CSV
 
 # %% ../../nbs/study/experiments.ipynb #c209d59e
 COMMITTED_COLUMNS = ['run', *MEASURE_COLUMNS]
-BY_CLIENT = 'accuracy', 'balanced' # kept client by client for the last evaluations, and all else for the last one
+# kept client by client for the last evaluations, and all else for the last one
+BY_CLIENT = 'accuracy', 'balanced'
 
 def committed_rows(rows:pd.DataFrame, with_tables:bool)->pd.DataFrame: # COMMITTED_COLUMNS
     "The rows that are committed, values with five digits."
@@ -373,10 +374,11 @@ def computed_folder()->Path:
     return expanded(home) / 'fedcl_repro_verdicts'
 
 def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
-    """The verdicts of `judge()` on an experiment; computed once for each state of the code. They are kept in the
-    user's own cache, never in a store, which somebody else may have written."""
+    """The verdicts of `judge()` on an experiment; computed once for each state of the code. They are kept in
+    the user's own cache, never in a store, which somebody else may have written."""
     path, state = computed_folder() / f"{name.replace('/', '-')}-{profile}.json", state_of_code()
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError): # absent, damaged: asked again
+    # asked again if absent or damaged
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         kept = json.loads(path.read_text(encoding='utf-8'))
         if kept['state'] == state: return tuple(map(verdict_from, kept['verdicts']))
     found = tuple(judge())

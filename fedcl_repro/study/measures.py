@@ -252,5 +252,6 @@ def digest_of_data(spec, root:str)->str:
     data = dataset(spec, root)
     found = hashlib.sha256(np.ascontiguousarray(data.x))
     found.update(np.ascontiguousarray(data.y))
-    for name, column in sorted(data.columns.items()): found.update(name.encode() + np.ascontiguousarray(column).tobytes())
+    for name, column in sorted(data.columns.items()):
+        found.update(name.encode() + np.ascontiguousarray(column).tobytes())
     return found.hexdigest()

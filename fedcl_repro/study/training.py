@@ -38,8 +38,9 @@ from ..federation.optimisers import OPTIMISERS
 from ..federation.rounds import State, begin, one_round
 from ..parts.models import MODELS
 from .kept_models import models_to_keep
-from .measures import MEASURE_COLUMNS, examined, measure, packed_hits, predictions, provenance
-from .measures import represented, sampled_split, separations, silhouette, scores_by_moment
+from .measures import (
+    MEASURE_COLUMNS, examined, measure, packed_hits, predictions, provenance,
+    represented, sampled_split, separations, silhouette, scores_by_moment)
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
 from .runs import (
     Run, check_federation, config, enter_packed, federation, label, load_registers, methods,
@@ -253,7 +254,8 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
 def late_hits(late:list)->dict: # round: (L,); moment: (L, ceil(n / 8)) uint8
     "The hits of the last L evaluations as arrays; those with another number of images are left out."
     moments = late[-1][1]
-    alike = [(r, hits) for r, hits in late if all(k in hits and len(hits[k]) == len(moments[k]) for k in moments)]
+    def is_alike(hits): return all(k in hits and len(hits[k]) == len(moments[k]) for k in moments)
+    alike = [(r, hits) for r, hits in late if is_alike(hits)]
     bits = {k: np.stack([hits[k].numpy() for _, hits in alike]) for k in moments}
     return dict(round=np.array([r for r, _ in alike]), **bits)
 
