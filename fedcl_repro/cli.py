@@ -30,6 +30,7 @@ class Fedcl(click.Group):
     def list_commands(self, ctx)->list: return list(self.commands)
     def format_epilog(self, ctx, formatter): formatter.write(f'\n{self.epilog}\n')
 
+# %% ../nbs/cli.ipynb #167bde5b
 def _begin():
     """to begin:
       fedcl reproduce                one table or figure of each paper, and a report

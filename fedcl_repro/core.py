@@ -101,6 +101,7 @@ def parse_spec(text:str)->Spec:
 # %% ../nbs/core.ipynb #0b78032c
 def is_number(value)->bool: return isinstance(value, (int, float)) and not isinstance(value, bool)
 
+# %% ../nbs/core.ipynb #0b78032b
 @dataclass(frozen=True)
 class Range:
     "The allowed numbers of a setting, as an interval: `Range('(0, 1]')`; only `inf]` allows infinity."

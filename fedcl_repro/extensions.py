@@ -57,6 +57,7 @@ class UnknownContent(ValueError):
 
 INSTALLED = tuple({sysconfig.get_path(k) for k in ('stdlib', 'platstdlib', 'purelib', 'platlib')})
 
+# %% ../nbs/extensions.ipynb #15eeff8b
 class Contents:
     "What values are made of, as text: the same text in every session, other text for other content."
     def __init__(self, root:str): # root: a package that counts as the user's, though it may be installed
@@ -100,11 +101,13 @@ def tell_function(contents:Contents, f)->str:
     if named: return f'{f.__module__}.{f.__qualname__} {kept}'
     return f'{contents.code(f.__code__, f.__globals__)} {kept}'
 
+# %% ../nbs/extensions.ipynb #15eeff85b
 def has_content(cell)->bool:
     try: cell.cell_contents
     except ValueError: return False
     return True
 
+# %% ../nbs/extensions.ipynb #15eeff8c
 def tell_code(contents:Contents, code, names:dict)->str: # names: what the code finds in its module
     "The instructions of code without positions, and the values of the names that it reads."
     found, read = [], {}
@@ -117,6 +120,7 @@ def tell_code(contents:Contents, code, names:dict)->str: # names: what the code 
         found.append((step.opname, value if isinstance(value, (str, int)) else contents.tell(value)))
     return f'{found} {code.co_exceptiontable!r} {contents.named(read)}'
 
+# %% ../nbs/extensions.ipynb #15eeff8d
 def imported(name:str, package): # a module; its name if it is not the user's, or cannot be imported
     "What a function imports."
     for full in (name, f'{package}.{name}' if package else name):
@@ -188,6 +192,7 @@ def unknown(value)->UnknownContent:
                           'session, so no run with it can be kept: make it inside the function, or '
                           'leave out the store')
 
+# %% ../nbs/extensions.ipynb #15eeff88b
 def tell_object(contents:Contents, value)->str:
     "Any other object, by what would be pickled of it."
     wrapped = getattr(value, '__wrapped__', None)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FINDINGS', 'WRITTEN', 'status_of', 'status_table', 'Finding', 'finding', 'claim_beginning', 'margin_told',
            'accuracies_of', 'papers_by_name', 'personal_papers', 'trivial_scores', 'trivial_beside', 'findings',
-           'sizes_told', 'replace_between', 'findings_from_the_top', 'written_pages', 'write_pictures', 'save_picture']
+           'sizes_told', 'replace_between', 'findings_from_the_top', 'written_files', 'write_pictures', 'save_picture']
 
 # %% ../nbs/status.ipynb #a9048c87
 import math
@@ -120,18 +120,21 @@ def accuracies_of(f:Finding, profile:str)->pd.Series: # label -> percent
         return means[[label for label in means.index if label in compared]]
     raise ValueError(f'{f.name} has no rows on {f.setting!r}: choose another setting in FINDINGS')
 
+# %% ../nbs/status.ipynb #5e0f7b2b
 def papers_by_name()->dict: # name -> Paper
     "How the rows of each paper are named in its tables."
     from fedcl_repro.papers.fedssc.settings import FEDSSC
     from fedcl_repro.papers.mfcl.settings import MFCL
     return personal_papers() | dict(fedssc=FEDSSC, mfcl=MFCL)
 
+# %% ../nbs/status.ipynb #5e0f7b2c
 def personal_papers()->dict: # name -> Paper
     "Papers whose clients are tested on their own classes."
     from fedcl_repro.papers.fedcosr.settings import FEDCOSR
     from fedcl_repro.papers.mapl.settings import MAPL
     return dict(fedcosr=FEDCOSR, mapl=MAPL)
 
+# %% ../nbs/status.ipynb #5e0f7b2d
 def trivial_scores(name:str, profile:str)->tuple: # (Paper, what it is, values of the keys -> percent)
     "What is right without training: the majority class, or MFCL's untrained network at the tested layer."
     from fedcl_repro.papers.mfcl.settings import MFCL
@@ -198,7 +201,7 @@ WRITTEN = { # file, from the folder of the notebooks -> what is computed in it
     '../README.md': dict(findings=findings_from_the_top),
 }
 
-def written_pages()->dict: # path -> text
+def written_files()->dict: # path -> text
     "The files that `fedcl report` writes, as they should be."
     nbs, found = papers_folder().resolve().parent, {}
     for name, parts in WRITTEN.items():

@@ -85,7 +85,8 @@ def test_library_is_what_the_notebooks_export(tmp_path):
                 assert line in module, f'{p.name}: {line!r} is not in {name}: run nbdev-export'
 
 
-IN_EXTRAS = dict(furo='docs', sphinx='docs', docutils='docs', flwr='flower', ray='ray', umap='flt') # import -> extra
+IN_EXTRAS = dict( # import -> extra
+    furo='docs', sphinx='docs', docutils='docs', flwr='flower', ray='ray', umap='flt')
 
 
 def packages_imported(path):
@@ -208,8 +209,8 @@ def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, ca
 
 @pytest.mark.late
 def test_written_pages_are_what_the_committed_rows_say():
-    from fedcl_repro.status import written_pages
-    for path, text in written_pages().items():
+    from fedcl_repro.status import written_files
+    for path, text in written_files().items():
         assert path.read_text(encoding='utf-8') == text, f'{path.name}: run `fedcl report`'
 
 

@@ -96,6 +96,7 @@ def written_pages()->list: # of names of pages
     "The pages that are Markdown files, such as those that `fedcl report` writes."
     return sorted(str(p.relative_to(book_folder()).with_suffix('')) for p in book_folder().rglob('*.md'))
 
+# %% ../../nbs/book/contents.ipynb #c0a7e00b
 def sidebar(more=())->dict: # heading -> pages
     "The pages of the sidebar that are there. `more`: pages of the site that are not in nbs/."
     there = {page for pages in chapters().values() for page in pages} | {*written_pages(), *more}
@@ -107,6 +108,7 @@ def sidebar(more=())->dict: # heading -> pages
         found[heading] = [page for page in pages if page in there]
     return {heading: pages for heading, pages in found.items() if pages}
 
+# %% ../../nbs/book/contents.ipynb #c0a7e00c
 def internals(more=())->dict: # heading -> pages
     "The pages that are not in the sidebar, by chapter."
     shown = {page for pages in sidebar(more).values() for page in pages}

@@ -59,10 +59,12 @@ def printed_name(artifact:str)->str:
     words = dict(table='Table', fig='Figure', algorithm='Algorithm')
     return f'{words[word]} {digits}' if word in words else 'Figure, number lost'
 
+# %% ../../nbs/book/paper_map.ipynb #ee364cdb
 @cache
 def pages_there()->frozenset:
     return frozenset(['index', *(page for pages in chapters().values() for page in pages)])
 
+# %% ../../nbs/book/paper_map.ipynb #ee364cdc
 def line_of(place:str)->str: # 'parts/mixing.py:33'; '' for a place without a name
     "The line of the library that defines the name in a place."
     page, _, name = place.partition('#')
@@ -73,6 +75,7 @@ def line_of(place:str)->str: # 'parts/mixing.py:33'; '' for a place without a na
         if re.match(rf'(def|class) {name}\b', line): return f'{path.relative_to(path.parents[1])}:{n}'
     return ''
 
+# %% ../../nbs/book/paper_map.ipynb #ee364cdd
 def checked_place(place:str, what:str)->str:
     "The place; an error if it is not in the book."
     page, _, name = place.partition('#')

@@ -61,10 +61,12 @@ def by_column(dataset, n_clients, rng, *, column='client', protocol='personal', 
     if protocol == 'personal' and has_test_ids(dataset, column): return split_as_given(dataset, own)
     return shards_from_rows(dataset, own, rng, protocol, test_share)
 
+# %% ../../nbs/data/natural.ipynb #a47a575b
 def has_test_ids(dataset:Dataset, column='client')->bool:
     "Whether a user gave an official test set, and a column that assigns its rows to clients."
     return bool(dataset.held_out and (dataset.columns[column][dataset.n_train:] >= 0).any())
 
+# %% ../../nbs/data/natural.ipynb #a47a575c
 def split_as_given(dataset:Dataset, rows:list)->Shards:
     "Shards from each client's rows, of which those of the official test set are for its test."
     notes = dict(disjoint=True, unused=len(dataset.y) - sum(map(len, rows)), lost_classes=[], test='own')

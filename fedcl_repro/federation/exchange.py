@@ -75,6 +75,7 @@ def read_message(file, tables:dict=None, device='cpu', expect:Callable=None)->tu
     if tables is not None: tables.update(new)
     return message, about
 
+# %% ../../nbs/federation/exchange.ipynb #7d49c06b
 def message_in(z, tables:dict, device, expect)->tuple: # (message, about)
     "The message in an archive."
     said = json.loads(z.read('about.json'))
@@ -106,6 +107,7 @@ def check_paths(paths:list, tables:dict, expected):
     if twice or strange: raise BadMessage(f'part {(twice + strange)[0]!r} is unknown here or comes twice')
     if expected: expected.check_names(names)
 
+# %% ../../nbs/federation/exchange.ipynb #7d49c068b
 def array_in(z, path:str, check:Callable=None)->torch.Tensor:
     "An array of an archive. `check`: (type, shape) -> None, called before memory is taken."
     info = z.getinfo(path)
@@ -121,6 +123,7 @@ def array_in(z, path:str, check:Callable=None)->torch.Tensor:
         array = np.frombuffer(bytearray(f.read()), dtype)
     return torch.from_numpy(array.reshape(shape, order='F' if by_columns else 'C'))
 
+# %% ../../nbs/federation/exchange.ipynb #7d49c06c
 def tensor_in(z, path:str, expected, last:bool)->torch.Tensor:
     "A tensor of an archive, if it has the expected form. `last`: its channels are stored last."
     def check(dtype, shape):
@@ -140,12 +143,14 @@ def rows_in(z, name:str, expected, device)->Rows:
         if expected: expected.check_head(name, 'rows', str(dtype), (len(have), *shape[1:]))
     return unsent_are_nan(array_in(z, f'rows/{name}', check).to(device), have)
 
+# %% ../../nbs/federation/exchange.ipynb #01616d5bb
 def unsent_are_nan(sent, have)->Rows:
     "Rows at their receiver: nan in the rows that were not sent, so that their use is noticed."
     value = sent.new_full((len(have), *sent.shape[1:]), math.nan if sent.is_floating_point() else 0)
     value[have] = sent
     return Rows(value, have)
 
+# %% ../../nbs/federation/exchange.ipynb #01616d5c
 def received_table(z, name:str, about:dict, expected, device)->Deferred:
     "A table whose chunks are in an archive."
     shape, axes = tuple(about['shape']), about['axes']
@@ -236,6 +241,7 @@ def expected_by_client(client:ClientSide, kind:str, about:dict)->Expected:
     blocks |= under('reply.', blocks)
     return Expected(client.schema.forms(CLIENT_READS[kind], place, i), fed.sizes[i], blocks=blocks)
 
+# %% ../../nbs/federation/exchange.ipynb #07fa5b9b
 def check_turn(client:ClientSide, about:dict):
     "Refuse a round that the client has taken, and a roster that cannot be."
     fed, i, last = client.execute.fed, client.i, int(client.fields['round'])
@@ -247,10 +253,12 @@ def check_turn(client:ClientSide, about:dict):
     if n[who.index(i)] != fed.sizes[i]:
         raise BadMessage(f'client {i} has {fed.sizes[i]} samples, the roster says {n[who.index(i)]}')
 
+# %% ../../nbs/federation/exchange.ipynb #07fa5b9c
 def say_hello(client:ClientSide, message:dict, about:dict)->bytes:
     "The client's number of samples."
     return to_bytes({}, n=client.execute.fed.sizes[client.i], client=client.i)
 
+# %% ../../nbs/federation/exchange.ipynb #07fa5b9d
 def take_turn(client:ClientSide, message:dict, about:dict)->bytes:
     "Merge, train, upload."
     i, session = client.i, about.get('session', '')
@@ -261,6 +269,7 @@ def take_turn(client:ClientSide, message:dict, about:dict)->bytes:
     client.fields = turns.clients[i]
     return answer
 
+# %% ../../nbs/federation/exchange.ipynb #07fa5b9fe
 def check_blocks(client:ClientSide, message:dict, r:int):
     "Refuse a reply with a block of a field, unless the method's merge makes a whole field of it."
     fed, i = client.execute.fed, client.i
@@ -355,10 +364,12 @@ def samples_in(i:int, content:bytes)->int:
     if about['client'] != i: raise BadMessage(f"client {i} says that it is client {about['client']}")
     return about['n']
 
+# %% ../../nbs/federation/exchange.ipynb #797965db
 def samples_said(content:bytes)->dict: # client, n
     "Who answers a hello, and with how many samples."
     return answer_in('hello', content, {}, 0)[1]
 
+# %% ../../nbs/federation/exchange.ipynb #797965dc
 def answer_in(kind:str, content:bytes, forms:dict, n:int, **how)->tuple: # (message, about)
     "A client's answer, if it has the expected form."
     shapes = how.pop('shapes', None)
@@ -367,6 +378,7 @@ def answer_in(kind:str, content:bytes, forms:dict, n:int, **how)->tuple: # (mess
         return Expected(forms, n, shapes)
     return from_bytes(content, expect=expect, **how)
 
+# %% ../../nbs/federation/exchange.ipynb #797965dd
 def fields_in(server:ServerSide, kind:str, forms:str, place:int, i:int, content:bytes, **how)->dict:
     "The fields of client i's answer. One that does not fit clients of its architecture must fit itself."
     first = server.fed.arch.index(server.fed.arch[i])
@@ -376,6 +388,7 @@ def fields_in(server:ServerSide, kind:str, forms:str, place:int, i:int, content:
         if first == i: raise
     return answer_in(kind, content, server.schema.forms(forms, place, i), **how)[0]
 
+# %% ../../nbs/federation/exchange.ipynb #797965de
 def upload_in(server:ServerSide, place:int, replies:Replies, i:int, content:bytes)->dict:
     "Client i's message of a round. A field that the reply had too has the shape that it had there."
     shapes = {k: tuple(v.shape) for k, v in replies[i].items() if isinstance(v, torch.Tensor)}
@@ -398,6 +411,7 @@ def received(server:ServerSide, stage, fields:dict, messages:dict, roster:Roster
         for i, why in odd.items(): server.refuse(i, why)
         return use({i: m for i, m in messages.items() if i not in odd})
 
+# %% ../../nbs/federation/exchange.ipynb #797965d1b
 def unusable(use:Callable, messages:dict)->dict: # id -> why
     "The messages that cannot be used, alone or with the others; none if that would be all of several."
     odd = {}
@@ -435,6 +449,7 @@ def score_clients(server:ServerSide, moment='merged', split='test', who=None)->l
     answers = server.deliver('test', {i: sent(i) for i in who or range(fed.n_clients)})
     return list(server.understood(dict(sorted(answers.items())), score_in).values())
 
+# %% ../../nbs/federation/exchange.ipynb #76613dab
 def score_in(i:int, content:bytes)->Score:
     "Client i's answer to a test, which says nothing about a single image."
     _, about = answer_in('test', content, {}, 0)
@@ -442,6 +457,7 @@ def score_in(i:int, content:bytes)->Score:
         raise BadMessage(f"{about['correct']} of {about['n']} test images are right")
     return Score(i, about['n'], about['correct'], about['loss'], None)
 
+# %% ../../nbs/federation/exchange.ipynb #76613dacc
 def survey_clients(server:ServerSide, method, fields:dict)->dict:
     "The server after it has collected from all clients the information it needs for a test."
     r, (_, place) = server.round, stage_of(server.stages, server.round)
@@ -474,6 +490,7 @@ class Apart:
     def close(self):
         for client in self.clients: client.execute.close()
 
+# %% ../../nbs/federation/exchange.ipynb #44ac3afb
 def run_apart(fed:Fed, make_stages:Callable, n_rounds:int)->tuple: # (ServerSide, Apart)
     "Rounds of a federation whose server and clients only exchange bytes."
     apart = Apart(fed, make_stages)

@@ -118,6 +118,7 @@ def own_inputs(
     if len({x.dtype for x in stored}) == 1: return np.concatenate(stored)
     return np.concatenate([x / np.float32(127.5) - 1 if x.dtype == np.uint8 else x for x in stored])
 
+# %% ../../nbs/federation/own_data.ipynb #157c82ab
 def input_array(x, layout='')->np.ndarray: # (n, C, H, W) or (n, d), values unchanged
     "Images with their channels before height and width, or feature vectors."
     x = as_numbers(x, 'images')
@@ -127,6 +128,7 @@ def input_array(x, layout='')->np.ndarray: # (n, C, H, W) or (n, d), values unch
     raise ValueError('images are (n, H, W), (n, C, H, W) or (n, H, W, C), and feature vectors (n, d): '
                      f'got an array of shape {x.shape}')
 
+# %% ../../nbs/federation/own_data.ipynb #157c82ac
 def features(x:np.ndarray)->np.ndarray: # (n, d) float32
     "Feature vectors with unchanged values; raises an error if they are not finite."
     with np.errstate(over='ignore'): x = x.astype(np.float32)
@@ -229,15 +231,18 @@ def client_column(
     if ids.dtype == object: ids = ids.astype(str)
     return np.unique(ids, return_inverse=True)[1].astype(np.int64)
 
+# %% ../../nbs/federation/own_data.ipynb #47839e9b
 def is_nested(clients)->bool:
     "Whether each client's rows are given, and not each row's client."
     return isinstance(clients, (list, tuple)) and any(np.ndim(c) for c in clients)
 
+# %% ../../nbs/federation/own_data.ipynb #47839e9c
 def mask_of_all(rows, n:int, n_train:int):
     "A mask over the rows before a test set as one over all rows; anything else unchanged."
     mask = np.asarray(rows) if np.ndim(rows) == 1 and len(rows) == n_train < n else None
     return np.append(mask, np.zeros(n - n_train, bool)) if mask is not None and mask.dtype == bool else rows
 
+# %% ../../nbs/federation/own_data.ipynb #47839e9d
 def column_of_rows(rows:list, n:int)->np.ndarray: # (n,) int64
     "The same, from the rows of each client."
     column = np.full(n, -1)
@@ -295,6 +300,7 @@ def read_own(path, *, layout='', value_range=())->Dataset:
     what = 'no file and no folder' if not path.exists() else 'neither a plain file nor a folder'
     raise ValueError(f'cannot read data from {path}: there is {what}; see `fedcl data` for data sets by name')
 
+# %% ../../nbs/federation/own_data.ipynb #fcc62ccb
 def read_own_npz(path:Path, **how)->Dataset:
     "A data set from an npz file."
     if not zipfile.is_zipfile(path):
@@ -344,10 +350,12 @@ def read_picture(path:Path):
     raise ValueError(f'{path} has more than 8 bits a channel (mode {picture.mode}): convert it to 8 bits, or '
                      'give arrays as npz')
 
+# %% ../../nbs/federation/own_data.ipynb #91dcc41b
 def n_frames(image)->int:
     "The pictures in an open file; what a camera adds to its main one (MPO) does not count."
     return 1 if image.format == 'MPO' else getattr(image, 'n_frames', 1)
 
+# %% ../../nbs/federation/own_data.ipynb #91dcc41c
 def on_white(picture)->tuple: # (picture without transparency, whether there was some)
     "A picture laid on white where it is transparent."
     from PIL import Image
@@ -433,6 +441,7 @@ def read_folder(folder:Path, value_range=())->Dataset:
     about = dict(n_classes=len(classes), classes=classes, fidelity='own pictures', layout='NCHW')
     return own_dataset(x[:n], y[:n], test=test, value_range=value_range, **about)
 
+# %% ../../nbs/federation/own_data.ipynb #f1c6a2db
 def tell_left_out(folder:Path, rest:list, most=8):
     "Warn of what is in a folder and is not read."
     if not rest: return

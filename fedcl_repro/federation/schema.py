@@ -227,6 +227,7 @@ class Expected:
         if n_rows == 0 or fits: return
         raise BadMessage(f'field {name!r} of a client with {self.n} samples has shape {shape}')
 
+# %% ../../nbs/federation/schema.ipynb #55d3a21b
 def fits_in(shape:tuple, full)->bool: # full: a shape, or None
     "Whether a shape is that of a block."
     return full is not None and len(shape) == len(full) and all(1 <= a <= b for a, b in zip(shape, full))
@@ -262,11 +263,13 @@ class Whole:
     def __contains__(self, value): return type(value) is int and 0 <= value <= self.most
     def __str__(self): return f'whole number up to {self.most:,}'
 
+# %% ../../nbs/federation/schema.ipynb #44097f0b
 class Wholes(Whole):
     "A list of such numbers."
     def __contains__(self, value): return isinstance(value, list) and all(map(super().__contains__, value))
     def __str__(self): return f'list of numbers: {super().__str__()}'
 
+# %% ../../nbs/federation/schema.ipynb #44097f0c
 class Name:
     "A word of at most 64 letters and digits, or none."
     def __contains__(self, value):
@@ -288,6 +291,7 @@ ANSWERED = dict( # kind -> what the client says
     survey={},
 )
 
+# %% ../../nbs/federation/schema.ipynb #44097f0d
 def check_said(said, allowed:dict)->dict:
     "What is said, with an empty session if none is; anything else than what is allowed is refused."
     if not isinstance(said, dict): raise BadMessage('it says nothing about itself')

@@ -95,6 +95,7 @@ def statistics_survey(
         return server
     return Survey(ask, answer, conclude)
 
+# %% ../../nbs/federation/statistics.ipynb #ed45a03b
 def asked_names(question:dict)->list:
     "The names of the networks in a question."
     return [k.removesuffix('/arch') for k in question if k.endswith('/arch')]

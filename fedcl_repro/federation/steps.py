@@ -96,6 +96,7 @@ def apart_from_heap(shape, like:Tensor)->Tensor:
     room = mmap.mmap(-1, math.prod(shape) * like.element_size())
     return torch.frombuffer(room, dtype=like.dtype).view(shape)
 
+# %% ../../nbs/federation/steps.ipynb #3291d33bb
 class KeptRows:
     "A cache of blocks of rows, one per client and group of views, up to `most` bytes; the latest used stay."
     def __init__(self, most=KEPT_BYTES):

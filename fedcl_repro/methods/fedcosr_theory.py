@@ -79,6 +79,7 @@ def long_vector(client:dict)->Tensor: # (n,)
     "All weights of a client's network in one vector."
     return torch.cat([v.flatten() for v in sub(client, *NET).values()])
 
+# %% ../../nbs/methods/fedcosr_theory.ipynb #27e8646b
 class ClientLoss:
     "The loss of one client (FedCoSR Eq. 14) and its gradient, at any weights `w` (n,)."
     def __init__(self, fed, i:int, client:dict):

@@ -161,6 +161,7 @@ def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
     made, parts = made_as_named(spec, shape, n_classes)
     return as_parts(made, parts)
 
+# %% ../../nbs/parts/models.ipynb #595b7c5b
 def made_as_named(spec, shape:tuple, n_classes:int)->tuple: # what its function returns, names of parts
     "A network by its spec; of a user's network a copy, which shares nothing with the user or other clients."
     spec = MODELS.resolve(spec)
@@ -168,6 +169,7 @@ def made_as_named(spec, shape:tuple, n_classes:int)->tuple: # what its function 
     if is_own(MODELS[spec.name]): made = copied(made)
     return made, MODELS[spec.name].about.get('parts', 'body head').split()
 
+# %% ../../nbs/parts/models.ipynb #595b7c5c
 def copied(made):
     "A copy of a user's network."
     try: return copy.deepcopy(made)
@@ -175,6 +177,7 @@ def copied(made):
         raise ValueError(f'the network {type(made).__name__} cannot be copied ({type(e).__name__}: {e}), and '
                          'every client has a copy: make its weights parameters of their own') from e
 
+# %% ../../nbs/parts/models.ipynb #595b7c5d
 def as_parts(made, names=('body', 'head'))->nn.ModuleDict:
     "Named parts from a model function's result: an `nn.ModuleDict`, a tuple, or a module with attributes."
     parts = made if isinstance(made, nn.ModuleDict) else nn.ModuleDict(named_parts(made, names))
@@ -182,6 +185,7 @@ def as_parts(made, names=('body', 'head'))->nn.ModuleDict:
     check_weights(parts)
     return parts
 
+# %% ../../nbs/parts/models.ipynb #595b7c5e
 def named_parts(made, names)->dict: # name -> module
     "The parts of a tuple, or of a module that has them as attributes."
     if isinstance(made, (tuple, list)): found = dict(zip(names, made))
@@ -193,6 +197,7 @@ def named_parts(made, names)->dict: # name -> module
                          f"without {', '.join(wrong) or 'just these'}")
     return found
 
+# %% ../../nbs/parts/models.ipynb #595b7c5f
 def refuse_global_draws(net:nn.Module):
     "Raise an error for torch's dropout and random ReLU, which draw from the global generator."
     for name, module in net.named_modules():
@@ -255,9 +260,11 @@ def check_repeatable(net:nn.ModuleDict, x:Tensor):
                              'what it remembers or draws is not kept with a client. Make it a buffer, or use '
                              'fedcl_repro.parts.models.Dropout(width, p)')
 
+# %% ../../nbs/parts/models.ipynb #1035e64b
 def same_numbers(a:Tensor, b:Tensor, **tolerance)->bool:
     return a.shape == b.shape and torch.allclose(a, b, equal_nan=True, **(tolerance or dict(rtol=0, atol=0)))
 
+# %% ../../nbs/parts/models.ipynb #1035e64c
 def check_forward(whole:nn.Module, x:Tensor):
     "Raise an error if a module's own forward, mode or hooks are more than head(body(x)), which is trained."
     name = type(whole).__name__

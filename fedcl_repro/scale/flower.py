@@ -264,6 +264,7 @@ def write_app(folder, plan, clients=''):
     write_text(folder/'fedcl_app'/'plan.py', f'PLAN = r"""{plan.text}"""\n')
     for side in ('server', 'client'): write_text(folder/'fedcl_app'/f'{side}_app.py', APP.format(side=side))
 
+# %% ../../nbs/scale/flower.ipynb #40ffc67b
 def read_app(folder): # SharedPlan
     "The plan of an app."
     from fedcl_repro.scale.nodes import SharedPlan

@@ -99,12 +99,14 @@ def words_of(command:str)->list:
     words = shlex.split(command)
     return [sys.executable, '-m', 'fedcl_repro.cli', *words[1:]] if words[0] == 'fedcl' else words
 
+# %% ../../nbs/scale/loopback.ipynb #0af1fb6b
 def descendants(pid:int)->list: # of ids
     "All processes that a process has started, directly or indirectly."
     try: own = Path(f'/proc/{pid}/task/{pid}/children').read_text().split()
     except OSError: return []
     return [p for child in map(int, own) for p in (child, *descendants(child))]
 
+# %% ../../nbs/scale/loopback.ipynb #0af1fb6c
 def cpu_seconds(pid:int)->float:
     "CPU seconds of a process and of all that it has started, including those that have ended."
     total = 0
@@ -113,6 +115,7 @@ def cpu_seconds(pid:int)->float:
             total += sum(map(int, Path(f'/proc/{p}/stat').read_text().rpartition(')')[2].split()[11:15]))
     return total / os.sysconf('SC_CLK_TCK')
 
+# %% ../../nbs/scale/loopback.ipynb #0af1fb6dd
 def free_ports(n:int)->list:
     "Free ports of this machine."
     with contextlib.ExitStack() as stack:
@@ -120,6 +123,7 @@ def free_ports(n:int)->list:
         for s in sockets: s.bind(('127.0.0.1', 0))
         return [s.getsockname()[1] for s in sockets]
 
+# %% ../../nbs/scale/loopback.ipynb #0af1fb6e
 def wait_until(ready, seconds=300., what='it'):
     "Wait until `ready()`."
     end = time.monotonic() + seconds

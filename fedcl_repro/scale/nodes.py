@@ -142,6 +142,7 @@ def write_private(path:Path, content:bytes):
         new.write_bytes(content)
         os.chmod(new, 0o600)
 
+# %% ../../nbs/scale/nodes.ipynb #5ec2e70b
 def deal_secrets(folders):
     "Write each client's secrets with the others beside its data, for a trial of nodes."
     root, who = secrets.randbits(62), tuple(range(len(folders)))
@@ -149,10 +150,12 @@ def deal_secrets(folders):
         table = {j: secret.hex() for j, secret in secrets_known_to(i, who, root).items()}
         write_private(Path(folder)/'secrets.json', json.dumps(table).encode())
 
+# %% ../../nbs/scale/nodes.ipynb #5ec2e70c
 def seals(fed:Fed, run:Run)->bool:
     "Whether clients mask messages in this run."
     return any(hasattr(wire, 'seal') for stage in stages(run) for wire in wires_of(fed, stage.method))
 
+# %% ../../nbs/scale/nodes.ipynb #5ec2e70d
 def secrets_beside(folder:Path, i:int, needed:bool): # other client -> 32 bytes, or None
     "The table of client i."
     path = folder/'secrets.json'
@@ -161,6 +164,7 @@ def secrets_beside(folder:Path, i:int, needed:bool): # other client -> 32 bytes,
     raise ValueError(f'client {i} has no secrets.json in {folder}; masks cancel only with common secrets. '
                      'Let the clients agree on one for each pair; `deal_secrets` does it for a trial')
 
+# %% ../../nbs/scale/nodes.ipynb #5ec2e70e
 def secrets_of_run(table, text:str): # other client -> 32 bytes, or None
     "The secrets of a client for one run, so that no mask of another run is used again."
     if table is None: return None

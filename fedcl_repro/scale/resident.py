@@ -59,12 +59,14 @@ def serve_node(node, where:str, ready=None):
     with contextlib.suppress(Empty):
         while True: asked.get_nowait()[2].put((b'the node has stopped', b''))
 
+# %% ../../nbs/scale/resident.ipynb #2197c0cb
 def accept_peers(listener, token:bytes, asked, stopping:Event):
     "Give each peer a thread of its own."
     while not stopping.is_set():
         peer = listener.accept()
         Thread(target=hear_peer, args=(peer, token, asked), daemon=True).start()
 
+# %% ../../nbs/scale/resident.ipynb #2197c0cc
 def hear_peer(peer, token:bytes, asked):
     "Read one message of a peer that knows the token, and send it the answer."
     # a peer may be dead, silent or a stranger
@@ -76,17 +78,20 @@ def hear_peer(peer, token:bytes, asked):
         asked.put((kind.decode(errors='replace'), content, back))
         for part in back.get(): peer.send_bytes(part)
 
+# %% ../../nbs/scale/resident.ipynb #2197c0cd
 def limit_silence(peer, seconds=PATIENCE):
     "Let reading from a peer, and writing to it, fail after some seconds without a byte."
     with socket.socket(fileno=os.dup(peer.fileno())) as s:
         for what in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             s.setsockopt(socket.SOL_SOCKET, what, struct.pack('ll', seconds, 0))
 
+# %% ../../nbs/scale/resident.ipynb #2197c0ce
 def answered(node, kind:str, content:bytes)->tuple: # (b'ok' or why not, answer)
     "The node's answer, or the error in the request. No message ends a node."
     try: return b'ok', node.answer(kind, content)
     except Exception as e: return f'{type(e).__name__}: {e}'.encode(), b''
 
+# %% ../../nbs/scale/resident.ipynb #2197c0cf
 def ask_resident(where:str, kind:str, content:bytes)->tuple: # None if there is no node
     "The answer of a folder's resident node."
     folder = folder_of(where)

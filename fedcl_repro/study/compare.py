@@ -96,6 +96,7 @@ def replicates(methods, seeds:int, settings:dict)->list: # of Run
     if twice: raise ValueError(f'{twice[0]} is named twice: leave one out, or give it other settings')
     return runs
 
+# %% ../../nbs/study/compare.ipynb #ab5b8b0b
 def comparison_of(runs:list, store:Store, data_root=None)->Comparison:
     "The comparison of these runs, as far as they are finished."
     rows, by_seed = read_rows(runs, store, data_root), {r.seed: r for r in runs}

@@ -33,6 +33,7 @@ class OverPart:
         means = table[self.inside(table)].groupby(on, as_index=False, sort=False).micro.mean()
         return means.rename(columns=dict(micro='value'))
 
+# %% ../../nbs/study/curve_measures.ipynb #6210b3cb
 @dataclass(frozen=True)
 class Rise:
     "A measure: how far accuracy over one part of the rounds is above that over another."
@@ -44,6 +45,7 @@ class Rise:
         both = self.late(rows).merge(self.early(rows), on=on)
         return both.assign(value=both.value_x - both.value_y)[[*on, 'value']]
 
+# %% ../../nbs/study/curve_measures.ipynb #6210b3cc
 def rise(paper:Paper)->Rise:
     "How far a run's last fifth is above its second fifth, which follows the beginning."
     return Rise(OverPart(paper, .8, 1.), OverPart(paper, .2, .4))

@@ -38,6 +38,7 @@ class Box:
     kind: str = 'data'  # a key of FILLS
     size: tuple = (1.3, .5)
 
+# %% ../../nbs/study/drawings.ipynb #0bda77eb
 def draw_box(ax, box:Box):
     "The box as a patch, with its text."
     from matplotlib.patches import FancyBboxPatch
@@ -97,6 +98,7 @@ def draw_arrow(ax, start, end, text='', kind='data', bend=0.):
     white = dict(fc='white', ec='none', pad=.8)
     ax.text(*at, text, ha='center', va='center', fontsize=7.5, bbox=white)
 
+# %% ../../nbs/study/drawings.ipynb #4ef0c16b
 def draw_mechanism(
     boxes:dict,   # name -> Box
     arrows,       # (from, to, text, kind), and perhaps how much the arrow bends
@@ -221,6 +223,7 @@ def pulls(z, y, centroids, temp:float): # (b, k)
     loss = infonce(leaf, y, centroids, have, temp).sum()
     return -torch.autograd.grad(loss, leaf)[0]
 
+# %% ../../nbs/study/drawings.ipynb #39531e6b
 def draw_sphere(
     z,         # (b, 3) representations of length 1
     y,         # (b,) classes

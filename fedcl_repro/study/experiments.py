@@ -368,11 +368,13 @@ def state_of_code()->str: # 16 hex digits
     for path in sorted(files): found.update(path.read_bytes())
     return found.hexdigest()[:16]
 
+# %% ../../nbs/study/experiments.ipynb #a1494ccb
 def computed_folder()->Path:
     "The folder of computed verdicts, which only this user can write to."
     home = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
     return expanded(home) / 'fedcl_repro_verdicts'
 
+# %% ../../nbs/study/experiments.ipynb #a1494cccc
 def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
     """The verdicts of `judge()` on an experiment; computed once for each state of the code. They are kept in
     the user's own cache, never in a store, which somebody else may have written."""
@@ -388,12 +390,14 @@ def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
         write_text(path, content)
     return found
 
+# %% ../../nbs/study/experiments.ipynb #a1494ccd
 @cache
 def verdicts_alone(name:str, profile='paper')->tuple: # of Verdict
     "The verdicts on an experiment without runs."
     def judge(): return experiments()[name].about['judge'](read_rows([], None), profile)
     return kept_verdicts(name, profile, judge)
 
+# %% ../../nbs/study/experiments.ipynb #a1494cce
 def verdict_from(about:dict)->Verdict:
     "A verdict as it was written."
     return Verdict(**about | dict(interval=tuple(about['interval'])))

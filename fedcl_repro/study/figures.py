@@ -6,7 +6,7 @@
 __all__ = ['COLOURS', 'PALETTE', 'DASHES', 'MOST_MARKS', 'MOST_CELLS', 'HATCHES', 'GREEN', 'BLUE', 'ORANGE', 'YELLOW', 'PURPLE',
            'WORD_COLOURS', 'STAYS', 'style_of', 'smooth', 'plain_label', 'families_of', 'curves', 'smoothed',
            'apart_below', 'break_axis', 'shared_legend', 'set_style', 'is_light', 'only_light_svgs', 'bars',
-           'say_start', 'lower_limit', 'cell_style', 'with_code', 'filled', 'verdict_second', 'nice_table',
+           'say_start', 'lower_limit', 'cell_style', 'with_code', 'says_something', 'verdict_second', 'nice_table',
            'without_thin', 'noted_table', 'draw_corners']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
@@ -57,9 +57,11 @@ def plain_label(label:str)->str:
     words = [part.replace('method.', '').replace('_', ' ').replace('=', ' ') for part in settings.split(', ')]
     return ', '.join([name, *words])
 
+# %% ../../nbs/study/figures.ipynb #aefa05ab
 def families_of(table:pd.DataFrame)->dict: # label -> family, in the order of the table
     return dict(table[['label', 'family']].drop_duplicates().values)
 
+# %% ../../nbs/study/figures.ipynb #aefa05ac
 def curves(
     table:pd.DataFrame, # label, family, seed, round and the column `y`
     y:str,
@@ -215,10 +217,12 @@ def with_code(text:str)->str: # HTML
     "Words in backticks as code; everything else as it is written."
     return re.sub(r'`([^`]+)`', r'<code>\1</code>', html.escape(text, quote=False))
 
-def filled(column:pd.Series)->pd.Series: # of bools
+# %% ../../nbs/study/figures.ipynb #47da1c6b
+def says_something(column:pd.Series)->pd.Series: # of bools
     "The cells that say something."
     return column.notna() & ~column.isin(['', '·', '-'])
 
+# %% ../../nbs/study/figures.ipynb #47da1c6c
 def verdict_second(table:pd.DataFrame)->pd.DataFrame:
     "The columns in another order: `verdict` right after the name of the row; in blocks, first in its block."
     blocks = [column[:-1] if isinstance(column, tuple) else () for column in table]
@@ -228,9 +232,10 @@ def verdict_second(table:pd.DataFrame)->pd.DataFrame:
     def place(k): return headings.index(blocks[k]), not (unnamed and k == 0), last[k] != 'verdict'
     return table.iloc[:, sorted(range(len(last)), key=place)]
 
+# %% ../../nbs/study/figures.ipynb #47da1c6dd
 def nice_table(table:pd.DataFrame, caption='')->Styler:
     "A styled table: numbers with two digits, verdicts on a coloured background."
-    says = [filled(table.iloc[:, k]).any() or not len(table) for k in range(table.shape[1])]
+    says = [says_something(table.iloc[:, k]).any() or not len(table) for k in range(table.shape[1])]
     table = verdict_second(table.loc[:, says])
     style = Styler(table, cell_ids=False).map(cell_style).format(precision=2, na_rep='·', escape='html')
     for axis in 'index', 'columns': style = style.format_index(escape='html', axis=axis)
@@ -253,7 +258,7 @@ def without_thin(table:pd.DataFrame)->tuple[pd.DataFrame,list]: # table, lines
     names = table.iloc[:, 0] if isinstance(table.index, pd.RangeIndex) else table.index
     def said(value): return f'{value:.2f}' if isinstance(value, float) else value
     for column in table:
-        says = filled(table[column])
+        says = says_something(table[column])
         if column == 'verdict' or not 0 < 10*says.sum() <= len(table): continue
         told = [f'{said(value)} ({name})' for name, value in zip(names[says], table[column][says])]
         lines.append(f"`{column}`: {', '.join(told)}.")

@@ -68,6 +68,7 @@ def letter(char:str, variant:str)->str:
         except KeyError: pass
     return 'ℎ' if (variant, char) == ('italic', 'h') else char
 
+# %% ../../nbs/study/formulas.ipynb #f0e57a0b
 def set_letters(node):
     "Write the text of a node with Unicode's letters, and leave out attributes that do not set its shape."
     text, variant = html.unescape(node.text or ''), node.attrib.get('mathvariant')

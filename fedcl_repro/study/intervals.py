@@ -50,6 +50,7 @@ class Interval:
 
     def __str__(self): return f'{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]'
 
+# %% ../../nbs/study/intervals.ipynb #da400ccb
 def finite_margin(margin)->np.ndarray:
     "Margins as finite numbers: 'never' is `FAR`, and two that are both 'never' are level."
     return np.nan_to_num(np.round(np.asarray(margin, dtype=float), 9), nan=0., posinf=FAR, neginf=-FAR)
@@ -78,6 +79,7 @@ def interval(
     low, high = float(mean - t*se), float(mean + t*se)
     return Interval(mean, low, high, n, float(p), what_would_decide(mean, variance, images, n, t))
 
+# %% ../../nbs/study/intervals.ipynb #6de3240b
 def share_interval(votes, needed:float, alpha=ALPHA, draws=4000)->Interval:
     """The interval of a share of true votes (replicates, parts) less the needed share, with replicates and
     parts drawn anew together. One replicate has no interval."""
@@ -90,12 +92,14 @@ def share_interval(votes, needed:float, alpha=ALPHA, draws=4000)->Interval:
     low, high = np.quantile(shares, [alpha / 2, 1 - alpha / 2])
     return Interval(mean, float(low), float(high), n)
 
+# %% ../../nbs/study/intervals.ipynb #6de3240c
 def seeds_that_agree()->int:
     "How many replicates, all on one side, decide by a sign test."
     return math.ceil(math.log2(2 / ALPHA))
 
 MOST_REPLICATES = 100
 
+# %% ../../nbs/study/intervals.ipynb #6de3240d
 def what_would_decide(mean:float, variance:float, images:float, n:int, t:float)->str: # empty: it is decided
     "How many replicates in all would move the interval away from zero if nothing else changed."
     wanted = (mean / t)**2

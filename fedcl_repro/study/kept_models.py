@@ -133,6 +133,7 @@ def labels_for(model:nn.Module, x:Tensor, y)->Tensor: # (n,) int64
         raise ValueError(f'the model does not read inputs of shape {tuple(x.shape[1:])}: {e}') from e
     return torch.from_numpy(own_labels(y, len(x), n_classes)[0])
 
+# %% ../../nbs/study/kept_models.ipynb #5f55908b
 def adapt(
     model:nn.Module,
     x, y,          # a few samples

@@ -242,10 +242,12 @@ def provenance(run:Run, data_root, device:str, seconds:float)->dict:
         data_sha256=data_digest(run, data_root),
     )
 
+# %% ../../nbs/study/measures.ipynb #44fe145b
 def data_digest(run:Run, data_root)->str: # 64 hex digits
     "SHA-256 of the images and labels of a run. (The fingerprint in a run's name is made of checksums.)"
     return digest_of_data(run.data, str(find_root(data_root)))
 
+# %% ../../nbs/study/measures.ipynb #44fe145c
 @functools.lru_cache(8)
 def digest_of_data(spec, root:str)->str:
     "The same for a data set."

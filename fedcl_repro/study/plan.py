@@ -140,6 +140,7 @@ class Planned:
     seconds: float = None # None: unknown
     why: str = ''         # the source of the seconds
 
+# %% ../../nbs/study/plan.ipynb #963a826b
 def planned(run:Run, here:Here, committed:set, timings:list)->Planned:
     "The plan of a run. `committed`: the runs whose rows are committed."
     has = has_data(str(run.data), here.data_root)

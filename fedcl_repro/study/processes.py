@@ -101,6 +101,7 @@ def without_main():
         try: yield
         finally: vars(main).update(hidden)
 
+# %% ../../nbs/study/processes.ipynb #c6f7c4eb
 class WorkerProcess:
     "A process with a pipe, and the key of its task."
     def __init__(self, prepare):

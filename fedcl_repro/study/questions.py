@@ -54,6 +54,7 @@ def as_labels(given)->list:
     "A label, or several, as a list."
     return [given] if isinstance(given, str) else list(given)
 
+# %% ../../nbs/study/questions.ipynb #c397d7bb
 def above(high, low, says='', by=0., some=False)->Claim: # high, low: a label, or several
     "One label, or all of several (`some`: the best), is above another, or above all others, by `by` points."
     high, low = as_labels(high), as_labels(low)
@@ -65,15 +66,18 @@ def above(high, low, says='', by=0., some=False)->Claim: # high, low: a label, o
     pairs = (1 if some else len(high)) * max(1, len(low))
     return Claim(says or f'{high[0]} is above {low[0]}', (*high, *low), margin, tell, comparisons=pairs)
 
+# %% ../../nbs/study/questions.ipynb #c397d7bc
 def ordered(labels, says:str)->Claim:
     "Each label is above the next."
     def margin(table): return pd.DataFrame({f'{a} - {b}': table[a] - table[b] for a, b in pairwise(labels)})
     return Claim(says, tuple(labels), margin, comparisons=len(labels) - 1)
 
+# %% ../../nbs/study/questions.ipynb #c397d7bd
 def lead(table:pd.DataFrame, name:str, others)->pd.Series: # one number per replicate
     "How far a label is above the best of the others that are there."
     return table[name] - table[[o for o in others if o != name and o in table]].max(axis=1)
 
+# %% ../../nbs/study/questions.ipynb #c397d7be
 def best(name:str, among, says='', of='')->Claim:
     "A label is above each of these. One of them refutes it; it holds only if all were trained."
     others = [o for o in dict.fromkeys(among) if o != name]
@@ -161,24 +165,29 @@ def difference(gap=(), over=(), span=())->tuple: # (table -> one number per repl
     def farther(table): return own(table) - lead(table, over[0], over[1:])
     return farther, (*gap, *over)
 
+# %% ../../nbs/study/questions.ipynb #3c26a44bb
 def pairs_of(gap=(), over=(), span=())->int:
     "How many differences of two labels `difference` chooses from."
     if span: return len(span) * (len(span) - 1) // 2
     return max(1, len(gap) - 1) * max(1, len(over) - 1)
 
+# %% ../../nbs/study/questions.ipynb #3c26a44c
 def level(says:str, limit:float, **labels)->Claim:
     "A difference of labels is at most so many points in either direction."
     return replace(at_most(limit, *difference(**labels), says), comparisons=pairs_of(**labels))
 
+# %% ../../nbs/study/questions.ipynb #3c26a44d
 def ranging(says:str, low:float, high:float, **labels)->Claim:
     "A difference of labels is `low` to `high` points."
     return replace(in_between(low, high, *difference(**labels), says), comparisons=pairs_of(**labels))
 
+# %% ../../nbs/study/questions.ipynb #3c26a44e
 def gains(says:str, gap, over, told:str)->Claim:
     "One gap of labels is larger than another."
     (first, some), (second, others) = difference(gap), difference(over)
     return gains_more(first, second, dict.fromkeys([*some, *others]), says, told)
 
+# %% ../../nbs/study/questions.ipynb #3c26a44f
 def closer(says:str, pair, than)->Claim:
     "Two labels are closer together than two others."
     def apart(table, labels): return (table[labels[0]] - table[labels[1]]).abs()

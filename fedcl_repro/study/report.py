@@ -110,6 +110,7 @@ DATA_OF_PROFILE = dict(
 
 def amount_of(n:int, thing:str)->str: return f'{n:,} {thing}' + ('' if n == 1 else 's')
 
+# %% ../../nbs/study/report.ipynb #41b70cfb
 def what_was_run(pages:list, about:dict)->str:
     "What was trained, how many pages were executed, and how long it took."
     count = {status: sum(page['status'] == status for page, _ in pages) for status in ('ok', 'failed')}
@@ -119,6 +120,7 @@ def what_was_run(pages:list, about:dict)->str:
     trained = f"{about['trained']} trained, " if about.get('trained') else ''
     return f"{trained}{ran}{took} on {about.get('device', 'cpu')}."
 
+# %% ../../nbs/study/report.ipynb #41b70cfc
 def what_was_decided(pages:list, profile:str)->str:
     "How many verdicts the pages hold; on a stand-in they decide nothing."
     said = [v for _, verdicts in pages for v in verdicts]
@@ -129,6 +131,7 @@ def what_was_decided(pages:list, profile:str)->str:
     fit = sum(v['word'] in COMPARISONS for v in cells)
     return f'{numbers} were checked; {fit} of the numbers can be compared.'
 
+# %% ../../nbs/study/report.ipynb #41b70cfd
 def run_summary(pages:list, about:dict)->list: # of sentences
     "What the box *Your run* and the terminal say."
     profile = about.get('profile')

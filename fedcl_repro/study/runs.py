@@ -93,15 +93,18 @@ def load_registers():
     for package in REGISTERING: load_all(package)
     load_extensions()
 
+# %% ../../nbs/study/runs.ipynb #77edd67b
 def packed_entries()->bytes:
     "The entries that this session registered, for another process."
     return packed([*REGISTERS.values(), METRICS])
 
+# %% ../../nbs/study/runs.ipynb #77edd67c
 def enter_packed(content:bytes):
     "Register such entries here, after those of this package."
     load_registers()
     unpack(content, [*REGISTERS.values(), METRICS])
 
+# %% ../../nbs/study/runs.ipynb #77edd67d
 def methods():
     "The register of methods, complete also in a process that has just started."
     load_registers()
@@ -335,6 +338,7 @@ def check_federation(run:Run, data_root=None):
         normed |= check(spec, data.shape, data.n_classes)
     if normed: tell_single_images(run, list(map(len, split.train)))
 
+# %% ../../nbs/study/runs.ipynb #f00d000b
 def check_model(spec:Spec, shape:tuple, n_classes:int)->bool:
     "Refuse a network that does not suit these images; otherwise, whether it has batch norm."
     own = is_own(MODELS[spec.name])

@@ -43,6 +43,7 @@ def headline_verdict(name:str, begins:str)->Verdict:
     known = '; '.join(dict.fromkeys(v.what for v in said)) or 'nothing'
     raise ValueError(f'{name} has no claim that begins with {begins!r}: choose another, it has {known}')
 
+# %% ../../nbs/study/scoreboard.ipynb #sco0000b
 def headlines()->list: # of (experiment, Verdict)
     "The verdicts on all headline sentences."
     return [(name, headline_verdict(name, begins)) for name, begins in HEADLINES]
@@ -57,6 +58,7 @@ def all_claims()->list: # of Verdict
         if e.about['kind'] == 'claims': found += [v for _, _, v in evidence_on(name) if v.source != OURS]
     return found
 
+# %% ../../nbs/study/scoreboard.ipynb #sco00008b
 def tally(verdicts)->dict: # words -> how many
     "How many claims were decided, and from what."
     runs = [v for v in verdicts if v.basis == 'runs']
@@ -70,6 +72,7 @@ def tally(verdicts)->dict: # words -> how many
         'print only': sum(v.basis == 'print' for v in verdicts),
         'counted': sum(v.basis == 'facts' for v in verdicts)}
 
+# %% ../../nbs/study/scoreboard.ipynb #sco0000c
 def denominator(verdicts)->str:
     "The claims that trained runs were asked, in a sentence."
     runs = [v for v in verdicts if v.basis == 'runs' and v.word != 'not run']
@@ -90,6 +93,7 @@ def line_words(v:Verdict)->str:
     size = v.size or ('' if v.word == 'not run' else "the paper's size")
     return ', '.join(dict.fromkeys(filter(None, [v.word, rests, size])))
 
+# %% ../../nbs/study/scoreboard.ipynb #sco0001b
 def draw_line(ax, y:float, v:Verdict, reach:float):
     "One sentence: the printed margin as a ring, ours as a dot with its interval."
     if v.printed is not None: ax.plot(v.printed, y, 'o', ms=8, mfc='none', mec='k', clip_on=False)
@@ -99,6 +103,7 @@ def draw_line(ax, y:float, v:Verdict, reach:float):
     face = look['color'] if v.interval else 'white'
     ax.plot(min(max(v.margin, -reach), reach), y, 'o', ms=5, mfc=face, mec=look['color'], alpha=look['alpha'])
 
+# %% ../../nbs/study/scoreboard.ipynb #sco0001c
 def scoreboard_figure(found=None, counts=None): # found: (experiment, Verdict) each
     "The forest plot of the headline sentences; above it, what became of all claims."
     import matplotlib.pyplot as plt
@@ -122,6 +127,7 @@ def scoreboard_figure(found=None, counts=None): # found: (experiment, Verdict) e
     ax.grid(False)
     return fig
 
+# %% ../../nbs/study/scoreboard.ipynb #sco0001d
 def draw_strip(ax, counts:dict):
     "All claims as one bar."
     colours = ['C2', 'C8', 'C7', '.85', 'C0', 'C9']

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'HOW_TO_READ', 'BESIDE_PRINT', 'SIMILARITY', 'cells_beside', 'with_ends',
            'with_intervals', 'without_print', 'curve_table', 'accuracy_blocks', 'reasons_of', 'with_notes', 'row_names',
-           'setting_blocks', 'no_words', 'show_table', 'is_own', 'lines_of_panel', 'draw_panel', 'draw_dots',
+           'setting_blocks', 'no_words', 'show_table', 'is_own_method', 'lines_of_panel', 'draw_panel', 'draw_dots',
            'show_dots', 'measured_cells', 'cells_of_print', 'beside_and_below', 'with_balanced', 'repeats',
            'beside_blocks', 'beside_table', 'show_lines', 'train_here', 'client_matrices', 'last_matrices',
            'of_matrices', 'draw_matrix', 'matrix_bar', 'draw_matrices', 'weight_scale', 'without_own', 'shown_rounds',
@@ -49,16 +49,19 @@ def cells_beside(
     pooled = table.sd_clients == 0 # committed rounds before the last have no spread
     return with_ends(paper, table.assign(sd_clients=table.sd_clients.mask(pooled)), rows, keys)
 
+# %% ../../nbs/study/show.ipynb #79464b5bb
 def with_ends(paper:Paper, table:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
     "A table with `low` and `high` and, of each accuracy, its `interval` and `curve`; empty without runs."
     on = ['label', *keys]
     words = [between_words(cell) for cell in table.itertuples()]
     return table.assign(interval=words).merge(curve_table(paper, rows, on), on=on, how='left').fillna(TEXTS)
 
+# %% ../../nbs/study/show.ipynb #79464b5c
 def with_intervals(paper:Paper, table:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
     "The table with `low` and `high` of each of our accuracies."
     return table.merge(intervals_of_cells(paper, rows, keys), on=['label', *keys], how='left')
 
+# %% ../../nbs/study/show.ipynb #79464b5d
 def without_print(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, keys)->pd.DataFrame:
     "Our accuracies of labels that a published table lacks, such as trivial baselines."
     if not len(rows): return pd.DataFrame(columns=['label', *keys])
@@ -68,6 +71,7 @@ def without_print(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, keys)->pd.
                     sd_clients=('sd_clients', 'mean'))
     return with_ends(paper, with_intervals(paper, more.reset_index(), rows, keys), rows, keys)
 
+# %% ../../nbs/study/show.ipynb #79464b5e
 def curve_table(paper:Paper, rows:pd.DataFrame, on:list)->pd.DataFrame: # the columns `on`, curve
     "Whether the curves of each cell's runs are level."
     if not len(rows): return pd.DataFrame(columns=[*on, 'curve'])
@@ -172,16 +176,18 @@ def show_table(
     return noted_table(tables, f'{caption} {not_run}', notes)
 
 # %% ../../nbs/study/show.ipynb #9f48041a
-def is_own(paper:Paper, label:str)->bool:
+def is_own_method(paper:Paper, label:str)->bool:
     "Whether a label is the paper's own method, or a variant of it: 'MFCL(TN)'."
     return bool(paper.title) and label.startswith(paper.title) and not label[len(paper.title):][:1].isalnum()
 
+# %% ../../nbs/study/show.ipynb #9f48041b
 def lines_of_panel(names:list, printed:pd.Series, ours:pd.DataFrame, by_print:bool)->list: # of labels
     "The names that a panel has a number for; `by_print`: the largest published first, those without last."
     there = [name for name in names if name in printed or name in ours]
     if not by_print: return there
     return sorted(there, key=lambda name: -printed.get(name, -1.))
 
+# %% ../../nbs/study/show.ipynb #9f48041c
 def draw_panel(ax, paper:Paper, names:list, printed:pd.Series, ours:pd.DataFrame, errors:pd.DataFrame):
     "One setting: a line for each name, the first on top; the paper's own method on a band."
     from fedcl_repro.study.figures import plain_label
@@ -193,10 +199,11 @@ def draw_panel(ax, paper:Paper, names:list, printed:pd.Series, ours:pd.DataFrame
     ax.set(xlabel='accuracy, %', ylim=(-.6, len(names) - .4))
     ax.set_yticks(places, map(plain_label, names))
     for text, place, name in zip(ax.get_yticklabels(), places, names):
-        if not is_own(paper, name): continue
+        if not is_own_method(paper, name): continue
         text.set_fontweight('bold')
         ax.axhspan(place - .5, place + .5, color='C0', alpha=.1, lw=0)
 
+# %% ../../nbs/study/show.ipynb #9f48041d
 def draw_dots(
     paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
     names=None,     # by default those that we have, in the order of print
@@ -230,6 +237,7 @@ def draw_dots(
     fig.legend(found.values(), found.keys(), loc='outside lower center', ncols=len(found), frameon=False)
     return fig
 
+# %% ../../nbs/study/show.ipynb #9f48041e
 def show_dots(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None, **how):
     "Published and our numbers for these names (by default all of ours) as dots."
     import matplotlib.pyplot as plt

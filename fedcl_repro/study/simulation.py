@@ -137,6 +137,7 @@ def data_spec(data, labels=None, test=None, clients=None)->Spec:
     DATASETS.add(name, **about)(kept)
     return Spec(name)
 
+# %% ../../nbs/study/simulation.ipynb #d605eb4b
 def copied_dataset(ds:Dataset)->Dataset:
     "A data set as it is now, known by its contents, whose official test rows are for testing."
     x, y = ds.x.copy(), ds.y.copy()
@@ -144,6 +145,7 @@ def copied_dataset(ds:Dataset)->Dataset:
     print_of = own_fingerprint(x, y, ds.n_train, ds.n_classes, columns)
     return replace(ds, x=x, y=y, columns=columns, fingerprint=print_of, held_out=True)
 
+# %% ../../nbs/study/simulation.ipynb #d605eb4c
 def named_data(data)->Spec: # a name, a path, or a `Spec`
     "Data by name or path."
     if isinstance(data, Spec): return data
@@ -203,8 +205,10 @@ def model_spec(model, ds:Dataset, kept=True): # a name, or a Spec
     MODELS.add(name, reads='anything')(build)
     return Spec(name)
 
+# %% ../../nbs/study/simulation.ipynb #932b2cfb
 def n_parameters(fn)->int: return len(inspect.signature(fn).parameters)
 
+# %% ../../nbs/study/simulation.ipynb #932b2cfc
 def name_by_content(name:str, value, kept:bool)->str:
     """A name for what a user gave, from its contents. If these cannot be compared with others, a run that is
     not kept has a name of its own, and one that is kept is refused."""

@@ -48,6 +48,7 @@ def rank_of(name:str, values:pd.Series)->int: # 1 is the highest
     "The place of a label among numbers, the first of equals."
     return 1 + int((values > values[name] + 1e-9).sum())
 
+# %% ../../nbs/study/standing.ipynb #b1cf92db
 def standings_of(
     paper:Paper, name:str,
     among,           # labels, in the order in which they are listed

@@ -136,6 +136,7 @@ def torch_save(path:Path, content):
     "Save tensors and plain values; a full disk is an `OSError`."
     with open(path, 'wb') as f: torch.save(content, f)
 
+# %% ../../nbs/study/store.ipynb #be2df4db
 def keep_beside(path:Path, save, content:dict):
     "Write a file beside the rows of a run. If the disk is full, say so and go on: the rows are worth more."
     try: save(path, **content)
@@ -145,6 +146,7 @@ def keep_beside(path:Path, save, content:dict):
         which = f'{path.name} of run {path.parent.name}'
         warnings.warn(f'{which} is not kept, only the rows are: {e}. Is the disk full?')
 
+# %% ../../nbs/study/store.ipynb #be2df4dc
 def checked_texts(rows:pd.DataFrame)->pd.DataFrame:
     "The rows; an error for a text that a terminal or a spreadsheet would take for a command."
     for column in rows.select_dtypes(['object', 'string']):
@@ -153,6 +155,7 @@ def checked_texts(rows:pd.DataFrame)->pd.DataFrame:
             raise ValueError(f'rows.csv has the {column} {text!r:.40}')
     return rows
 
+# %% ../../nbs/study/store.ipynb #be2df4dd
 def check_same_run(id:str, about:dict, config):
     "Raise an error if the provenance is of another run than the folder's name, or a configuration, says."
     if about.get('run', id) != id: raise ValueError(f"it is run {about['run']}")
@@ -208,6 +211,7 @@ def save_checkpoint(store:Store, id:str, content:dict):
             f.write(json.dumps(about).encode().ljust(HEAD - 1) + b'\n')
     except (OSError, RuntimeError) as e: warnings.warn(f'no checkpoint of run {id}: {e}')
 
+# %% ../../nbs/study/store.ipynb #1e811a3b
 def head_of(f)->dict: # empty: of an earlier version, or no checkpoint
     "What a checkpoint says of itself; the file is then at the first byte of the rest."
     head = f.read(HEAD)
@@ -221,6 +225,7 @@ CONTENT = dict(
     round=int, clients=(dict, tuple), servers=dict, up=tuple, down=tuple,
     rows=list, seconds=float, executor=str)
 
+# %% ../../nbs/study/store.ipynb #1e811a3c
 def load_checkpoint(store:Store, id:str, set_aside=False): # dict, or None
     "The last checkpoint of a run, its tensors on the CPU; None if there is none that can be used."
     path = store.checkpoint(id)
@@ -249,6 +254,7 @@ def read_checkpoint(path:Path, id:str)->dict:
     check_tensors(found)
     return found
 
+# %% ../../nbs/study/store.ipynb #dfe8902b
 def check_tensors(found:dict):
     "Raise an error for a tensor of a checkpoint with NaN in it."
     clients = found['clients']
@@ -258,10 +264,12 @@ def check_tensors(found:dict):
             if torch.is_tensor(v) and v.is_floating_point() and bool(v.isnan().any()):
                 raise ValueError(f'{k!r} of {what} is not a number')
 
+# %% ../../nbs/study/store.ipynb #dfe8902c
 def time_spent(about:dict, device:str)->float:
     "Seconds of training; on a CPU those of one core, without waiting for it, if they were recorded."
     return about.get('core_seconds', about['seconds']) if device == 'cpu' else about['seconds']
 
+# %% ../../nbs/study/store.ipynb #dfe8902d
 def checkpoint_progress(store:Store, id:str, device='cpu')->tuple: # (rounds, `time_spent`)
     "The progress of a checkpoint, (0, 0.) without a usable one; its tensors are not read."
     path = store.checkpoint(id)

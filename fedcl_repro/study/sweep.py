@@ -53,6 +53,7 @@ def check_grid(specs:list, grid:dict):
                          f"with a part such as optimiser, or METHOD.SETTING; methods' own: "
                          f'{own_settings(specs)}')
 
+# %% ../../nbs/study/sweep.ipynb #bed865fb
 def check_grid_values(name:str, values):
     "Refuse what is no list of different values, and what the sweep sets itself."
     if name in ('seed', 'validation'):
@@ -65,6 +66,7 @@ def check_grid_values(name:str, values):
     twice = [v for v in values if values.count(v) > 1]
     if twice: raise ValueError(f'the grid gives {name} the value {twice[0]!r} twice: leave one out')
 
+# %% ../../nbs/study/sweep.ipynb #bed865fc
 def own_settings(specs:list)->str:
     found = [f'{s.name}.{k}' for s in specs for k in methods()[s.name].settings]
     return ', '.join(found) or 'none'
@@ -156,11 +158,13 @@ def trial_scores(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.D
                           test=test[done].mean(), sd_seeds=test[done].std(), seeds=len(done)))
     return pd.DataFrame(found)
 
+# %% ../../nbs/study/sweep.ipynb #d194a0bb
 def first_good(values, worth=0.)->int:
     "The index of the first value that is at most `worth` below the highest."
     values = np.asarray(values)
     return int((values >= values.max() - worth).argmax())
 
+# %% ../../nbs/study/sweep.ipynb #d194a0bc
 def chosen_trials(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.DataFrame: # by method
     "The trial with the best validation accuracy of each method; the first of equal ones."
     scores = trial_scores(tried, runs, rows, data_root)
@@ -226,6 +230,7 @@ def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of
         found[name] = specs[first_good(means, tuning.worth)] if complete else specs[0]
     return found
 
+# %% ../../nbs/study/sweep.ipynb #88c25a6b
 def committed_trials(tuning:Tuning)->pd.DataFrame:
     "The committed table, its settings as they are written today; empty if there is none."
     if tuning.path().exists():
@@ -234,6 +239,7 @@ def committed_trials(tuning:Tuning)->pd.DataFrame:
         return table.assign(setting=table.setting.map(today)) # with settings that were added later
     return pd.DataFrame(columns=['method', 'setting', 'data', 'accuracy', 'rounds', 'seconds', 'run'])
 
+# %% ../../nbs/study/sweep.ipynb #88c25a6c
 def finished_trials(trials:dict, store:Store)->pd.DataFrame:
     "The same columns for the finished runs of a store. `trials`: run -> name of its size."
     rows = summary(read_rows(trials, store))
@@ -243,12 +249,14 @@ def finished_trials(trials:dict, store:Store)->pd.DataFrame:
         accuracy=rows.micro.round(3), rounds=rows['round'],
         seconds=[store.read(id)[1]['seconds'] for id in rows.run], run=rows.run))
 
+# %% ../../nbs/study/sweep.ipynb #88c25a6d
 def diverged_trials(outcomes, trials:dict)->pd.DataFrame:
     "The same columns for runs whose numbers became infinite: they have no accuracy."
     runs = [o.run for o in outcomes if o.why.startswith('FloatingPointError')]
     rows = [dict(method=r.method.name, setting=str(r.method), data=trials[r], run=run_id(r)) for r in runs]
     return pd.DataFrame(rows)
 
+# %% ../../nbs/study/sweep.ipynb #88c25a6e
 def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
     "Train the trials that the committed table lacks, and add those that ended to it."
     known = committed_trials(tuning)

@@ -46,9 +46,11 @@ def share_of(run)->float:
     "The share of the images that clients keep; 1 where only some clients keep fewer."
     return setting(run, 'scarcity.share', 1.) if run.scarcity.name != 'last_clients' else 1.
 
+# %% ../../nbs/study/tables.ipynb #f124a29b
 def span(values, word:str)->str: # '20 to 100 rounds'
     return ' to '.join(f'{v:g}' for v in sorted({min(values), max(values)})) + f' {word}'
 
+# %% ../../nbs/study/tables.ipynb #f124a29c
 def images_and_rounds(runs)->str:
     "The share of the images that the clients of these runs keep, and their rounds."
     shares, rounds = {share_of(r) for r in runs}, [r.n_rounds for r in runs]
@@ -57,6 +59,7 @@ def images_and_rounds(runs)->str:
 
 PAPER_OF = {} # name -> the `Paper` whose experiments were registered first
 
+# %% ../../nbs/study/tables.ipynb #f124a29d
 @dataclass(frozen=True)
 class Paper:
     "How our rows are named in a paper's tables."
@@ -98,6 +101,7 @@ def last_round(tests:pd.DataFrame)->pd.Series: # of bools
     "The tests in the last round of their run."
     return tests['round'] == tests.groupby('run')['round'].transform('max')
 
+# %% ../../nbs/study/tables.ipynb #fe8d8b6b
 def run_facts(paper:Paper, rows:pd.DataFrame)->pd.DataFrame:
     """One row per run: the paper's columns, run, label, seed, settings, owner of the tested model, number of
     tested `clients`, all test images `n`, `evaluations`, whether it is `smaller` than the paper's, `why`."""
@@ -114,10 +118,12 @@ def run_facts(paper:Paper, rows:pd.DataFrame)->pd.DataFrame:
     found = found.assign(smaller=found.why != '', owner=[owner_of(run) for run in found.settings])
     return found.merge(facts.reset_index(), on='run')
 
+# %% ../../nbs/study/tables.ipynb #fe8d8b6c
 def owner_of(run)->str:
     "Whose model is tested: 'personal', or 'shared' by all clients."
     return methods()[run.method.name].about['owner'] if run.method.name in methods() else 'personal'
 
+# %% ../../nbs/study/tables.ipynb #fe8d8b6d
 def by_seed(runs:pd.DataFrame, keys, value='value')->dict: # values of the keys -> table seed x label
     "A table for each setting."
     settings = runs.groupby(list(keys), sort=False) if len(runs) else []
@@ -167,11 +173,13 @@ def part_margins(c:Claim, table)->pd.DataFrame: # replicate x part
     margin = c.margin(table)
     return margin if isinstance(margin, pd.DataFrame) else margin.to_frame('')
 
+# %% ../../nbs/study/tables.ipynb #6c34c31b
 def variances(c:Claim, drawn)->pd.Series: # part -> variance over the draws; zeros without draws
     "How much the mean margin of each part varies over draws of the table."
     if drawn is None: return pd.Series(dtype=float)
     return part_margins(c, drawn).groupby('draw').mean().var()
 
+# %% ../../nbs/study/tables.ipynb #6c34c31c
 def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->tuple: # (word, Interval, name of the part)
     """Whether a claim holds, and the part that decides. Each part has to hold at the usual level. One part
     refutes the claim, at a level that is divided by their number (Holm's first step)."""
@@ -203,6 +211,7 @@ def replicates_in_words(n:int, partitions:int)->str:
     if partitions >= n or not partitions: return f'{n} replicates'
     return f'{n} seeds of one partition' if partitions == 1 else f'{n} seeds of {partitions} partitions'
 
+# %% ../../nbs/study/tables.ipynb #6c34c318b
 def answer(
     c:Claim,
     table,            # replicate x label, of replicates with all that the claim needs; or a dict of them
@@ -242,6 +251,7 @@ SPREADS = ['paper', 'measure', 'owner', 'common', 'own', 'df', 'settings'] # col
 
 def spreads_path(): return papers_folder() / 'spread.csv'
 
+# %% ../../nbs/study/tables.ipynb #3b695d2b
 @cache
 def committed_spreads()->dict: # (paper, measure, owner) -> Spread
     "The spreads of all families that were trained more than once."
@@ -250,6 +260,7 @@ def committed_spreads()->dict: # (paper, measure, owner) -> Spread
     table = pd.read_csv(path)
     return {(s.paper, s.measure, s.owner): Spread(s.common, s.own, s.df) for s in table.itertuples()}
 
+# %% ../../nbs/study/tables.ipynb #3b695d2c
 def family_of(paper:Paper, of, owner)->Spread: # None if it was never repeated
     "The spread of a kind of method in a paper; if the paper repeated none, that over all papers."
     known = committed_spreads()
@@ -257,11 +268,13 @@ def family_of(paper:Paper, of, owner)->Spread: # None if it was never repeated
 
 EVERY_PAPER = 'all'
 
+# %% ../../nbs/study/tables.ipynb #3b695d2d
 def is_borrowed(paper:Paper, of, owner)->bool:
     """Whether a family's spread is that of other papers. Their test sets are larger, so a verdict that
     borrows it draws its own test images, too."""
     return (paper.name, of, owner) not in committed_spreads()
 
+# %% ../../nbs/study/tables.ipynb #3b695d2e
 def family_spreads(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # SPREADS
     "The spread between replicates of each measure and kind of method, pooled over these rows' settings."
     facts, on = run_facts(paper, rows), [*paper.keys, 'label', 'seed']
@@ -280,6 +293,7 @@ def family_spreads(paper:Paper, rows:pd.DataFrame)->pd.DataFrame: # SPREADS
             lines.append((paper.name, of, owner, found.common, found.own, found.df, len(repeated)))
     return pd.DataFrame(lines, columns=SPREADS)
 
+# %% ../../nbs/study/tables.ipynb #3b695d2f
 def write_spreads():
     "Write the spreads of all committed runs, paper by paper."
     tables = []
@@ -297,6 +311,7 @@ def write_spreads():
     write_text(spreads_path(), table.to_csv(index=False, float_format='%.4f'))
     committed_spreads.cache_clear()
 
+# %% ../../nbs/study/tables.ipynb #3b695d2g
 def once_a_run(rows:pd.DataFrame)->pd.DataFrame:
     "Rows of several experiments, those of a run that several of them have only once."
     return rows.drop_duplicates(['run', 'round', 'client', 'moment', 'split', 'metric', 'owner'])
@@ -309,6 +324,7 @@ def hits_of_runs(paper:Paper, runs:pd.DataFrame)->dict: # run id -> (images,) sh
     known = committed_hits(paper.name) if paper.name else {}
     return {run: known[run] for run in runs.run if run in known}
 
+# %% ../../nbs/study/tables.ipynb #6808134b
 def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, every=False):
     # (draw, replicate) x label, or None
     "The table on other test images, of labels that are one model on one test set, or of `every` label."
@@ -322,6 +338,7 @@ def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, every=Fals
             hits[label] = np.stack([known[by_seed_[s]] for s in table.index])
     return images_redrawn(table, hits, of_one.groupby('label').n.first().to_dict())
 
+# %% ../../nbs/study/tables.ipynb #6808134c
 def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, runs:pd.DataFrame)->Chance:
     "What is known of the runs of a table, beside their numbers. `runs`: their facts."
     asked = [label for label in table if label in (*c.needs, *c.rivals)]
@@ -370,15 +387,18 @@ def ask(
         if not asked: out.append(not_run(c, why_not(about, (*c.needs, *c.floors, *c.rivals[:1]))))
     return out
 
+# %% ../../nbs/study/tables.ipynb #bc011fcb
 def not_run(c:Claim, why:str, where='')->Verdict:
     "The verdict on a claim that no runs can be asked."
     what = f'{c.sentence}: {where}' if where else c.sentence
     return replace(claim(what, [], why, c.place), basis='runs')
 
+# %% ../../nbs/study/tables.ipynb #bc011fccc
 def facts_by_setting(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> facts of its runs
     if not len(rows) or not (rows.metric == 'accuracy').any(): return {}
     return dict(list(run_facts(paper, rows).groupby(list(paper.keys), sort=False)))
 
+# %% ../../nbs/study/tables.ipynb #bc011fcd
 def asked_rows(c:Claim, table:pd.DataFrame)->pd.DataFrame:
     "The replicates that have what a claim needs, and one of its rivals."
     found = complete(table, (*c.needs, *c.floors))
@@ -402,6 +422,7 @@ def chance_across(paper:Paper, c:Claim, tables:dict, facts:dict)->Chance: # of d
         about |= dict(alone=dict(zip(tables, (e.alone for e in each))), df=min(e.df for e in each))
     return Chance(**about)
 
+# %% ../../nbs/study/tables.ipynb #81d0027b
 def ask_across(
     c:Claim,         # its margin is a function of the dict of tables
     tables:dict,     # values of the keys -> table replicate x label
@@ -430,18 +451,21 @@ def printed_of(paper:Paper, artifact:str, cells:str, profile:str)->dict: # measu
     for of, metric in paper.more_printed.items(): found[of] = paper.printed(table, metric=metric)
     return {of: paper.beside(numbers) for of, numbers in found.items()} if paper.beside else found
 
+# %% ../../nbs/study/tables.ipynb #06dad4eb
 def claims_asked(paper:Paper, name:str, said, profile:str)->list: # of Claim
     "Claims of the paper's file on an artifact, and those of the code: claims, or profile -> claims."
     values = paper.values(profile) if paper.values else {}
     written = claims_on(*name.split('/'), paper.keys, **values)
     return [*written, *(said(profile) if callable(said) else said)]
 
+# %% ../../nbs/study/tables.ipynb #06dad4ec
 def cells_judged(paper:Paper, cells:pd.DataFrame, rows, profile:str, source:str, more='')->list: # of Verdict
     "A verdict for each published cell. `more`: words added to all their names."
     keys = [k for k in cells if k not in PRINTED]
     def name(c): return f'{paper.cell(c)}{more}'
     return cell_verdicts(beside_print(paper, cells, rows, profile, keys=keys), name, source)
 
+# %% ../../nbs/study/tables.ipynb #06dad4ed
 def experiment(paper:Paper, name:str, title:str, said=(), also=None, kind='table', cells='', **about):
     """Register the runs of a table or figure, (profile) -> runs: 'mapl/table1'.
 
@@ -494,6 +518,7 @@ def printed_tables(cells:pd.DataFrame, keys, labels)->dict: # values of the keys
     tables = by_seed(cells.assign(seed='printed'), keys)
     return {key: t.reindex(columns=labels) for key, t in tables.items()}
 
+# %% ../../nbs/study/tables.ipynb #605f42eb
 def asked_in_print(paper:Paper, c:Claim, artifact:str, words:str, **equal)->Verdict:
     "Whether a printed table supports a claim that is about it. `words`: before its sentence."
     cells = paper.printed(artifact, **equal)
@@ -501,6 +526,7 @@ def asked_in_print(paper:Paper, c:Claim, artifact:str, words:str, **equal)->Verd
     about = {paper.say(*key, 'paper'): t for key, t in tables.items() if c.where is None or c.where(*key)}
     return as_printed(replace(c, sentence=f'{words}{c.sentence}'), about)
 
+# %% ../../nbs/study/tables.ipynb #605f42ec
 def as_printed(c:Claim, cases:dict)->Verdict:
     "Whether the paper's own numbers support a sentence. `cases`: words -> printed table, or dict of them."
     agreeing, broken = [], []
@@ -513,6 +539,7 @@ def as_printed(c:Claim, cases:dict)->Verdict:
 
 MOST_CASES = 12 # that are told one by one
 
+# %% ../../nbs/study/tables.ipynb #605f42ed
 def printed_evidence(agreeing:list, broken:list)->str:
     "The cases that contradict a sentence, then those that agree with it; few are listed, many are counted."
     few = len(agreeing) <= MOST_CASES
@@ -530,8 +557,10 @@ def means_of_seeds(runs:pd.DataFrame, on:list)->pd.DataFrame:
     if 'why' in runs: more['why'] = g.why.agg(first_reason)
     return means.assign(**more).reset_index()
 
+# %% ../../nbs/study/tables.ipynb #ff1bc3bb
 def first_reason(why)->str: return next(filter(None, why), '')
 
+# %% ../../nbs/study/tables.ipynb #ff1bc3bc
 def with_reasons(paper:Paper, rows:pd.DataFrame, moment='merged', at='late')->pd.DataFrame:
     "One row per run, with `why` its accuracy cannot be compared with the printed one."
     runs = paper.runs(rows, moment, at)
@@ -539,6 +568,7 @@ def with_reasons(paper:Paper, rows:pd.DataFrame, moment='merged', at='late')->pd
     tested = paper.tested(rows) if paper.tested else rows
     return runs.assign(why=runs.run.map(not_comparable(tested, paper.sizes, moment)))
 
+# %% ../../nbs/study/tables.ipynb #ff1bc3bdd
 def beside_print(
     paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, *,
     measure='micro', # a column of `MEASURES`
@@ -553,6 +583,7 @@ def beside_print(
         ours = ours.merge(intervals_of_cells(paper, rows, keys, measure), on=on, how='left')
     return compare(cells, ours, on, measure, data_fits=profile != 'quick')
 
+# %% ../../nbs/study/tables.ipynb #ff1bc3be
 def intervals_of_cells(
     paper:Paper, rows:pd.DataFrame, keys=None,
     measure='micro', # a column of `MEASURES`
@@ -568,6 +599,7 @@ def intervals_of_cells(
             found.append((*cell, *interval_of(paper, own, word, measure)))
     return pd.DataFrame(found, columns=[*on, 'low', 'high'])
 
+# %% ../../nbs/study/tables.ipynb #ff1bc3bf
 def interval_of(paper:Paper, runs:pd.DataFrame, word:str, measure:str)->tuple: # (low, high) within 0 and 100
     "The interval of one label's number in one setting; (nan, nan) if nothing is known of its spread."
     values, first = runs[measure].dropna(), runs.iloc[0]

@@ -113,6 +113,7 @@ def train_rounds(session, store:Store, id:str, deadline:float, every:float, prog
         stop = Stopped if noted() else OutOfTime
         raise stop(f'run {id} stopped after round {session.state.round} of {session.run.n_rounds}')
 
+# %% ../../nbs/study/training.ipynb #76e3e16b
 def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
     "The checkpoint from which a run continues. A checkpoint that cannot be used is set aside."
     found = load_checkpoint(store, id, set_aside=True)
@@ -125,6 +126,7 @@ def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
     else: return found
     store.set_aside(store.checkpoint(id), why)
 
+# %% ../../nbs/study/training.ipynb #76e3e16c
 def other_dtype(run:Run, clients)->bool:
     "Whether a client's network has another type of numbers than the run."
     dtype = torch.float32 if run.dtype == 'bfloat16' else getattr(torch, run.dtype)
@@ -200,6 +202,7 @@ def note_other_sources(session:Session, before): # before: a digest, or None
     print(f'{name}: the code changed after round {session.state.round}. '
           'It goes on; --retrain begins it anew.', file=sys.stderr)
 
+# %% ../../nbs/study/training.ipynb #5e5510cb
 def cause_of(session:Session)->str:
     """Why a number became infinite, found by repeating the round with each changed setting of the method and
     the optimiser at its default, and with a learning rate of 0."""
@@ -216,6 +219,7 @@ def cause_of(session:Session)->str:
     where = f'{run.method}, the model and the data'
     return f'not for the learning rate, for it is so at 0 too. Look at {where}'
 
+# %% ../../nbs/study/training.ipynb #5e5510cc
 def stays_finite(session:Session, run:Run, **changes)->bool: # changes: of the optimiser
     "Whether the last round would have been finite with the settings of another run."
     fed = copy.copy(session.fed)
@@ -224,6 +228,7 @@ def stays_finite(session:Session, run:Run, **changes)->bool: # changes: of the o
     except Exception: return False
     return True
 
+# %% ../../nbs/study/training.ipynb #5e5510cd
 def going_on_with(found, device:str)->str: # found: a checkpoint, or None
     "The executor of a run that asks for none: its checkpoint's, if there is one of that name."
     load_registers()
@@ -259,11 +264,13 @@ def late_hits(late:list)->dict: # round: (L,); moment: (L, ceil(n / 8)) uint8
     bits = {k: np.stack([hits[k].numpy() for _, hits in alike]) for k in moments}
     return dict(round=np.array([r for r, _ in alike]), **bits)
 
+# %% ../../nbs/study/training.ipynb #cf8d835b
 def to_checkpoint(state:State, rows:list, seconds:float, executor:str)->dict:
     "The state of a run between two rounds, as tensors and plain values."
     changed = {i: fields_of(c) for i, c in state.clients.changed.items()}
     return dict(vars(state), clients=changed, rows=rows, seconds=seconds, executor=executor)
 
+# %% ../../nbs/study/training.ipynb #cf8d835c
 def from_checkpoint(found:dict, device, first:State)->tuple: # (State, rows, seconds)
     "The content of a checkpoint, on a device. Ids, seeds, rounds and training sums stay on the CPU."
     on_cpu = 'id', 'seed', 'round', 'stage'
@@ -347,6 +354,7 @@ def train_all(
         raise_if_noted(found.values())
     return [found[r] for r in todo]
 
+# %% ../../nbs/study/training.ipynb #34a4426b
 def checked_runs(runs)->list: # of Run
     "The runs as a list; one alone is a list of one."
     runs = [runs] if isinstance(runs, (Run, str)) else list(runs)

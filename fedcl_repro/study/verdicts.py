@@ -54,12 +54,14 @@ def summary(
     most = 'round' if at == 'last' else 'micro'
     return table.loc[table.groupby('run', sort=False)[most].idxmax()]
 
+# %% ../../nbs/study/verdicts.ipynb #1c1c46fb
 def late_rounds(table:pd.DataFrame)->pd.Series: # of bools
     "The last five evaluations of each run, but at most the second half of its curve and at least one."
     of_run = table.groupby('run')['round']
     wanted = (of_run.transform('size') // 2).clip(1, LATE_TESTS)
     return of_run.rank(ascending=False) <= wanted
 
+# %% ../../nbs/study/verdicts.ipynb #1c1c46fc
 def late_means(table:pd.DataFrame)->pd.DataFrame: # one row per run
     """Means of `per_round` over the last evaluations. A round that is kept as one pooled row says nothing of
     single clients, so their numbers are means over the rounds that are kept client by client."""
@@ -71,6 +73,7 @@ def late_means(table:pd.DataFrame)->pd.DataFrame: # one row per run
     means = means.assign(evaluations=late.groupby('run').size(), last=last.micro)
     return last.drop(columns=['micro', *of_clients]).join(means).reset_index()
 
+# %% ../../nbs/study/verdicts.ipynb #1c1c46fd
 def chosen_rounds(
     rows:pd.DataFrame,
     moment='merged',

@@ -48,9 +48,10 @@ def docs_verb(options)->int:
     if not options.no_open: webbrowser.open(path.resolve().as_uri())
     return int(bool(warnings))
 
+# %% ../../nbs/verbs/pages.ipynb #3e0bb4cb
 def report_verb(options)->int:
     "Write the pages that are computed from committed rows."
-    from fedcl_repro.status import status_table, write_pictures, written_pages
+    from fedcl_repro.status import status_table, write_pictures, written_files
     from fedcl_repro.study.plan import committed_records, run_from
     from fedcl_repro.study.sources import changed_since, stale_text
     readme = papers_folder().resolve().parents[1] / 'README.md'
@@ -64,7 +65,7 @@ def report_verb(options)->int:
         print(status_table())
         return 0
     write_pictures()
-    for path, text in written_pages().items():
+    for path, text in written_files().items():
         write_text(path, text)
         print(f'written: {path}')
     return 0

@@ -32,6 +32,7 @@ def spec_text(value)->str:
     settings = ', '.join(f'{k}={v!r}' for k, v in value.items() if k != 'name')
     return value['name'] + (f'({settings})' if settings else '')
 
+# %% ../../nbs/verbs/show.ipynb #f8b382fb
 def stored(store:Store)->dict: # run id -> provenance
     "The finished runs of a store with their provenance, the newest last."
     paths = sorted(store.root.glob('*/run.json'), key=lambda p: p.stat().st_mtime)
@@ -42,17 +43,20 @@ def stored(store:Store)->dict: # run id -> provenance
         if is_shown(about): found[path.parent.name] = about
     return found
 
+# %% ../../nbs/verbs/show.ipynb #f8b382fc
 def shown_of(config:dict)->dict:
     "The columns of a run in a table, from its configuration."
     return dict(method=spec_text(config['method']), data=config['data']['name'],
                 partition=config['partition']['name'], clients=config['n_clients'], seed=config['seed'])
 
+# %% ../../nbs/verbs/show.ipynb #f8b382fd
 def is_shown(about)->bool:
     "Whether a provenance holds all columns that a table shows."
     try: shown_of(about['config'])
     except (KeyError, TypeError): return False
     return True
 
+# %% ../../nbs/verbs/show.ipynb #f8b382fe
 def rows_of(store:Store, ids)->pd.DataFrame:
     "Rows of stored runs, with `run` and the columns of a table."
     found = []
@@ -117,6 +121,7 @@ def run_curves(rows:pd.DataFrame, most=8)->dict: # name -> [(round, percent)]
         found[f'{curve[name].iloc[0]} [{run}]'] = list(zip(curve['round'], curve.micro))
     return found
 
+# %% ../../nbs/verbs/show.ipynb #eed515ab
 def draw_run_curves(curves:dict, path:Path):
     "Draw the same curves to a picture file; its suffix gives the format."
     import matplotlib
@@ -132,6 +137,7 @@ def draw_run_curves(curves:dict, path:Path):
 
 PICTURES = '.svg', '.png', '.pdf'
 
+# %% ../../nbs/verbs/show.ipynb #eed515ac
 def check_picture(path):
     "Refuse a picture file that cannot be written."
     check_file(path, '--out')
@@ -161,11 +167,13 @@ def show_run(store:Store, id:str)->dict: # curves
     if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')
     return curves
 
+# %% ../../nbs/verbs/show.ipynb #563f00fb
 def end_in_words(end:CurveEnd)->str:
     "The late mean of a curve, and whether the curve is level."
     count = f'last {end.n} evaluations' if end.n > 1 else 'one evaluation'
     return f"{count}: mean {end.mean:.2f} %; {end.words or 'the curve is level'}"
 
+# %% ../../nbs/verbs/show.ipynb #563f00fc
 def mean_of(rows:pd.DataFrame, metric:str)->float:
     "Mean over clients of a metric of the merged models at the last round."
     rows = rows[(rows.metric == metric) & (rows.moment == 'merged') & (rows.split == 'test')]
@@ -182,6 +190,7 @@ def show_runs(store:Store, ids)->dict: # curves
     print(f'rows: {store.root.resolve()}/RUN/rows.csv')
     return curves
 
+# %% ../../nbs/verbs/show.ipynb #085bdf4b
 def show_artifact(name:str)->dict: # curves
     "Print the published numbers of a table beside ours, or the curves of a figure, from committed rows."
     print(textwrap.fill(f"{name}: {experiments()[name].about['title']}", width()))

@@ -102,6 +102,7 @@ def grid_as_asked(texts:list)->dict: # name -> values
         grid[name] = [parse_value(v.strip()) for v in listed_values(values)]
     return grid
 
+# %% ../../nbs/verbs/study.ipynb #a613e73b
 def listed_values(text:str)->list: # of texts
     "The values between commas; a comma inside brackets separates nothing: `adam(lr=0.1, fresh=True),sgd`."
     values, depth = [''], 0
@@ -111,6 +112,7 @@ def listed_values(text:str)->list: # of texts
         else: values[-1] += letter
     return values
 
+# %% ../../nbs/verbs/study.ipynb #a613e73c
 def sweep_verb(options)->int:
     "Search a grid, and print the choice for each method."
     settings = dict(validation=.1) | asked_settings(options)

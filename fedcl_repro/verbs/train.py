@@ -101,6 +101,7 @@ def check_place(options):
     from fedcl_repro.federation.actors import connect_ray
     connect_ray(options.ray or 'local')
 
+# %% ../../nbs/verbs/train.ipynb #5de3762b
 def training_of(options)->dict: # keywords of `train_all`
     "The options of training; whole runs on a cluster if one is requested."
     names = 'jobs', 'minutes', 'device', 'executor', 'checkpoint', 'retrain'
@@ -112,6 +113,7 @@ def training_of(options)->dict: # keywords of `train_all`
     place = dict(address=options.ray, cpus=options.run_cpus, gpus=options.run_gpus)
     return how | dict(trainer=partial(train_on_ray, **place))
 
+# %% ../../nbs/verbs/train.ipynb #5de3762c
 def store_of(options)->Store:
     "The store that the options name, writable."
     store = Store(options.store or default_store())
@@ -180,6 +182,7 @@ def wanted_runs(names:list, options)->list: # of Run
     raise ValueError(f"{', '.join(names)}: nothing to train in profile {options.profile}; "
                      f"`fedcl reproduce {' '.join(names)}` makes the page")
 
+# %% ../../nbs/verbs/train.ipynb #a6948c5b
 def run_verb(options)->int:
     "Train what the store lacks, and show it."
     check_options(options)
@@ -197,6 +200,7 @@ def run_verb(options)->int:
     else: show_finished(runs, store, options)
     return int(n_failed > 0)
 
+# %% ../../nbs/verbs/train.ipynb #a6948c5c
 def names_of(options)->list: # of experiments
     "The names that the options give, or those of the project's list."
     return read_backlog(options.profile) if options.backlog else chosen(options.names, options.all)
@@ -294,6 +298,7 @@ def missing_data(page:dict, options)->str: # empty: nothing is missing
     why = [why_missing(spec, options.data_root or None) for spec in dict.fromkeys(str(r.data) for r in runs)]
     return ' '.join(text for text in why if text)
 
+# %% ../../nbs/verbs/train.ipynb #eafe1f8b
 def report_on(pages:list, out:Path, store:Store, options, seconds:float)->Path: # of the HTML file
     "Write the report of executed pages, and print its first screen."
     from fedcl_repro.study.report import report_summary, write_report
@@ -311,6 +316,7 @@ def report_on(pages:list, out:Path, store:Store, options, seconds:float)->Path: 
     print('\n'.join(report_summary(pages, verdicts, about)))
     return path
 
+# %% ../../nbs/verbs/train.ipynb #eafe1f8c
 def trained_since(start:float, runs:list, store:Store, options)->str: # in words; empty: none
     "How many of these runs were trained after a time, of how many methods."
     from fedcl_repro.study.report import amount_of

@@ -97,6 +97,7 @@ def in_column_order(rows:pd.DataFrame, columns)->pd.DataFrame:
     places = rows.settings.map(place_of)
     return rows.assign(place=places).sort_values('place', kind='stable').drop(columns='place')
 
+# %% ../../nbs/views/fedcosr.ipynb #5646b1fb
 def one_arithmetic(rows:pd.DataFrame)->tuple: # rows, a line
     "Without float32 columns that were also trained in bfloat16: one row of runs for a printed number."
     placed = place(rows)
@@ -107,6 +108,7 @@ def one_arithmetic(rows:pd.DataFrame)->tuple: # rows, a line
     line = f'Of {named}, the runs in bfloat16 count; the page precision shows those in float32 beside them.'
     return rows[~placed.column.reindex(rows.index).isin(twice)], line
 
+# %% ../../nbs/views/fedcosr.ipynb #5646b1fcc
 def draw_table(cells:pd.DataFrame, rows:pd.DataFrame, profile:str):
     "The compared methods sorted by print; then those with other settings, beside the chosen ones."
     how = dict(by_print=True, trivial=majority_of(FEDCOSR, rows))
@@ -123,6 +125,7 @@ def draw_table(cells:pd.DataFrame, rows:pd.DataFrame, profile:str):
     printed_again = cells.rename(columns=dict(label='method')).merge(again, on=['column', 'method'])
     show_dots(FEDCOSR, printed_again, here, profile, sorted(set(again.label)), **how)
 
+# %% ../../nbs/views/fedcosr.ipynb #5646b1fd
 def tables_of_paper(artifact:str, columns):
     "A view of Table II or III: a table for each column, and the panels of dots."
     def view(rows, profile):
@@ -352,23 +355,27 @@ def draw_square(rows:pd.DataFrame, profile:str):
     found = {say(column, profile): (table, under.get(column, '')) for column, table in squares(rows).items()}
     return draw_corners(SQUARE, found)
 
+# %% ../../nbs/views/fedcosr.ipynb #1e36ca9b
 def square_view(rows, profile):
     "With and without local aggregation and contrast: four corners."
     import matplotlib.pyplot as plt
     draw_square(rows, profile)
     plt.show()
 
+# %% ../../nbs/views/fedcosr.ipynb #1e36ca9c
 def readings_table(rows, profile, paper=FEDCOSR):
     "All readings of accuracy and spread, beside the majority class."
     table = readings(paper, with_majority(rows))
     display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
 
+# %% ../../nbs/views/fedcosr.ipynb #1e36ca9dd
 def in_pairs(rows:pd.DataFrame)->tuple: # rows of methods in both precisions, labels of the others
     "The methods that were trained in both precisions, and those that wait for the other."
     labels, kinds = place(rows).label, rows.settings.map(lambda run: run.dtype)
     paired = kinds.groupby(labels).transform('nunique') == 2
     return rows[paired], list(labels[~paired].unique())
 
+# %% ../../nbs/views/fedcosr.ipynb #1e36ca9e
 def precision_view(rows, profile):
     "Learning curves of the methods that were trained in both precisions, then all numbers."
     import matplotlib.pyplot as plt
@@ -380,6 +387,7 @@ def precision_view(rows, profile):
     if alone: say_line(f"Trained in one precision so far, and not drawn: {', '.join(alone)}.", look='note')
     readings_table(rows, profile, BOTH_PRECISIONS)
 
+# %% ../../nbs/views/fedcosr.ipynb #1e36ca9f
 def ablation_view(rows, profile):
     "The bars, and the numbers."
     draw_ablation(rows, profile)

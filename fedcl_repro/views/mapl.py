@@ -136,10 +136,12 @@ def last_graphs(rows, profile):
     "What each variant learned, Scenario 1."
     draw_last(rows)
 
+# %% ../../nbs/views/mapl.ipynb #4e32eefb
 def threshold(n:int)->float:
     "Similarity relative to the nearest peer above which equal weights grow (equal samples): sqrt(n) / 10."
     return .1*.5 / (.5 / n) / n**.5
 
+# %% ../../nbs/views/mapl.ipynb #4e32eefc
 def draw_window(rows:pd.DataFrame, n=10):
     "Both numbers by round; in the window little weight goes across."
     import matplotlib.pyplot as plt
@@ -160,15 +162,16 @@ def draw_window(rows:pd.DataFrame, n=10):
 
 MOST_LINES = 12 # of a table of rounds
 
+# %% ../../nbs/views/mapl.ipynb #4e32eefd
 def some_of(table:pd.DataFrame)->pd.DataFrame:
     "Every line of a short table; of a long one the first, the last, and some between at equal distances."
     if len(table) <= MOST_LINES: return table
     return table.iloc[np.linspace(0, len(table) - 1, MOST_LINES).round().astype(int)]
 
+# %% ../../nbs/views/mapl.ipynb #4e32eefe
 def window_view(rows, profile):
     "The similarity of strangers by round, and the weight that one learning step would leave across."
     display_all(shown_table(some_of(draw_window(rows, 6 if profile == 'quick' else 10))))
-
 
 # %% ../../nbs/views/mapl.ipynb #f22b7c97
 def curves_view(rows, profile):

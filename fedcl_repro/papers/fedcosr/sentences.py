@@ -103,6 +103,7 @@ def printed_by(of:str, paper='fedcosr')->dict: # (column,) -> table of one row
     cells = pd.concat([printed(artifact, paper, metric) for artifact in ('table2', 'table3')])
     return printed_tables(cells, FEDCOSR.keys, list(compared_labels()))
 
+# %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261b
 @cache
 def printed_claims(paper='fedcosr')->list: # of Verdict
     "Sentences of V-B and V-C, checked on Tables II and III as printed."

@@ -129,6 +129,7 @@ def ending(run:Run)->str: # empty: of a profile as it is now
     def in_words(size): return {k: str(v) for k, v in size.items()} | dict(data='cifar10')
     return next((end for end, size in ENDINGS.items() if in_words(size) == said), scarce(run))
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11eb
 def scarce(run:Run)->str: # empty: as many as usual
     "What a column's name says of the images that clients keep."
     usual = [size['base'].get('scarcity') for size in SIZES.values()]
@@ -139,19 +140,23 @@ def scarce(run:Run)->str: # empty: as many as usual
     whose = dict(all_clients=f', {share}', last_clients=f", {kept.get('clients')} clients with {share}")
     return whose.get(run.scarcity.name, '')
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11ec
 def whole_column(name:str)->str:
     "A column's name without its ending: that of the printed cells beside it."
     for end in ENDINGS: name = name.removesuffix(end)
     return name
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11ed
 def with_endings(cells:pd.DataFrame, ends=('', *ENDINGS))->pd.DataFrame:
     "Published cells for each of their columns with these endings."
     return pd.concat([cells.assign(column=cells.column + end) for end in ends], ignore_index=True)
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11ee
 def with_earlier(columns)->list: # of names
     "Each column, followed by those of its runs at earlier sizes."
     return [c + end for c in columns for end in ('', *ENDINGS)]
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11ef
 @cache
 def column_of(run:Run): # None: of no table
     "The column of Table II or III that a run belongs to; digits stand in for CIFAR-10."
@@ -160,6 +165,7 @@ def column_of(run:Run): # None: of no table
     column = COLUMN_OF.get((data, run.partition.name, skew, run.n_clients))
     return column and column + ending(run)
 
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11eg
 def label_of(run:Run, label:str)->str:
     "The paper's name of a method with the settings chosen for it; another name with the public ones."
     if not (is_left(run.method) or is_chosen(run.method)): return label

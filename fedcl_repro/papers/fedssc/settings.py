@@ -88,6 +88,7 @@ def in_rounds(v:float)->str:
     if math.isnan(v): return ''
     return 'never' if math.isinf(v) else f'{v:.0f}'
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #6896596bb
 def sooner(says:str, name:str, other:str)->Claim:
     "A method reaches the target accuracy earlier than another."
     def margin(table): return table[other] - table[name]
@@ -99,6 +100,7 @@ def sooner(says:str, name:str, other:str)->Claim:
 
 QUESTIONS['sooner'] = sooner
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #6896596c
 def round_word(ours, printed:float, profile:str)->str:
     "The verdict on one number of rounds; none if nothing is printed."
     if math.isnan(printed): return ''
@@ -137,6 +139,7 @@ def sooner_in_print(printed:pd.Series)->Verdict: # of rounds by method, infinite
     what = 'in print, FedSSC reaches 68 % in fewer rounds than MOON, and FedAvg never'
     return Verdict(what, word, told, 'FedSSC Table I', 'claim')
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #d9856beb
 def never_reached(rounds, profile:str)->Verdict:
     """Whether FedAvg misses the target in all rounds. `rounds`: of its seeds, infinite: never.
     A smaller profile has a target of ours, about which the paper says nothing."""
@@ -146,6 +149,7 @@ def never_reached(rounds, profile:str)->Verdict:
     asked = [math.isinf(r) for r in rounds] if profile == 'paper' else []
     return claim_of_runs(what, asked, told, 'FedSSC Table I')
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #d9856bec
 def judge_rounds(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on the published numbers of rounds, and on the sentences about them."
     cells = round_cells(rows, profile)
@@ -157,6 +161,7 @@ def judge_rounds(rows:pd.DataFrame, profile:str)->list: # of Verdict
         out.append(Verdict(what, c.verdict, evidence, 'FedSSC Table I'))
     return out
 
+# %% ../../../nbs/papers/fedssc/settings.ipynb #d9856bed
 @experiment(FEDSSC, 'fedssc/table1', 'Accuracy and rounds to a target, one global model',
             also=judge_rounds, highlight=True)
 def table1(profile): return fedssc_runs(MAIN, profile)

@@ -67,11 +67,13 @@ def window(profile): # of Run
     return [r for r in mapl_runs([LEARNS_WATCHED], 'paper', data=['cifar10'], **size, partition=part)
             if r.seed == 0]
 
+# %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe408b
 def before_learning(rows:pd.DataFrame)->pd.DataFrame:
     "Rows of the rounds in which no graph had been learned yet."
     starts = {run: setting(run, 'method.warmup') for run in set(rows.settings)}
     return rows[rows['round'] <= rows.settings.map(starts)]
 
+# %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe408c
 def window_numbers(rows:pd.DataFrame)->pd.DataFrame: # round, ratio, across; what is drawn
     "By round: similarity across over that of the nearest, and percent of the weight across after one step."
     lines = []
@@ -82,6 +84,7 @@ def window_numbers(rows:pd.DataFrame)->pd.DataFrame: # round, ratio, across; wha
         lines.append(line | dict(ratio=across_to_nearest(S), across=percent_across(after_a_step)))
     return pd.DataFrame(lines, columns=[*MAPL_RUN, 'round', 'ratio', 'across'])
 
+# %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe408d
 def at_round(which:str):
     "A measure: percent across after one step in the first or the last recorded round before learning."
     def measure(rows):

@@ -6,12 +6,12 @@
 __all__ = ['MAPL_FILE', 'MAPL_LABELS', 'COPY', 'ONE_VIEW', 'TWO_VIEWS', 'HETEROGENEOUS', 'HOMOGENEOUS', 'LEARNING',
            'LEARNS_WATCHED', 'WEAK', 'STRONG', 'MAPL_SIZES', 'SIZE_OF', 'GREY', 'MAPL_DATA', 'FEWER', 'PAIRS', 'MAPL',
            'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'CIFAR', 'SCENARIO_1', 'SCENARIOS_12', 'ALL_SCENARIOS', 'by_round',
-           'one_network', 'PARTS', 'TERMS', 'EACH_STEP', 'FEW_STEPS', 'BUDGET', 'PRINTED_SAVING', 'EXACT', 'CHEAPEST',
-           'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_specs', 'mapl_named', 'as_theirs', 'networks',
-           'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'on_the_way', 'mapl_printed',
-           'cell_of_mapl', 'left_to', 'size_in_words', 'largest_in_words', 'sizes_of', 'matrix_of', 'mapl_experiment',
-           'view_of', 'table1', 'smaller1', 'lead_by_clients', 'WithClients', 'runs_of_table1', 'table5',
-           'with_clients', 'few_clients', 'table5_cells', 'communications', 'within_budget', 'spent',
+           'one_network', 'LOSS_PARTS', 'TERMS', 'EACH_STEP', 'FEW_STEPS', 'BUDGET', 'PRINTED_SAVING', 'EXACT',
+           'CHEAPEST', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_specs', 'mapl_named', 'as_theirs',
+           'networks', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'on_the_way',
+           'mapl_printed', 'cell_of_mapl', 'left_to', 'size_in_words', 'largest_in_words', 'sizes_of', 'matrix_of',
+           'mapl_experiment', 'view_of', 'table1', 'smaller1', 'lead_by_clients', 'WithClients', 'runs_of_table1',
+           'table5', 'with_clients', 'few_clients', 'table5_cells', 'communications', 'within_budget', 'spent',
            'saved_of_possible', 'printed4', 'free4', 'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name',
            'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs',
            'printed_again', 'printed_scenarios', 'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts',
@@ -97,6 +97,7 @@ def views_of(name:str, data:str, fair=False)->str:
     if not (fair or two): return WEAK
     return f'{STRONG}(gray=0.0)' if data in GREY else STRONG
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #4497e69b
 def mapl_runs(
     names, profile, scenarios=(1,),
     data=None,              # data sets; by default those of the size
@@ -292,13 +293,14 @@ def table5_cells(rows, profile)->list: # of Verdict
 mapl_experiment('table5', 'Fewer clients', table5, also=table5_cells, view=few_clients)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #2f50c6dc
-PARTS, TERMS = [*MAPL_LABELS['LOSSES'], ONE_VIEW], MAPL_LABELS['GRAPHS']
+LOSS_PARTS, TERMS = [*MAPL_LABELS['LOSSES'], ONE_VIEW], MAPL_LABELS['GRAPHS']
 EACH_STEP = MAPL_LABELS['STEPS']
 FEW_STEPS = dict(quick=[EACH_STEP[0], EACH_STEP[-1]], lite=EACH_STEP, paper=EACH_STEP)
 MAPL.measures['moved'] = of_matrices(MAPL, 'weight', away_from_equal)
 
 mapl_experiment(
-    'table2', 'Which losses matter', matrix_of(PARTS, SCENARIOS_12), cells='table2', view=view_of(2, PARTS))
+    'table2', 'Which losses matter', matrix_of(LOSS_PARTS, SCENARIOS_12), cells='table2',
+    view=view_of(2, LOSS_PARTS))
 mapl_experiment(
     'table3', 'Which terms of the graph objective matter', matrix_of(TERMS, SCENARIOS_12),
     cells='table3', tables=True, view=view_of(3, TERMS))

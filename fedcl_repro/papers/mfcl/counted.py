@@ -70,6 +70,7 @@ def printed_costs(metric:str)->dict: # (method, network) -> number
     cells = published('mfcl', metric=metric).itertuples()
     return {(c.method, c.model): c.value for c in cells if c.method in CHARGED}
 
+# %% ../../../nbs/papers/mfcl/counted.ipynb #6a2f89bb
 def cost_pairs(claim:dict)->list: # of (lower, higher), each (metric, method, network)
     "The printed costs that a claim compares."
     def listed(value): return [value] if isinstance(value, str) else value
@@ -77,6 +78,7 @@ def cost_pairs(claim:dict)->list: # of (lower, higher), each (metric, method, ne
     parts = product(claim['metrics'], networks, listed(claim['low']), listed(claim['high']))
     return [((m, low, claim.get('low_network', n)), (m, high, n)) for m, n, low, high in parts]
 
+# %% ../../../nbs/papers/mfcl/counted.ipynb #6a2f89bc
 def judge_printed_cost(claim:dict)->Verdict:
     "Whether the printed costs bear out a sentence of the paper."
     least, most = claim.get('times', (1.01, np.inf))
@@ -91,6 +93,7 @@ def judge_printed_cost(claim:dict)->Verdict:
     what = f"in print, {claim['says']}"
     return Verdict(what, word, printed_evidence(agreeing, broken), claim['place'], 'claim')
 
+# %% ../../../nbs/papers/mfcl/counted.ipynb #6a2f89bd
 def judge_printed_costs(artifact:str)->list: # of Verdict
     "A verdict for each sentence about the printed costs of a table."
     return [judge_printed_cost(claim) for claim in paper_file('mfcl')['cost_claims'][artifact]]
