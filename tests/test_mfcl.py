@@ -9,7 +9,7 @@ from fedcl_repro.federation import privacy
 from fedcl_repro.federation.evaluation import probed
 from fedcl_repro.federation.federation import toy
 from fedcl_repro.federation.loop import Loop
-from fedcl_repro.federation.messages import Inbox
+from fedcl_repro.federation.messages import Inbox, Roster
 from fedcl_repro.federation.method import Method
 from fedcl_repro.federation.partners import partner_found
 from fedcl_repro.methods.mfcl import pairs_of_epoch
@@ -63,8 +63,9 @@ def test_across_is_the_default_and_takes_two_pairs():
 def read_by(inbox, guessed, target=0):
     "What the server reads of a message once it takes off the masks of these secrets."
     m = inbox.messages[target]['w'].clone()
+    roster = Roster(inbox.round, inbox.who, tuple(inbox.n.tolist()))
     for j, secret in guessed.items():
-        shared = privacy.mask(secret, inbox.round, {'w': m})['w']
+        shared = privacy.mask(secret, privacy.purpose_of(roster), {'w': m})['w']
         m = m - shared if target < j else m + shared
     return m.double() / inbox.places / float(inbox.n[target])
 

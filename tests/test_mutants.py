@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[1]
 
 MUTANTS = ( # page, what its library says, the fault
     # contrastive losses
-    ('parts/contrastive', 'F.normalize(mean, dim=1).T / temp\n    loss',
-     'F.normalize(mean, dim=1).T * temp\n    loss'),
+    ('parts/contrastive', 'F.normalize(z, dim=1) @ F.normalize(mean, dim=1).T / temp',
+     'F.normalize(z, dim=1) @ F.normalize(mean, dim=1).T * temp'),
     ('parts/contrastive', 'sim.masked_fill(~have, -1e9), y', 'sim, y'),
     ('parts/contrastive', 'return torch.where(have[y], loss, 0.)', 'return loss'),
     ('parts/contrastive', 'return -F.logsigmoid(difference / temp)',

@@ -170,6 +170,7 @@ def check_later(run:Run):
 
 def own_sources(run:Run)->dict: # 'kind name' -> digest
     "Digests of what a run uses from outside this package."
+    load_registers()
     specs = [(REGISTERS[k], getattr(run, k)) for k in REGISTERS if k not in ('data', 'model')]
     specs += [(MODELS, s) for s in member_specs(run.model)]
     specs += [(METRICS, METRICS.resolve(m)) for m in run.metrics]
