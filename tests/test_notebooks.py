@@ -16,7 +16,7 @@ def is_page(path):
 
 NOTEBOOKS = sorted(p for p in (ROOT/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
 CONCEPTS = [p for p in NOTEBOOKS if not is_page(p)]
-PAGES = [p for p in NOTEBOOKS if is_page(p)]
+PAGES = [p for p in NOTEBOOKS if is_page(p) and 'papers' in p.parts]
 
 
 def name(path): return str(path.relative_to(ROOT/'nbs').with_suffix(''))
@@ -48,6 +48,14 @@ def test_first_command_makes_a_report(report):
     verdicts = json.loads((folder/'runs'/'verdicts'/'fedcosr-table2-quick.json').read_text())
     first = [v for v in verdicts if v['what'].startswith(sentence)]
     assert first and all(v['word'].startswith('stand-in') for v in first)
+
+
+def test_the_page_of_benchmarks_runs(tmp_path):
+    "The smallest of its measurements, as the command runs them."
+    from fedcl_repro.cli import main
+    small = ['--workload', 'digits', '--share', '0.05', '--repeats', '1', '--json', str(tmp_path/'bench.json')]
+    assert main(['bench', *small]) == 0
+    assert json.loads((tmp_path/'bench.json').read_text())
 
 
 def test_a_page_runs_in_a_kernel_of_its_own(tmp_path):

@@ -260,6 +260,7 @@ def reproduce_verb(options)->int:
     "Train, execute the pages, write the report."
     start = time.monotonic()
     names, out = chosen(options.names, options.all), expanded(options.out)
+    if not (options.names or options.all or options.seeds): options.seeds = 1 # the first look takes minutes
     for name in names: checked_parameters(notebook_of(name), dict(profile=options.profile))
     check_place(options)
     store = store_of(options)
