@@ -101,8 +101,8 @@ def in_column_order(rows:pd.DataFrame, columns)->pd.DataFrame:
 def one_arithmetic(rows:pd.DataFrame)->tuple: # rows, a line
     "Without float32 columns that were also trained in bfloat16: one row of runs for a printed number."
     placed = place(rows)
-    twice = {column for column in placed.column if column.removesuffix(IN_FLOAT32) in set(placed.column)
-             and column.endswith(IN_FLOAT32)}
+    columns = set(placed.column)
+    twice = {c for c in columns if c.endswith(IN_FLOAT32) and c.removesuffix(IN_FLOAT32) in columns}
     if not twice: return rows, ''
     named = ', '.join(sorted(column.removesuffix(IN_FLOAT32) for column in twice))
     line = f'Of {named}, the runs in bfloat16 count; the page precision shows those in float32 beside them.'
