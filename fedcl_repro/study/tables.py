@@ -188,11 +188,13 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->tuple: # (word,
         found = share_interval(votes, float(votes.to_numpy().mean() - margin.to_numpy().mean()))
         return found.word, found, ''
     images, alone = variances(c, chance.images), variances(c, chance.alone)
+    def kept(values): # of a rival: the replicates that have it; two that are both 'never' are level
+        return values if margin.shape[1] == 1 else values.dropna()
     def of(part, alpha):
         known = (alone[part], chance.df) if alone.get(part, 0.) > 0 else None # a count does not move
-        return interval(margin[part].dropna(), alpha, images.get(part, 0.), known)
+        return interval(kept(margin[part]), alpha, images.get(part, 0.), known)
     level = ALPHA / (c.comparisons if margin.shape[1] == 1 else max(c.comparisons, margin.shape[1]))
-    apart = {part: of(part, level) for part in margin if margin[part].notna().any()}
+    apart = {part: of(part, level) for part in margin if len(kept(margin[part]))}
     worst = min(apart, key=lambda part: (apart[part].high if apart[part].known else np.inf, apart[part].mean))
     if apart[worst].word == 'fails': return 'fails', apart[worst], worst
     weakest = min(apart, key=lambda part: apart[part].mean)
