@@ -264,7 +264,7 @@ def test_a_run_that_found_too_little_memory_is_tried_again(tmp_path, monkeypatch
     monkeypatch.setattr(training, 'train', train)
     found = train_all(RUNS, Store(tmp_path/'store'), jobs=2, quiet=True)
     assert [o.word for o in found] == ['done', 'done', 'failed']
-    assert 'fewer --jobs' in found[2].why
+    assert 'fewer jobs (--jobs)' in found[2].why
     assert [len(list(tried.glob(f'{seed}-*'))) for seed in range(3)] == [1, 2, 2]
 
 
