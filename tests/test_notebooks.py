@@ -53,8 +53,8 @@ def test_first_command_makes_a_report(report):
 def test_the_page_of_benchmarks_runs(tmp_path):
     "The smallest of its measurements, as the command runs them."
     from fedcl_repro.cli import main
-    small = ['--workload', 'digits', '--share', '0.05', '--repeats', '1', '--json', str(tmp_path/'bench.json')]
-    assert main(['bench', *small]) == 0
+    small = '--workload', 'digits', '--share', '0.05', '--repeats', '1'
+    assert main(['bench', *small, '--json', str(tmp_path/'bench.json')]) == 0
     assert json.loads((tmp_path/'bench.json').read_text())
 
 
