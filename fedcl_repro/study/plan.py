@@ -116,7 +116,7 @@ def kinds(run:Run)->list: # of tuples, the strictest first
     "What two runs should share to take the same time per image."
     more = run.method.name, sum(stage.rounds > 0 for stage in stages(run))
     same = [getattr(run, k) for k in SAME]
-    return [(run.method, *more, *same), (*more, *same), (*more, *same[:2])]
+    return [(methods().resolve(run.method), *more, *same), (*more, *same), (*more, *same[:2])]
 
 LOOSER = '', ', with other settings of the method', ', with another arithmetic, batch size or local epochs'
 
