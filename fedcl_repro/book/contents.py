@@ -28,7 +28,6 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Results: FedSSC': 'papers/fedssc',
     'Results: MFCL': 'papers/mfcl',
     'Results: MAPL': 'papers/mapl',
-    'Tables and figures from rows': 'views',
     'How the study is done': 'study',
     'Speed': 'bench',
     'On several machines': 'scale',

@@ -24,12 +24,11 @@ WIDEST = 200 # points: no two accuracies differ by more than half of this
 
 @dataclass(frozen=True)
 class Interval:
-    "A mean margin, its confidence interval, and the p-value of a margin of zero."
+    "A mean margin and its confidence interval."
     mean: float
     low: float
     high: float
     n: int        # replicates
-    p: float = 1. # two-sided
     more: str = '' # what would decide it
 
     @property
@@ -63,21 +62,20 @@ def interval(
     alone=None,    # (variance, degrees of freedom) of one replicate's margin, from its family
 )->Interval:
     "The interval of the mean margin, from its replicates alone; a single one takes the spread of its family."
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtrit
     margin, n = finite_margin(margin), len(margin)
     mean = float(margin.mean())
     variance, freedom = (np.var(margin, ddof=1), n - 1) if n > 1 else alone or (math.inf, 1)
     agree = n > 1 and np.ptp(margin) == 0 and not images # counts may agree exactly
     if math.isinf(variance) or agree and n < seeds_that_agree():
         more = f'{seeds_that_agree()} replicates that agree would decide' if agree else ''
-        return Interval(mean, -math.inf, math.inf, n, 1., more)
+        return Interval(mean, -math.inf, math.inf, n, more)
     parts = np.array([variance / n, images])
     se = math.sqrt(parts.sum())
     df = parts.sum()**2 / (parts**2 / [freedom, MANY]).sum() if se else MANY # Welch and Satterthwaite
     t = stdtrit(df, 1 - alpha / 2)
-    p = 2 * stdtr(df, -abs(mean) / se) if se else float(mean == 0)
     low, high = float(mean - t*se), float(mean + t*se)
-    return Interval(mean, low, high, n, float(p), what_would_decide(mean, variance, images, n, t))
+    return Interval(mean, low, high, n, what_would_decide(mean, variance, images, n, t))
 
 # %% ../../nbs/study/intervals.ipynb #6de3240b
 def share_interval(votes, needed:float, alpha=ALPHA, draws=4000)->Interval:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DECIDE', 'MAJORITY', 'majority_scores', 'what_decides', 'committed_scores_path', 'committed_scores',
            'computed_scores', 'scores_of', 'write_majority', 'write_majority_of', 'majority_rows', 'of_rounds',
-           'with_majority', 'majority_of', 'majority_line', 'mark_majority', 'with_majority_lines', 'draw_panels']
+           'with_majority', 'majority_of', 'majority_line', 'with_majority_lines', 'draw_panels']
 
 # %% ../../nbs/study/majority.ipynb #maj00002
 from dataclasses import replace
@@ -138,14 +138,6 @@ def majority_line(ax, accuracy, upright=False):
     if ' (from ' in ax.get_ylabel():
         from fedcl_repro.study.figures import say_start
         say_start(ax)
-
-# %% ../../nbs/study/majority.ipynb #dae43fa5
-def mark_majority(paper:Paper, rows:pd.DataFrame, axes):
-    "A line in each panel of `draw_beside`, and in its legend."
-    trivial = majority_of(paper, rows)
-    for ax, key in zip(axes, by_seed(paper.runs(rows), paper.keys, 'micro')):
-        majority_line(ax, trivial.get(key if len(key) > 1 else key[0]), upright=True)
-    axes[-1].legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
 
 # %% ../../nbs/study/majority.ipynb #482e0eea
 def with_majority_lines(

@@ -11,9 +11,8 @@ __all__ = ['MEASURES', 'PRINTED', 'SHARE_WORDS', 'PAPER_OF', 'SPREADS', 'EVERY_P
            'printed_margins', 'ask', 'not_run', 'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across',
            'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
            'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'means_of_seeds', 'first_reason',
-           'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'draw_beside', 'beginnings',
-           'sentence_of', 'fits_entry', 'claim_list', 'unlisted', 'claims_overview', 'curve_words', 'readings',
-           'side_by_side']
+           'with_reasons', 'beside_print', 'intervals_of_cells', 'interval_of', 'beginnings', 'sentence_of',
+           'fits_entry', 'claim_list', 'unlisted', 'curve_words', 'readings']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 import textwrap
@@ -612,33 +611,6 @@ def interval_of(paper:Paper, runs:pd.DataFrame, word:str, measure:str)->tuple: #
     sure = interval(values, images=images, alone=family and family.alone())
     return (max(0., sure.low), min(100., sure.high)) if sure.known else (np.nan, np.nan)
 
-# %% ../../nbs/study/tables.ipynb #2a4111d2
-def draw_beside(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None):
-    "Published cells (circles) and ours (one diamond per seed, bars of one standard error over clients)."
-    import matplotlib.pyplot as plt
-    runs = paper.runs(rows)
-    tables = by_seed(runs, paper.keys, 'micro')
-    standard_error = runs.sd_clients / runs.get('n_clients', np.nan)**.5
-    errors = by_seed(runs.assign(se=standard_error), paper.keys, 'se')
-    names = list(names or dict.fromkeys(label for t in tables.values() for label in t))[::-1]
-    room = max(1.6, .085*max(map(len, names)))                  # for the longest name
-    size = room + 3*len(tables), .3*len(names) + 1.1
-    fig, axes = plt.subplots(1, len(tables), figsize=size, sharey=True, squeeze=False)
-    for ax, (key, table) in zip(axes[0], tables.items()):
-        same = (cells[list(paper.keys)] == list(key)).all(axis=1)
-        printed = cells[same].drop_duplicates('label').set_index('label').value
-        bars = errors[key].reindex(index=table.index, columns=names)
-        for k, (seed, line) in enumerate(table.reindex(columns=names).iterrows()):
-            look = dict(fmt='D', c='C2', ms=5, alpha=.6, lw=1, label='' if k else 'ours')
-            ax.errorbar(line, range(len(names)), xerr=bars.loc[seed], **look)
-        ax.plot(printed.reindex(names), range(len(names)), 'o', mfc='none', c='gray', label='published')
-        title = textwrap.fill(paper.say(*key, profile), 30)
-        ax.set(xlabel='accuracy, %', title=title, ylim=(-.6, len(names) - .4))
-        ax.set_yticks(range(len(names)), names)
-    axes[0, -1].legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
-    fig.tight_layout()
-    return fig
-
 # %% ../../nbs/study/tables.ipynb #343e0f4e
 def beginnings(asked:str)->list: return [b for b in asked.split('|') if b]
 
@@ -669,21 +641,6 @@ def unlisted(papers, verdicts)->tuple: # claims without an entry, beginnings wit
     missing = {v.what for v in claims_made if not any(fits_entry(v, b) for b in known)}
     return missing, {b for b in known if not any(fits_entry(v, b) for v in verdicts)}
 
-# %% ../../nbs/study/tables.ipynb #ed179f52
-def claims_overview(title:str, printed:list, **verdicts)->pd.DataFrame: # one row per sentence up to its colon
-    "Sentences of a paper by verdicts on printed numbers and by each list of verdicts."
-    said = {v.what: v.word for v in printed}
-    ours = {name: [v for v in vs if not v.what.endswith(': as printed')] for name, vs in verdicts.items()}
-    place_of = {sentence_of(v): v.source for vs in [*ours.values(), printed] for v in vs}
-    rows = []
-    for s, place in place_of.items():
-        row = {'sentence': s, 'place': place.removeprefix(f'{title} '), 'printed tables': said.get(s, '-')}
-        for name, vs in ours.items():
-            counts = verdict_counts([v for v in vs if sentence_of(v) == s])
-            row[name] = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items()) or '-'
-        rows.append(row)
-    return pd.DataFrame(rows).sort_values('place', kind='stable')
-
 # %% ../../nbs/study/tables.ipynb #3636f2a8
 READINGS = dict(
     micro='pooled',
@@ -710,21 +667,3 @@ def readings(paper:Paper, rows:pd.DataFrame, keys=None)->pd.DataFrame: # one row
                                  curve=curve_words(paper, rows, on))
         tables[f'ours, {moment}'] = table
     return pd.concat(tables, axis=1)
-
-# %% ../../nbs/study/tables.ipynb #96a796f0
-def side_by_side(
-    prints:dict,       # (paper, what it prints) -> published cells
-    cells:pd.DataFrame, # compared cells, with difference and verdict
-    ours:pd.DataFrame, # readings
-)->dict:               # setting -> table, one row per label
-    "The printed cells, all our readings, and the verdict on each cell, for every setting that was trained."
-    at = ours.index.names
-    printed = pd.DataFrame({name: c.set_index(at).value for name, c in prints.items()})
-    verdict = cells.set_index(at)[['difference', 'verdict']].rename(columns=dict(difference='diff.'))
-    table = pd.concat([printed, ours, pd.concat({'pooled, merged': verdict}, axis=1)], axis=1)
-    order, tables = list(dict.fromkeys(cells.label)), {}
-    for setting in dict.fromkeys(ours.index.droplevel('label')):
-        part = table.xs(setting, level=at[0]) if len(at) == 2 else table.xs(setting, level=at[:-1])
-        known = [label for label in order if label in part.index] # labels that the paper lacks come last
-        tables[setting] = part.loc[[*known, *part.index.difference(known)]].rename_axis(None)
-    return tables

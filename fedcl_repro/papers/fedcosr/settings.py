@@ -12,8 +12,8 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'beside_whole', 'second', 'table2_claims', 'often', 'often_fairest', 'often_good', 'often_best', 'leads',
            'margins_grow', 'of_split', 'judge_margins', 'cells', 'beside_single', 'cell_name', 'spread_name',
            'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'in_legend_order',
-           'draw_whole', 'earlier2', 'table2', 'prints', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4',
-           'fig4', 'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision']
+           'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4',
+           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -365,13 +365,6 @@ def table2(profile):
     more = ['practical CIFAR-100', 'practical EMNIST'] if profile == 'lite' else []
     both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
     return sorted(both, key=lambda r: r.seed)
-
-# %% ../../../nbs/papers/fedcosr/settings.ipynb #26537ba7
-def prints(artifact:str)->dict: # (paper, what) -> cells
-    "The cells of a table in both papers."
-    metrics = {'acc.': 'accuracy', 'Std.': 'client_std'}
-    papers = [(name, what) for name in ('FedCRL', 'FedCoSR') for what in metrics]
-    return {(name, what): printed(artifact, name.lower(), metrics[what]) for name, what in papers}
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #857ac1b6
 FAULTS = { # method -> what runs with the fault, the moment it is tested at, the fault
