@@ -112,13 +112,13 @@ def ends_with_paper(run, names:tuple)->bool:
 # %% ../../nbs/study/comparable.ipynb #87e41323
 def not_comparable(
     rows:pd.DataFrame,
-    names:tuple,      # of experiments
-    moment='merged',
-)->pd.Series:         # run id -> text, empty if it can be compared
+    names:tuple, # of experiments
+    ends=None,   # the ends of the curves, if they are known
+)->pd.Series:    # run id -> text, empty if it can be compared
     "Why a run's accuracy says nothing about the numbers published for these experiments."
     runs = rows.drop_duplicates('run').set_index('run').settings
     found = {}
-    for id, end in curve_ends(rows, moment).items():
+    for id, end in (curve_ends(rows) if ends is None else ends).items():
         reasons = smaller(runs[id], names), '' if ends_with_paper(runs[id], names) else end.words
         found[id] = '; '.join(filter(None, reasons))
     return pd.Series(found, dtype=object)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DECIDE', 'MAJORITY', 'majority_scores', 'what_decides', 'committed_scores_path', 'committed_scores',
            'computed_scores', 'scores_of', 'write_majority', 'write_majority_of', 'majority_rows', 'of_rounds',
-           'with_majority', 'majority_of', 'majority_line', 'with_majority_lines', 'draw_panels']
+           'with_majority', 'majority_of', 'majority_line', 'draw_panels']
 
 # %% ../../nbs/study/majority.ipynb #maj00002
 from dataclasses import replace
@@ -19,7 +19,7 @@ from ..data.datasets import find_root
 from .experiments import committed, committed_runs, has_data, papers_folder
 from .measures import MEASURE_COLUMNS
 from .runs import Run, dataset, setting, shards
-from .tables import Paper, by_seed
+from .tables import Paper
 from .training import described
 
 # %% ../../nbs/study/majority.ipynb #maj00004
@@ -138,22 +138,6 @@ def majority_line(ax, accuracy, upright=False):
     if ' (from ' in ax.get_ylabel():
         from fedcl_repro.study.figures import say_start
         say_start(ax)
-
-# %% ../../nbs/study/majority.ipynb #482e0eea
-def with_majority_lines(
-    paper:Paper,
-    table:pd.DataFrame, # compared cells: label, the paper's keys, `ours`, `sd_clients`, ...
-    rows:pd.DataFrame,
-    more=(),            # further columns that identify cells
-)->pd.DataFrame:        # the same with `balanced` beside `ours`, and one line per setting
-    "The compared cells with balanced accuracy, and the majority class in each setting that was trained."
-    if not len(rows): return table
-    on = ['label', *paper.keys, *more]
-    own = paper.runs(rows).groupby(on, sort=False).balanced.mean().reset_index()
-    trivial = paper.runs(majority_rows(rows)).groupby(on, sort=False)
-    lines = trivial[['micro', 'sd_clients', 'balanced']].mean().reset_index()
-    lines = lines.rename(columns=dict(micro='ours'))
-    return pd.concat([table.merge(own, on=on, how='left'), lines], ignore_index=True)
 
 # %% ../../nbs/study/majority.ipynb #204a0625
 def draw_panels(table:pd.DataFrame, column:str, titles:dict, window:int, ylabel:str, trivial:dict):

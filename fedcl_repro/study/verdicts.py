@@ -175,14 +175,13 @@ def verdict_table(verdicts)->pd.DataFrame:
 def compare(
     published:pd.DataFrame, # one row per cell: the columns of `on`, value, contradicts (text, or empty)
     ours:pd.DataFrame,      # one row per cell: the columns of `on`, a column `measure`, its interval (low,
-                            # high), last, sd_seeds, sd_clients, seeds, `why` it cannot be compared, or empty
+                            # high), `why` it cannot be compared, or empty, and more
     on:list,                # columns that name a cell
     measure='micro',
     data_fits=True,
 )->pd.DataFrame:            # + ours, low, high, difference, verdict, why
     "Published and ours side by side, with a verdict for each cell."
-    numbers = dict.fromkeys([measure, 'low', 'high', 'last', 'sd_seeds', 'sd_clients', 'seeds', 'why'])
-    both = published.merge(ours[[*on, *numbers]], on=on, how='left').fillna(dict(why=''))
+    both = published.merge(ours, on=on, how='left').fillna(dict(why=''))
     both = both.rename(columns={'value': 'published', measure: 'ours'})
     both['difference'] = both.ours - both.published
     between = zip(both.low, both.high)

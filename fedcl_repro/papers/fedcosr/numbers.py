@@ -7,14 +7,12 @@ __all__ = ['PAPERS', 'columns_of', 'printed_gains', 'gain_claim', 'gain_claims',
            'arrow_claims', 'arrows_of', 'judge_numbers']
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00002
-import math
-
 import pandas as pd
 
-from .settings import COLUMN_OF, FEDCOSR, compared_labels, printed
+from .settings import COLUMN_OF, FEDCOSR, compared_labels
 from ...study.published import published
 from ...study.questions import Claim, lead
-from ...study.tables import ask, by_seed
+from ...study.tables import ask
 from ...study.verdicts import Verdict
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005

@@ -26,13 +26,12 @@ from ...core import Spec
 from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
 from ...study.experiments import matrix
-from ...study.majority import majority_of
 from ...study.runs import Run, methods, setting
 from ...study.questions import QUESTIONS, Claim, lead, top
 from ...study.show import draw_dots
 from ...study.tables import Paper, ask_across, beside_print, by_seed, claim_of_runs, claims_asked
 from ...study.tables import experiment, facts_by_setting, printed_cells
-from ...study.verdicts import Verdict, cell_verdicts, claim, per_round
+from ...study.verdicts import Verdict, cell_verdicts
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
 TABLE2 = { # column -> data set, split, β or classes a client, clients
@@ -212,7 +211,7 @@ def beside_whole(cells:pd.DataFrame)->pd.DataFrame:
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
     printed=printed, margins=dict(table2='table2', table3='table3', fig8='table2'), beside=beside_whole,
-    more_printed=dict(spread='client_std'), values=fedcosr_values)
+    more_printed=dict(spread='client_std'), values=fedcosr_values, personal=True)
 FEDCOSR.measures.update(
     early=OverPart(FEDCOSR, 0., .2), late=OverPart(FEDCOSR, .8, 1.), rise=rise(FEDCOSR),
     unrest=unrest(FEDCOSR), loss_unrest=unrest(FEDCOSR, pooled_loss))
@@ -349,8 +348,7 @@ def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
 def draw_whole(rows:pd.DataFrame, profile:str):
     "Published and ours on all images of practical CIFAR-10, sorted by print, with the majority class."
     rows = rows[(place(rows).column == PRACTICAL).to_numpy()]
-    look = dict(names=list(compared_labels()), by_print=True, trivial=majority_of(FEDCOSR, rows))
-    return draw_dots(FEDCOSR, printed('table2'), rows, profile, **look)
+    return draw_dots(FEDCOSR, printed('table2'), rows, profile, list(compared_labels()), by_print=True)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1
 def earlier2(profile):
@@ -475,7 +473,7 @@ def with_arithmetic(table:pd.DataFrame)->pd.DataFrame:
     column = [whole_column(c) for c in table.column]
     return table.assign(column=column, label=[f'{n}, {r.dtype}' for n, r in zip(table.label, table.settings)])
 
-BOTH_PRECISIONS = Paper(('column',), with_arithmetic, say, sizes=('fedcosr/table2',))
+BOTH_PRECISIONS = Paper(('column',), with_arithmetic, say, sizes=('fedcosr/table2',), personal=True)
 
 @experiment(BOTH_PRECISIONS, 'fedcosr/precision', 'Products in bfloat16 instead of float32', kind='extra')
 def precision(profile):

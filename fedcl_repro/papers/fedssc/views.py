@@ -12,23 +12,21 @@ import pandas as pd
 from .settings import (
     DEFAULT, FEDSSC, FEDSSC_SIZES, LINES, MAIN, curves_of, in_rounds, lines, panels, round_cells)
 from ...study.result_page import display_all, shown_table
-from ...study.show import HOW_IT_ENDS, HOW_TO_READ, accuracy_blocks, with_ends, with_intervals
-from ...study.verdicts import summary
+from ...study.show import HOW_IT_ENDS, HOW_TO_READ, accuracy_blocks
+from ...study.tables import our_cells
+from ...study.verdicts import between_words, summary
 
 # %% ../../../nbs/papers/fedssc/views.ipynb #f1d96f0e
 def main_table(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per method
-    "Final accuracy with its interval, rounds to the target, and the verdict on these rounds."
-    last = lines(summary(rows)).query('beta == @DEFAULT and label in @MAIN')
-    accuracy = last.groupby('label').micro.agg(['mean', 'std', 'size'])
-    accuracy.columns = 'accuracy, %', 'sd over seeds', 'seeds'
-    settings = FEDSSC.runs(rows)[['label', 'beta']].drop_duplicates()
-    ends = with_ends(FEDSSC, with_intervals(FEDSSC, settings, rows, ['beta']), rows, ['beta'])
-    ends = ends.query('beta == @DEFAULT').set_index('label')[['interval', 'curve']]
+    "Accuracy with its interval, rounds to the target, and the verdict on these rounds."
+    ours = our_cells(FEDSSC, rows, ['label', 'beta']).query('beta == @DEFAULT').set_index('label')
+    ours = ours.assign(interval=[between_words(cell) for cell in ours.itertuples()])
+    names = {'micro': 'accuracy, %', 'sd_seeds': 'sd over seeds'}
+    accuracy = ours[['micro', 'interval', 'curve', 'sd_seeds', 'seeds']].rename(columns=names)
     cells = round_cells(rows, profile).set_index('name')
     rounds = cells[['published', 'ours']].map(in_rounds).add_prefix('rounds, ')
-    table = accuracy.join(ends).join(rounds).join(cells.verdict)
-    columns = ['accuracy, %', *ends, 'sd over seeds', 'seeds', *rounds, 'verdict']
-    return table[columns].reindex([m for m in MAIN if m in accuracy.index]).rename_axis(None)
+    table = accuracy.join(rounds).join(cells.verdict)
+    return table.reindex([m for m in MAIN if m in accuracy.index]).rename_axis(None)
 
 # %% ../../../nbs/papers/fedssc/views.ipynb #ae589124
 def table_with_target(rows, profile):

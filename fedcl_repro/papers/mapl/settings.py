@@ -12,7 +12,7 @@ __all__ = ['MAPL_FILE', 'MAPL_LABELS', 'COPY', 'ONE_VIEW', 'TWO_VIEWS', 'HETEROG
            'mapl_printed', 'cell_of_mapl', 'left_to', 'size_in_words', 'largest_in_words', 'sizes_of', 'matrix_of',
            'mapl_experiment', 'view_of', 'table1', 'smaller1', 'lead_by_clients', 'WithClients', 'runs_of_table1',
            'table5', 'with_clients', 'few_clients', 'table5_cells', 'communications', 'within_budget', 'spent',
-           'saved_of_possible', 'printed4', 'free4', 'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name',
+           'saved_of_possible', 'printed4', 'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name',
            'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs',
            'printed_again', 'printed_scenarios', 'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts',
            'forward_passes', 'numbers_touched', 'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts',
@@ -44,7 +44,8 @@ from ...study.published import published
 from ...study.questions import claims_on_print, named_labels, lead, paper_file
 from ...study.runs import Run, methods, setting, stages
 from ...study.result_page import display_all, table_view
-from ...study.show import of_matrices, show_dots, show_table
+from ...study.show import show_dots, show_table
+from .matrices import of_matrices
 from ...study.tables import Paper, asked_in_print, by_seed, cells_judged, experiment
 from ...study.tables import printed_cells, share_possible
 from ...study.training import in_short
@@ -213,7 +214,7 @@ def mapl_experiment(artifact:str, title:str, make, **about):
 
 def view_of(n:int, names:list):
     "(rows, profile) -> Table n beside ours, and these names as dots."
-    def cells(profile): return mapl_printed(f'table{n}')
+    def cells(): return mapl_printed(f'table{n}')
     return table_view(MAPL, cells, f'Table {n}', names, **MAPL_SHOWN)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #e387f7f8
@@ -284,7 +285,7 @@ def with_clients(rows, profile)->tuple: # published cells and rows, by `clients`
 def few_clients(rows, profile):
     "The table, and dots for the smaller number of clients."
     (cells, rows), few = with_clients(rows, profile), FEWER[profile][0]
-    display_all(show_table(MAPL, cells, rows, profile, 'Table 5', ['clients'], **MAPL_SHOWN))
+    display_all(show_table(MAPL, cells, rows, profile, 'Table 5', **MAPL_SHOWN))
     show_dots(MAPL, cells[cells.clients == few], rows[rows.clients == few], profile, HETEROGENEOUS)
 
 def table5_cells(rows, profile)->list: # of Verdict
@@ -348,7 +349,6 @@ MAPL.measures.update({'saved': saved_of_possible, 'within budget': within_budget
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #ecbbc716
 def printed4(budget='none')->pd.DataFrame: return mapl_printed('table4', comm_budget=budget)
-def free4(profile)->pd.DataFrame: return printed4()
 
 def table4_cells(rows, profile)->list: # of Verdict
     "The cells of Table 4, without a budget and within it."
@@ -359,7 +359,7 @@ def table4_cells(rows, profile)->list: # of Verdict
 mapl_experiment(
     'table4', 'Accuracy for a fixed number of communications',
     matrix_of(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], SCENARIOS_12), also=table4_cells,
-    view=table_view(MAPL, free4, 'Table 4', ['MAPL w/o CGL', 'MAPL'], **MAPL_SHOWN))
+    view=table_view(MAPL, printed4, 'Table 4', ['MAPL w/o CGL', 'MAPL'], **MAPL_SHOWN))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #1f2b8849
 def numbers_carried(rows:pd.DataFrame)->pd.DataFrame: # one row per run and round, with `numbers`

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['MOST_SKEWED', 'DARK', 'VIEW_PAIRS', 'SHOWN_IMAGES', 'SEARCHED', 'UNMIXED', 'NEARNESS', 'SEARCH_STEPS', 'ATTACKED',
-           'LEFT_OVER', 'data_here', 'two_clients', 'skew', 'car_and_airplane', 'client_maps', 'saliency_on',
-           'dark_halves', 'draw_saliency', 'images_of_one_client', 'draw_classes', 'panel', 'raw_panel', 'kept_panels',
-           'representations_on', 'Victim', 'attacked_client', 'pairs_of_views', 'in_unit', 'images_made', 'unmixed',
-           'compare_images', 'attack_table', 'correlations', 'AttackPage', 'draw_attacks', 'datamix_apart']
+           'LEFT_OVER', 'train_here', 'data_here', 'two_clients', 'skew', 'car_and_airplane', 'client_maps',
+           'saliency_on', 'dark_halves', 'draw_saliency', 'images_of_one_client', 'draw_classes', 'panel', 'raw_panel',
+           'kept_panels', 'representations_on', 'Victim', 'attacked_client', 'pairs_of_views', 'in_unit', 'images_made',
+           'unmixed', 'compare_images', 'attack_table', 'correlations', 'AttackPage', 'draw_attacks', 'datamix_apart']
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #e0e87069
 from dataclasses import dataclass
@@ -32,8 +32,16 @@ from ...study.experiments import has_data
 from ...study.measures import silhouette
 from ...study.representations import distinct_classes, projected, scatter
 from ...study.result_page import ResultPage, display_all, say_line, shown_table
-from ...study.runs import dataset, federation, find_root, shards, stages
-from ...study.show import train_here
+from ...study.runs import Run, dataset, federation, find_root, shards, stages
+
+
+# %% ../../../nbs/papers/mfcl/trained.ipynb #9e015a11
+def train_here(run:Run, device='cpu', data_root=None)->tuple: # (the executor, the last state)
+    "Train a run in this process."
+    execute = Loop(federation(run, data_root or None, device))
+    *_, state = rounds(execute, stages(run))
+    return execute, state
+
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #242e6ce1
 def data_here(data_root=None)->str:

@@ -1,0 +1,43 @@
+"""Execute pages of results on committed rows alone and store what they show.
+
+`python tests/store_pages.py` for all, or with names: `python tests/store_pages.py fedcosr/table2`.
+
+A page's own run would train its profile `quick`; what is stored is the evidence, without a stand-in."""
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+PAPERS = Path(__file__).parents[1]/'nbs'/'papers'
+
+
+def is_result_page(nb): return any('parameters' in c.metadata.get('tags', []) for c in nb.cells)
+
+
+def stored(path):
+    "Execute a page that trains nothing; its parameters stay as they are written."
+    nb = nbformat.read(path, as_version=4)
+    if not is_result_page(nb): return False
+    cell, = (c for c in nb.cells if 'parameters' in c.metadata.get('tags', []))
+    written = cell.source
+    with tempfile.TemporaryDirectory() as store:
+        asked = f'options = dict(train=False, store={store!r})'
+        cell.source = re.sub(r'^options = .*', asked, written, flags=re.M)
+        NotebookClient(nb, timeout=600, resources=dict(metadata=dict(path=str(path.parent)))).execute()
+    cell.source = written
+    for c in nb.cells:
+        if c.cell_type == 'code': c.outputs = [o for o in c.outputs if o.get('name') != 'stderr']
+    nbformat.write(nb, path)
+    return True
+
+
+def main(names):
+    paths = [PAPERS/f'{name}.ipynb' for name in names] or sorted(PAPERS.glob('*/*.ipynb'))
+    for path in paths:
+        if stored(path): print(path.relative_to(PAPERS), flush=True)
+
+
+if __name__ == '__main__': main(sys.argv[1:])

@@ -1,0 +1,38 @@
+"""Every verdict on committed rows, frozen: a change of form must reproduce them, line by line.
+
+`python tests/test_frozen.py` writes them anew; a commit that does so says which lines changed, and why."""
+import json
+from pathlib import Path
+
+import pytest
+
+FROZEN = Path(__file__).with_name('frozen.json')
+
+
+def line_of(v):
+    "A verdict as text: what, word with its size, interval, evidence and place."
+    ends = ' to '.join(f'{end:.3f}' for end in v.interval)
+    return ' | '.join((v.what, v.said, ends, v.evidence, v.source))
+
+
+def verdicts_now():
+    "The best committed profile of each experiment, and its verdicts: claims, and printed cells with ours."
+    from fedcl_repro.study.experiments import committed_verdicts, experiments
+    found = {}
+    for name in experiments():
+        profile, verdicts = committed_verdicts(name)
+        found[name] = dict(profile=profile, verdicts=sorted(map(line_of, verdicts)))
+    return found
+
+
+@pytest.mark.late
+def test_every_verdict_is_as_it_was():
+    before, now = json.loads(FROZEN.read_text(encoding='utf-8')), verdicts_now()
+    assert set(now) == set(before)
+    changed = {name: sorted(set(now[name]['verdicts']) ^ set(before[name]['verdicts'])) for name in now}
+    assert not any(changed.values()), {name: lines[:4] for name, lines in changed.items() if lines}
+    assert {name: e['profile'] for name, e in now.items()} == {name: e['profile'] for name, e in before.items()}
+
+
+if __name__ == '__main__':
+    FROZEN.write_text(json.dumps(verdicts_now(), indent=0, ensure_ascii=False) + '\n', encoding='utf-8')
