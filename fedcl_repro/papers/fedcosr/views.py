@@ -16,6 +16,7 @@ __all__ = ['PUBLIC', 'table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PL
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d0669be5
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -42,8 +43,8 @@ from ...study.representations import kept, projected, scatter, within
 from ...study.result_page import asked_table, display_all, say_line, shown_table
 from ...study.runs import Run, dataset, find_root, label, methods, setting, shards
 from ...study.show import show_dots, show_table
-from ...study.standing import standings_of
-from ...study.tables import readings
+from ...study.questions import above
+from ...study.tables import ask, readings
 from ...study.verdicts import per_round
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a1db585
@@ -137,10 +138,15 @@ table3_view = tables_of_paper('table3', TABLE3, 'Table III')
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #f42341f9
 def where_fedcosr_stands(rows, profile):
-    "FedCoSR beside each of the compared methods, in words; a line for each column."
-    rows = in_column_order(rows, TABLE2)
-    found = standings_of(FEDCOSR, 'FedCoSR', compared_labels(), rows, with_endings(printed('table2')))
-    for (column,), standing in found.items(): say_line(f'{say(column, profile)}: {standing.words}')
+    "FedCoSR's distance to each compared method, and whether it is decided; a column for each setting."
+    rivals = [name for name in compared_labels() if name != 'FedCoSR']
+    asked = [replace(above('FedCoSR', rival, rival), comparisons=len(rivals)) for rival in rivals]
+    found = ask(FEDCOSR, asked, in_column_order(rows, TABLE2), profile)
+    told = [(*v.what.split(': ', 1), f'{v.margin:+.1f} {v.word}') for v in found if v.word != 'not run']
+    table = pd.DataFrame(told, columns=['FedCoSR over', 'setting', 'points'])
+    table = table.pivot(index='FedCoSR over', columns='setting', values='points').fillna('')
+    table = table[list(dict.fromkeys(where for _, where, _ in told))].reindex(rivals).dropna(how='all')
+    display_all(shown_table(table.rename_axis(None, axis=1), 'FedCoSR above each method, in points.'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #2634f5b7
 def all_readings(rows, profile):
