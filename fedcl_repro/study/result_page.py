@@ -110,7 +110,9 @@ def card_lines(v:Verdict)->dict: # heading -> text
 def show_card(lines:dict):
     "A card: headings and texts."
     from IPython.display import HTML, display
-    rows = [f'<tr><th>{html.escape(k)}</th><td>{html.escape(text)}</td></tr>' for k, text in lines.items() if text]
+    left = 'style="text-align: left; vertical-align: top; padding: 2px 10px"'
+    rows = [f'<tr><th {left}>{html.escape(heading)}</th><td {left}>{html.escape(text)}</td></tr>'
+            for heading, text in lines.items() if text]
     if rows: display(HTML(f'<table class="card evidence">{"".join(rows)}</table>'))
 
 def what_is_needed(name:str, here:Here)->str:
