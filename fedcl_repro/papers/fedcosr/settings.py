@@ -6,14 +6,15 @@
 __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER',
            'SINGLE', 'QUARTER', 'IN_FLOAT32', 'QUARTERED', 'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'OFTEN',
            'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
-           'BOTH_PRECISIONS', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
+           'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
            'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'scarce', 'whole_column', 'with_endings',
            'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values',
            'beside_whole', 'second', 'table2_claims', 'often', 'often_fairest', 'often_good', 'often_best', 'leads',
            'margins_grow', 'of_split', 'judge_margins', 'cells', 'beside_single', 'cell_name', 'spread_name',
            'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'in_legend_order',
            'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4',
-           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision']
+           'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision', 'reading_of',
+           'by_reading', 'local']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -480,3 +481,23 @@ def precision(profile):
     names = ['fedcosr'] if profile == 'quick' else TWICE
     both = [r for d in ('float32', 'bfloat16') for r in runs(names, profile, [PRACTICAL], dtype=d)]
     return sorted(both, key=lambda r: r.seed)
+
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #10ca0002
+def reading_of(run:Run)->str:
+    "How a run reads Table II's split: its β, and whether clients are tested on all classes."
+    every = ', tested on all classes' if setting(run, 'partition.protocol') == 'global' else ''
+    return f"β = {setting(run, 'partition.concentration'):g}{every}"
+
+def by_reading(table:pd.DataFrame)->pd.DataFrame:
+    "Rows or runs with the reading of the split."
+    return table.assign(reading=[reading_of(run) for run in table.settings])
+
+LOCAL = Paper(('reading',), by_reading, say, sizes=('fedcosr/table2',), personal=True)
+
+@experiment(LOCAL, 'fedcosr/local', 'What could print 69.9 % for training alone', kind='extra')
+def local(profile):
+    few = dict(n_rounds=4, eval_every=1) if profile == 'quick' else dict(n_rounds=12, eval_every=2)
+    first, = (r for r in runs(['local'], profile, [PRACTICAL], **few) if r.seed == 0)
+    again = [replace(first, seed=s, partition_seed=s) for s in range(4)]
+    others = dict(concentration=.3), dict(concentration=.5), dict(protocol='global')
+    return again + [replace(first, partition=first.partition(**other)) for other in others]

@@ -8,10 +8,10 @@ __all__ = ['PUBLIC', 'table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PL
            'where_fedcosr_stands', 'all_readings', 'footnotes', 'about_runs', 'of_another', 'held_counts',
            'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view', 'each_client', 'draw_each_client',
            'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation', 'draw_square', 'square_view',
-           'readings_table', 'in_pairs', 'precision_view', 'ablation_view', 'shares_kept', 'kept_view',
-           'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy', 'printed_taxonomy', 'taxonomy_view',
-           'hyperparameter_table', 'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view',
-           'fault_table', 'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound',
+           'readings_table', 'in_pairs', 'precision_view', 'local_table', 'local_view', 'ablation_view', 'shares_kept',
+           'kept_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy', 'printed_taxonomy',
+           'taxonomy_view', 'hyperparameter_table', 'hyperparameter_view', 'communication_view', 'draw_communication',
+           'owners_view', 'fault_table', 'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound',
            'theorem2_view']
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d0669be5
@@ -29,8 +29,8 @@ from ...methods.fedcosr_theory import (
 from .representations import silhouettes
 from .robustness import SHARES, compared_communication
 from fedcl_repro.papers.fedcosr.settings import (
-    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, PRACTICAL, SQUARE, TABLE2, TABLE3, TITLES,
-    TRAINED, WITH_FAULT, column_of, compared, compared_labels, in_fedcrl_alone, in_legend_order, nearest,
+    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, PRACTICAL, SQUARE, TABLE2, TABLE3,
+    TITLES, TRAINED, WITH_FAULT, by_reading, column_of, compared, compared_labels, in_fedcrl_alone, in_legend_order, nearest,
     place, printed, runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic,
     with_earlier, with_endings)
 from .sentences import printed_claims
@@ -44,7 +44,7 @@ from ...study.result_page import asked_table, display_all, say_line, shown_table
 from ...study.runs import Run, dataset, find_root, label, methods, setting, shards
 from ...study.show import show_dots, show_table
 from ...study.questions import above
-from ...study.tables import ask, readings
+from ...study.tables import ask, our_cells, readings
 from ...study.verdicts import per_round
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a1db585
@@ -380,6 +380,24 @@ def precision_view(rows, profile):
     plt.show()
     if alone: say_line(f"Trained in one precision so far, and not drawn: {', '.join(alone)}.", look='note')
     readings_table(rows, profile, BOTH_PRECISIONS)
+
+# %% ../../../nbs/papers/fedcosr/views.ipynb #10ca0003
+def local_table(rows:pd.DataFrame)->pd.DataFrame: # one row per reading
+    "Readings of Local's accuracy in percent, and the majority class's."
+    cells = our_cells(LOCAL, with_majority(rows), ['reading', 'label']).set_index('reading')
+    own, trivial = (cells[cells.label == label] for label in ('Local', MAJORITY))
+    tests = by_reading(per_round(rows)).groupby('reading', sort=False)
+    first = tests[['run', 'round', 'micro']].apply(lambda t: t[t['round'] == t['round'].min()].micro.mean())
+    return pd.DataFrame({
+        'pooled': own.micro, 'mean over clients': own.macro, 'balanced': own.balanced, 'first test': first,
+        'best test': tests.micro.max(), 'replicates': own.seeds,
+        'majority class, pooled': trivial.micro, 'majority class, balanced': trivial.balanced})
+
+def local_view(rows, profile):
+    "How accurate training alone is under each reading, beside the printed number."
+    told = printed('table2').query("label == 'Local' and column == @PRACTICAL").value.item()
+    caption = f'Local on {say(PRACTICAL, profile)}, percent; {told:.1f} is printed.'
+    display_all(shown_table(local_table(rows).rename_axis(None), caption))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9f
 def ablation_view(rows, profile):
