@@ -80,7 +80,8 @@ def show_verdicts(verdicts:list):
     claims = [v for v in verdicts if v.kind == 'claim' and v.word != 'not run']
     if not claims: return
     table = nice_table(asked_table(claims), 'The claims, checked on these rows.').to_html()
-    display(HTML(f'<details><summary>{amount_of(len(claims), "claim")}, one by one</summary>{table}</details>'))
+    summary = f'<summary>{amount_of(len(claims), "claim")}, one by one</summary>'
+    display(HTML(f'<details>{summary}{table}</details>'))
 
 # %% ../../nbs/study/result_page.ipynb #ca4d0002
 CONCLUSIONS = {

@@ -23,7 +23,7 @@ TEXTS = dict(interval='', curve='', verdict='', why='') # columns of words, and 
 
 def table_cells(
     paper:Paper,
-    printed:pd.DataFrame, # label, the paper's keys, value, std, contradicts, further columns that identify cells
+    printed:pd.DataFrame, # label, the paper's keys, value, std, contradicts, further keys of its cells
     rows:pd.DataFrame,
     profile:str,
 )->pd.DataFrame: # + published, ours, interval, last, curve, sd_clients, sd_seeds, difference, verdict, why
@@ -80,8 +80,8 @@ def with_notes(found:dict)->tuple: # {heading: (table, reasons)} -> {heading: ta
     return tables, [f"{reason}: {'; '.join(rows)}." for reason, rows in rows_of.items()]
 
 # %% ../../nbs/study/show.ipynb #31311575
-COMPARED = ['first version', 'published', 'std', 'ours', 'interval', 'last', 'balanced', 'curve', 'sd_clients',
-            'sd_seeds', 'difference', 'verdict']
+COMPARED = ['first version', 'published', 'std', 'ours', 'interval', 'last', 'balanced', 'curve',
+            'sd_clients', 'sd_seeds', 'difference', 'verdict']
 
 def row_names(table:pd.DataFrame, more)->pd.Series:
     "The label of each row with its values of further columns: 'FedAvg, 10 clients'."
@@ -106,7 +106,8 @@ def setting_blocks(
         block = block.drop_duplicates('name')
         empty = ['balanced'] if repeats(block.balanced, block.ours) else []
         shown = [column for column in COMPARED if column in block and column not in empty]
-        blocks[heading] = block.set_index('name').rename_axis(None)[shown], reasons_of(paper, block, block.name)
+        table = block.set_index('name').rename_axis(None)[shown]
+        blocks[heading] = table, reasons_of(paper, block, block.name)
     return blocks
 
 # %% ../../nbs/study/show.ipynb #72841f80

@@ -35,7 +35,8 @@ from .verdicts import (
 
 # %% ../../nbs/study/tables.ipynb #f124a296
 MEASURES = dict(accuracy='micro', mean='macro', spread='sd_clients') # a paper's word -> a column of runs
-PRINTED = 'label', 'value', 'std', 'contradicts', 'first version' # columns that do not identify published cells
+# columns that do not identify published cells
+PRINTED = 'label', 'value', 'std', 'contradicts', 'first version'
 
 SHARE_WORDS = {1.: 'all images', .25: 'a quarter of the images', .2: 'a fifth of the images',
                .1: 'a tenth of the images'}
@@ -69,10 +70,8 @@ class Paper:
     sizes: tuple = ()       # experiments whose profile `paper` has the paper's size; empty: all runs fit
     title: str = ''         # 'MAPL', before the place of a cell
     printed: Callable = None # name of a table -> its published cells with the paper's labels and keys
-    more_printed: dict = field(default_factory=dict) # measure -> its metric in print, for `printed(metric=)`
-    margins: dict = field(default_factory=dict) # artifact -> table whose margins are shown beside ours, if it
-                                                # is not the one with judged cells
-    beside: Callable = None  # published cells -> the same, again for each of our columns of the paper's size
+    margins: Callable = None # name of a table -> measure -> published cells whose margins are shown beside
+                             # ours; by default its accuracies
     cell: Callable = None    # a published cell -> its name: 'MAPL, Scenario 1, CIFAR-10'
     values: Callable = None  # profile -> values that the claims in its file take from it
     not_asked: str = ''      # why no claim is checked in the profile `quick`
@@ -445,13 +444,10 @@ def ask_across(
     return not_run(c, f'{len(fitting)} of {least} settings have all methods', where)
 
 # %% ../../nbs/study/tables.ipynb #06dad4e2
-def printed_of(paper:Paper, artifact:str, cells:str, profile:str)->dict: # measure -> published cells
-    "Printed numbers whose margins are shown beside ours: those of `cells`, or of the artifact itself."
-    table = cells or paper.margins.get(artifact)
+def printed_of(paper:Paper, table:str, profile:str)->dict: # measure -> published cells
+    "Printed numbers of a table whose margins are shown beside ours."
     if not table or profile == 'quick': return {}
-    found = dict(accuracy=paper.printed(table))
-    for of, metric in paper.more_printed.items(): found[of] = paper.printed(table, metric=metric)
-    return {of: paper.beside(numbers) for of, numbers in found.items()} if paper.beside else found
+    return paper.margins(table) if paper.margins else dict(accuracy=paper.printed(table))
 
 # %% ../../nbs/study/tables.ipynb #06dad4eb
 def claims_asked(paper:Paper, name:str, said, profile:str)->list: # of Claim
@@ -467,18 +463,21 @@ def cells_judged(paper:Paper, cells:pd.DataFrame, rows, profile:str, source:str,
     return cell_verdicts(beside_print(paper, cells, rows, profile), name, source)
 
 # %% ../../nbs/study/tables.ipynb #06dad4ed
-def experiment(paper:Paper, name:str, title:str, said=(), also=None, kind='table', cells='', **about):
+def experiment(
+    paper:Paper, name:str, title:str, said=(), also=None, kind='table', cells='', margins='', **about,
+):
     """Register the runs of a table or figure, (profile) -> runs: 'mapl/table1'.
 
     Its judge checks the claims that the paper's file has under this name. `said`: further claims, or
-    (profile) -> claims. `cells`: the published table that is judged. `also`: (rows, profile) -> verdicts.
+    (profile) -> claims. `cells`: the published table that is judged. `margins`: the one whose margins are
+    shown beside ours, if it is another. `also`: (rows, profile) -> verdicts.
     """
     def judge(rows, profile):
         asked = claims_asked(paper, name, said, profile)
         if profile == 'quick' and paper.not_asked:
             found = [claim(c.sentence, [], paper.not_asked, c.place) for c in asked]
         else:
-            beside = printed_of(paper, name.split('/')[1], cells, profile)
+            beside = printed_of(paper, cells or margins, profile)
             found = ask(paper, asked, rows, profile, beside) if asked else []
         if cells:
             source = f'{paper.title} Table {cells[5:]}'

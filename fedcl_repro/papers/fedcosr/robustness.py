@@ -56,7 +56,7 @@ def more_of_table3(rows:pd.DataFrame, profile:str)->list: # of Verdict
     said = judge_fedpac(rows, profile) + judge_often(rows, profile)
     return said + every_cell('table3', rows, profile, 'Table III')
 
-@experiment(FEDCOSR, 'fedcosr/table3', '100 clients, and other degrees of skew',
+@experiment(FEDCOSR, 'fedcosr/table3', '100 clients, and other degrees of skew', margins='table3',
             also=more_of_table3)
 def table3(profile):
     shorter = dict(n_rounds=1) if profile == 'quick' else {}

@@ -9,7 +9,7 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs',
            'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'scarce', 'whole_column', 'with_endings',
            'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed', 'compared_labels', 'fedcosr_values',
-           'beside_whole', 'second', 'table2_claims', 'often', 'often_fairest', 'often_good', 'often_best', 'leads',
+           'margins_in_print', 'second', 'table2_claims', 'often', 'often_fairest', 'often_good', 'often_best', 'leads',
            'margins_grow', 'of_split', 'judge_margins', 'cells', 'beside_single', 'cell_name', 'spread_name',
            'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'in_legend_order',
            'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4',
@@ -205,14 +205,15 @@ def fedcosr_values(profile:str)->dict:
     well, fair = titles(WELL_PERFORMING), titles(FAIR)
     return dict(COMPARED=compared_labels(), WELL=well, FAIR=fair, TABLE2=list(TABLE2), TABLE3=list(TABLE3))
 
-def beside_whole(cells:pd.DataFrame)->pd.DataFrame:
-    "Published cells, and again for the columns that have whole runs of ours in float32."
-    return with_endings(cells, ('', IN_FLOAT32))
+def margins_in_print(table:str)->dict: # measure -> published cells
+    "Accuracies and spreads of a table, and again for the columns that have whole runs of ours in float32."
+    metrics = dict(accuracy='accuracy', spread='client_std')
+    found = {of: printed(table, metric=metric) for of, metric in metrics.items()}
+    return {of: with_endings(cells, ('', IN_FLOAT32)) for of, cells in found.items()}
 
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
-    printed=printed, margins=dict(table2='table2', table3='table3', fig8='table2'), beside=beside_whole,
-    more_printed=dict(spread='client_std'), values=fedcosr_values, personal=True)
+    printed=printed, margins=margins_in_print, values=fedcosr_values, personal=True)
 FEDCOSR.measures.update(
     early=OverPart(FEDCOSR, 0., .2), late=OverPart(FEDCOSR, .8, 1.), rise=rise(FEDCOSR),
     unrest=unrest(FEDCOSR), loss_unrest=unrest(FEDCOSR, pooled_loss))
@@ -359,7 +360,7 @@ def earlier2(profile):
 
 @experiment(
     FEDCOSR, 'fedcosr/table2', 'Accuracy and spread over clients, practical and pathological',
-    also=more_of_table2, highlight=True, picture=draw_whole, earlier=earlier2)
+    also=more_of_table2, margins='table2', highlight=True, picture=draw_whole, earlier=earlier2)
 def table2(profile):
     more = ['practical CIFAR-100', 'practical EMNIST'] if profile == 'lite' else []
     both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
@@ -454,7 +455,8 @@ SQUARE = pd.DataFrame(
     {'no CRL': ['FedPer', 'FedCoSR w/o CRL'], 'CRL': ['FedCoSR w/o LA', 'FedCoSR']}, index=['no LA', 'LA'])
 @experiment(
     FEDCOSR, 'fedcosr/fig8', 'Ablation: without LA, Sep or CRL, and the square of LA and CRL',
-    kind='figure', earlier=partial(earlier_runs, names=ABLATIONS, quartered=TRAINED['lite']))
+    kind='figure', margins='table2',
+    earlier=partial(earlier_runs, names=ABLATIONS, quartered=TRAINED['lite']))
 def fig8(profile): return runs(ABLATIONS, profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #c0985097

@@ -30,8 +30,8 @@ from .representations import silhouettes
 from .robustness import SHARES, compared_communication
 from fedcl_repro.papers.fedcosr.settings import (
     AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, PRACTICAL, SQUARE, TABLE2, TABLE3,
-    TITLES, TRAINED, WITH_FAULT, by_reading, column_of, compared, compared_labels, in_fedcrl_alone, in_legend_order, nearest,
-    place, printed, runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic,
+    TITLES, TRAINED, WITH_FAULT, by_reading, column_of, compared, compared_labels, in_fedcrl_alone,
+    in_legend_order, nearest, place, printed, runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic,
     with_earlier, with_endings)
 from .sentences import printed_claims
 from ...study.curve_measures import pooled_loss
@@ -105,7 +105,8 @@ def draw_table(cells:pd.DataFrame, rows:pd.DataFrame, profile:str):
     "The compared methods sorted by print; then those with other settings, beside the chosen ones."
     placed = place(rows.drop_duplicates('run')).set_index('run')
     label = rows.run.map(placed.label)
-    show_dots(FEDCOSR, cells, rows[label.isin(cells.label)], profile, list(dict.fromkeys(cells.label)), by_print=True)
+    names = list(dict.fromkeys(cells.label))
+    show_dots(FEDCOSR, cells, rows[label.isin(names)], profile, names, by_print=True)
     placed['method'] = placed.label.str.replace(r',? (public settings|\(.*=.*\))$', '', regex=True)
     other = placed[~placed.label.isin(cells.label)]
     both = placed.merge(other[['column', 'method']].drop_duplicates().assign(both=True), how='left',

@@ -165,7 +165,7 @@ def left_to(profile:str)->dict:
 
 MAPL = Paper(
     ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested,
-    sizes=('mapl/table1', 'mapl/table4'), title='MAPL', printed=mapl_printed, margins=dict(table4='table4'),
+    sizes=('mapl/table1', 'mapl/table4'), title='MAPL', printed=mapl_printed,
     cell=cell_of_mapl, values=left_to, not_asked='quick trains too few steps', personal=True,
     size=lambda runs: largest_in_words(runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
@@ -359,7 +359,7 @@ def table4_cells(rows, profile)->list: # of Verdict
 mapl_experiment(
     'table4', 'Accuracy for a fixed number of communications',
     matrix_of(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], SCENARIOS_12), also=table4_cells,
-    view=table_view(MAPL, printed4, 'Table 4', ['MAPL w/o CGL', 'MAPL'], **MAPL_SHOWN))
+    margins='table4', view=table_view(MAPL, printed4, 'Table 4', ['MAPL w/o CGL', 'MAPL'], **MAPL_SHOWN))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #1f2b8849
 def numbers_carried(rows:pd.DataFrame)->pd.DataFrame: # one row per run and round, with `numbers`
