@@ -73,9 +73,10 @@ def ready_cell(cell:dict, folds:bool)->dict:
     kept = [shown_output(o) for o in cell['outputs'] if o.get('name') != 'stderr']
     hidden = tags_of(cell)
     cell = cell | dict(source=text, outputs=kept, metadata={})
-    if {'hide', 'parameters'} & hidden: return cell | dict(metadata=dict(tags=['remove-input']))
+    if 'parameters' in hidden or folds and 'hide' in hidden:
+        return cell | dict(metadata=dict(tags=['remove-input']))
     if 'hide-cell' in hidden: return folded(cell, 'Solution', 'hide-cell')
-    if folds: return folded(cell, 'Code')
+    if folds or 'hide' in hidden: return folded(cell, 'Code')
     return folded(cell, 'Imports') if only_imports(text) else cell
 
 def ready_cells(page:str)->list: # of cells
@@ -531,17 +532,21 @@ def broken_links(site)->list: # of texts
 # %% ../../nbs/book/site.ipynb #7b52f933
 SITE_LOOK = '''
 @font-face { font-family: "STIX Two Math"; src: url("STIXTwoMath-Regular.ttf"); }
-.content { width: 50em; }
-.main:has(.results) { min-width: 0; justify-content: flex-start; }
+.main { min-width: 0; }
+.content { box-sizing: border-box; flex: 0 1 56em; min-width: 0; width: 56em; padding: 0 2em; }
+.toc-drawer { width: 12em; }
+.highlight pre { font-size: .75rem; }
+[id^=of-course] .output pre { white-space: pre-wrap; }
+.main:has(.results) { justify-content: flex-start; }
 .main:has(.results) .content { width: auto; flex: 1 1 0; min-width: 0; max-width: 76em; padding: 0 1.5em; }
 .main:has(.results) .toc-drawer { display: none; }
 a.name { text-decoration: none; }
 a.name code { color: var(--color-link); }
 div.cell { margin: .6rem 0; }
 div.cell div.cell_output { overflow-x: auto; padding-left: 0; }
-.table-wrapper { overflow-x: auto; width: 100%; margin: .6rem 0; }
+.table-wrapper { box-sizing: border-box; overflow-x: auto; width: 100%; margin: .6rem 0; }
 .table-wrapper td, .table-wrapper th { overflow-wrap: break-word; }
-.table-wrapper td code { white-space: normal; overflow-wrap: anywhere; }
+.table-wrapper td code { white-space: normal; overflow-wrap: break-word; }
 .table-wrapper table:not([id^=T_]) tr > :first-child { position: sticky; left: 0; z-index: 1;
     background: var(--color-background-primary); }
 .download { text-align: right; font-size: .8rem; margin: -.6rem 0 .2rem; }
@@ -551,12 +556,14 @@ button.copy { position: absolute; top: .3rem; right: .3rem; font-size: .7rem; pa
     border: 1px solid var(--color-background-border); border-radius: 4px; opacity: 0; color: inherit;
     background: var(--color-background-primary); }
 div.highlight:hover button.copy, button.copy:focus { opacity: 1; }
+@media (hover: none) { button.copy { opacity: .7; } }
+#of-index img { width: 100%; }
 #of-index section:has(> #learn) { display: grid; grid-template-columns: repeat(3, 1fr); gap: 0 1.2rem; }
 #of-index section:has(> #learn) > :not(#learn, #reproduce, #build) { grid-column: 1 / -1; min-width: 0; }
 #of-index :is(#learn, #reproduce, #build) { border: 1px solid var(--color-background-border);
     border-radius: 6px; padding: 0 1rem; margin: 1rem 0; font-size: .92rem; }
 #of-index :is(#learn, #reproduce, #build) > h2 { margin-top: .8rem; }
-div.cell_output img { background: #fff; border-radius: 4px; }
+div.cell_output img { background: #fff; border-radius: 4px; cursor: zoom-in; }
 div.cell_input { border-left: 3px solid var(--color-background-border); }
 article table.dataframe, .cell_output table { font-size: .82rem; }
 article .results table { font-size: .78rem; }
@@ -571,10 +578,13 @@ div.cell details.hide > summary > p.admonition-title { background: none; margin:
 div.cell details.hide > summary > p.admonition-title::before { display: none; }
 .field-list { font-size: .85rem; }
 @media screen and (max-width: 46em) {
-    div.cell_output img { max-width: 50em; }
+    .results div.cell_output img { max-width: 50em; }
+    .highlight-sh pre, .highlight-bash pre { white-space: pre-wrap; }
+    article table.docutils { font-size: .8rem; }
+    .table-wrapper td, .table-wrapper th { padding: 2px 4px !important; }
+    .table-wrapper td code { overflow-wrap: anywhere; }
     #of-index section:has(> #learn) { grid-template-columns: 1fr; }
     .main:has(.results) .content { padding: 0 .8em; }
-    .results .table-wrapper td, .results .table-wrapper th { padding: 2px 4px !important; }
     .results .table-wrapper tr > :first-child { max-width: 34vw; }
     .results .table-wrapper td { min-width: 3.2rem; } }
 @media print { .sidebar-drawer, .toc-drawer, button.copy, .download, .mobile-header, .related-pages,
@@ -605,6 +615,9 @@ for (const block of document.querySelectorAll('div.highlight')) {      // a butt
     setTimeout(() => { button.textContent = 'Copy'; }, 1500);
   };
   block.append(button);
+}
+for (const image of document.querySelectorAll('div.cell_output img')) {      // a click shows it at full size
+  image.onclick = () => { window.open(image.src); };
 }
 if (location.protocol === 'file:') {      // a browser lets no page read another file: search in texts.js
   window.fetch = async (url) => {
