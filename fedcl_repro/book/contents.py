@@ -29,7 +29,7 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Results: MFCL': 'papers/mfcl',
     'Results: MAPL': 'papers/mapl',
     'How the study is done': 'study',
-    'Speed': 'bench',
+    'Benchmarks': 'bench',
     'On several machines': 'scale',
     'Verbs of the command': 'verbs',
     'The command and this book': '',

@@ -353,9 +353,9 @@ def skip_values(app, what, name, object, skip, options):
 
 # %% ../../nbs/book/site.ipynb #517e0002
 ELEMENTS = set("""a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption
-    figure h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre q s samp small span strong style sub summary sup table
-    tbody td tfoot th thead tr u ul math mfrac mi mn mo mover mpadded mroot mrow mspace msqrt mstyle msub
-    msubsup msup mtable mtd mtext mtr munder munderover""".split())
+    figure h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre q s samp section small span strong style sub summary
+    sup table tbody td tfoot th thead tr u ul math mfrac mi mn mo mover mpadded mroot mrow mspace msqrt
+    mstyle msub msubsup msup mtable mtd mtext mtr munder munderover""".split())
 ATTRIBUTES = set("""class id href src alt title style colspan rowspan scope type width height open border
     valign halign display stretchy xmlns accent""".split())
 LOADS = re.compile(r'url\(|@import|expression\(|javascript:|</', re.I) # in a style
@@ -534,6 +534,7 @@ SITE_LOOK = '''
 @font-face { font-family: "STIX Two Math"; src: url("STIXTwoMath-Regular.ttf"); }
 .main { min-width: 0; }
 .content { box-sizing: border-box; flex: 0 1 56em; min-width: 0; width: 56em; padding: 0 2em; }
+@media (max-width: 67em) { .content { padding: 0 1em; } }
 .toc-drawer { width: 12em; }
 .highlight pre { font-size: .75rem; }
 [id^=of-course] .output pre { white-space: pre-wrap; }
