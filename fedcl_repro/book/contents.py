@@ -35,7 +35,7 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'The command and this book': '',
 }
 FIRST = { # folder -> its first pages in this order
-    'tours': 'fedcosr fedssc mfcl twin_norm mapl cgl',
+    'tours': 'fedcosr fedssc mfcl twin_norm mapl',
     'data': 'partition augment datasets',
     'parts': 'contrastive centroids mixing twin_norm self_supervised graph simplex graph_measures proximal '
              'fields models backbones resnet slim costs attacks autoencoder',

@@ -558,7 +558,7 @@ button.copy { position: absolute; top: .3rem; right: .3rem; font-size: .7rem; pa
     background: var(--color-background-primary); }
 div.highlight:hover button.copy, button.copy:focus { opacity: 1; }
 @media (hover: none) { button.copy { opacity: .7; } }
-#of-index img { width: 100%; }
+#of-index img { width: 42em; }
 #of-index section:has(> #learn) { display: grid; grid-template-columns: repeat(3, 1fr); gap: 0 1.2rem; }
 #of-index section:has(> #learn) > :not(#learn, #reproduce, #build) { grid-column: 1 / -1; min-width: 0; }
 #of-index :is(#learn, #reproduce, #build) { border: 1px solid var(--color-background-border);
@@ -584,6 +584,10 @@ div.cell details.hide > summary > p.admonition-title::before { display: none; }
     article table.docutils { font-size: .8rem; }
     .table-wrapper td, .table-wrapper th { padding: 2px 4px !important; }
     .table-wrapper td code { overflow-wrap: anywhere; }
+    #of-map tr > :nth-child(4), [id^=of-tours] table.docutils thead { display: none; }
+    [id^=of-tours] table.docutils tr { display: grid; grid-template-columns: 3.5rem 1fr; padding: .3rem 0; }
+    [id^=of-tours] table.docutils td { border: none; text-align: left; }
+    [id^=of-tours] table.docutils td:last-child { grid-column: 2; }
     #of-index section:has(> #learn) { grid-template-columns: 1fr; }
     .main:has(.results) .content { padding: 0 .8em; }
     .results .table-wrapper tr > :first-child { max-width: 34vw; }
