@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'RENDERED', 'LINK', 'DOCUMENTS', 'SETTINGS', 'ELEMENTS', 'ATTRIBUTES', 'LOADS', 'ADDRESSES', 'SITE_LOOK',
-           'ICON', 'SCRIPT', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate', 'folded', 'shown_output',
-           'ready_cell', 'ready_cells', 'place_in_site', 'relinked', 'relinked_outputs', 'write_page', 'toctree',
-           'plain_title', 'write_library', 'write_documents', 'line_of_list', 'write_lists', 'write_sources', 'setup',
-           'skip_node', 'inline_formula', 'shown_formula', 'anchor', 'add_anchors', 'home_of', 'page_named',
+           'NARROW_LOOK', 'ICON', 'SCRIPT', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate', 'folded',
+           'shown_output', 'ready_cell', 'ready_cells', 'place_in_site', 'relinked', 'relinked_outputs', 'write_page',
+           'toctree', 'plain_title', 'write_library', 'write_documents', 'line_of_list', 'write_lists', 'write_sources',
+           'setup', 'skip_node', 'inline_formula', 'shown_formula', 'anchor', 'add_anchors', 'home_of', 'page_named',
            'link_names', 'escaped', 'add_shapes', 'skip_values', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw',
            'plain_text', 'download_link', 'complete_page', 'copy_font', 'write_static', 'copy_notebooks',
            'text_of_page', 'write_texts', 'build_site', 'links_and_anchors', 'broken_links']
@@ -449,7 +449,7 @@ def copy_font(folder:Path):
 def write_static(folder:Path):
     "Write styles, scripts, the icon and the font."
     folder.mkdir()
-    (folder / 'fedcl.css').write_text(LOOK + SITE_LOOK, encoding='utf-8')
+    (folder / 'fedcl.css').write_text(LOOK + SITE_LOOK + NARROW_LOOK, encoding='utf-8')
     (folder / 'fedcl.js').write_text(SCRIPT, encoding='utf-8')
     (folder / 'favicon.svg').write_text(ICON, encoding='utf-8')
     (folder / 'texts.js').write_text('', encoding='utf-8') # written when all pages are there
@@ -578,6 +578,10 @@ div.cell details.hide > summary > p.admonition-title { background: none; margin:
     font-weight: normal; }
 div.cell details.hide > summary > p.admonition-title::before { display: none; }
 .field-list { font-size: .85rem; }
+'''
+
+# %% ../../nbs/book/site.ipynb #7b52f934
+NARROW_LOOK = ''' /* on a telephone, and on paper */
 @media screen and (max-width: 46em) {
     .results div.cell_output img { max-width: 50em; }
     .highlight-sh pre, .highlight-bash pre { white-space: pre-wrap; }
