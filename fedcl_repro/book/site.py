@@ -583,14 +583,13 @@ div.cell details.hide > summary > p.admonition-title::before { display: none; }
 # %% ../../nbs/book/site.ipynb #7b52f934
 NARROW_LOOK = ''' /* on a telephone, and on paper */
 @media screen and (max-width: 46em) {
-    .results div.cell_output img { max-width: 50em; }
     .highlight-sh pre, .highlight-bash pre { white-space: pre-wrap; }
     article table.docutils { font-size: .8rem; }
     .table-wrapper td, .table-wrapper th { padding: 2px 4px !important; }
     .table-wrapper td code { overflow-wrap: anywhere; }
     #of-map tr > :nth-child(4), [id^=of-tours] table.docutils thead { display: none; }
     [id^=of-tours] table.docutils tr { display: grid; grid-template-columns: 3.5rem 1fr; padding: .3rem 0; }
-    [id^=of-tours] table.docutils td { border: none; text-align: left; }
+    [id^=of-tours] table.docutils td { border: none; text-align: left; min-width: 0; overflow-x: auto; }
     [id^=of-tours] table.docutils td:last-child { grid-column: 2; }
     #of-index section:has(> #learn) { grid-template-columns: 1fr; }
     .main:has(.results) .content { padding: 0 .8em; }
