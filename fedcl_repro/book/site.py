@@ -586,7 +586,7 @@ NARROW_LOOK = ''' /* on a telephone, and on paper */
     .highlight-sh pre, .highlight-bash pre { white-space: pre-wrap; }
     article table.docutils { font-size: .8rem; }
     .table-wrapper td, .table-wrapper th { padding: 2px 4px !important; }
-    .table-wrapper td code { overflow-wrap: anywhere; }
+    .table-wrapper td code, .table-wrapper td:first-child a { overflow-wrap: anywhere; }
     #of-map tr > :nth-child(4), [id^=of-tours] table.docutils thead { display: none; }
     [id^=of-tours] table.docutils tr { display: grid; grid-template-columns: 3.5rem 1fr; padding: .3rem 0; }
     [id^=of-tours] table.docutils td { border: none; text-align: left; min-width: 0; overflow-x: auto; }
