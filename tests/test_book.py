@@ -76,6 +76,31 @@ def test_solutions_are_folded_in_jupyterlab_and_on_the_site():
     assert sum(tags_of(cell) == {'hide-cell'} for cell in ready_cells('parts/contrastive')) == 1
 
 
+def test_what_a_course_calls_folded_is_folded():
+    "Drawings, and code of earlier pages, can be opened on the site; on a page of results they are left out."
+    from fedcl_repro.book.site import cells_of, ready_cell, ready_cells, tags_of
+    page = 'course/03_body_and_head'
+    hidden = [cell for cell in cells_of(page) if 'hide' in tags_of(cell)]
+    assert hidden and all(cell['metadata']['jupyter'] == dict(source_hidden=True) for cell in hidden)
+    prompts = [cell['metadata'].get('mystnb', {}).get('code_prompt_show') for cell in ready_cells(page)]
+    assert prompts.count('Code') == len(hidden)
+    assert tags_of(ready_cell(hidden[0], folds=True)) == {'remove-input'}
+
+
+def test_the_site_shows_each_element_of_the_stored_outputs():
+    "What else is in the HTML of an output would be shown as text, such as a drawing that is not an image."
+    from fedcl_repro.book.site import ELEMENTS
+    unknown = {}
+    for path in sorted((ROOT/'nbs').rglob('*.ipynb')):
+        if '.ipynb_checkpoints' in path.parts: continue
+        for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
+            for output in cell.get('outputs', []):
+                text = ''.join(output.get('data', {}).get('text/html', ''))
+                names = set(map(str.lower, re.findall(r'<([a-zA-Z][\w-]*)', text))) - ELEMENTS
+                if names: unknown[f'{path.stem} {cell["id"]}'] = names
+    assert not unknown, unknown
+
+
 HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
 
 

@@ -29,13 +29,13 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Results: MFCL': 'papers/mfcl',
     'Results: MAPL': 'papers/mapl',
     'How the study is done': 'study',
-    'Speed': 'bench',
+    'Benchmarks': 'bench',
     'On several machines': 'scale',
     'Verbs of the command': 'verbs',
     'The command and this book': '',
 }
 FIRST = { # folder -> its first pages in this order
-    'tours': 'fedcosr fedssc mfcl twin_norm mapl cgl',
+    'tours': 'fedcosr fedssc mfcl twin_norm mapl',
     'data': 'partition augment datasets',
     'parts': 'contrastive centroids mixing twin_norm self_supervised graph simplex graph_measures proximal '
              'fields models backbones resnet slim costs attacks autoencoder',

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'RENDERED', 'LINK', 'DOCUMENTS', 'SETTINGS', 'ELEMENTS', 'ATTRIBUTES', 'LOADS', 'ADDRESSES', 'SITE_LOOK',
-           'ICON', 'SCRIPT', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate', 'folded', 'shown_output',
-           'ready_cell', 'ready_cells', 'place_in_site', 'relinked', 'relinked_outputs', 'write_page', 'toctree',
-           'plain_title', 'write_library', 'write_documents', 'line_of_list', 'write_lists', 'write_sources', 'setup',
-           'skip_node', 'inline_formula', 'shown_formula', 'anchor', 'add_anchors', 'home_of', 'page_named',
+           'NARROW_LOOK', 'ICON', 'SCRIPT', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate', 'folded',
+           'shown_output', 'ready_cell', 'ready_cells', 'place_in_site', 'relinked', 'relinked_outputs', 'write_page',
+           'toctree', 'plain_title', 'write_library', 'write_documents', 'line_of_list', 'write_lists', 'write_sources',
+           'setup', 'skip_node', 'inline_formula', 'shown_formula', 'anchor', 'add_anchors', 'home_of', 'page_named',
            'link_names', 'escaped', 'add_shapes', 'skip_values', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw',
            'plain_text', 'download_link', 'complete_page', 'copy_font', 'write_static', 'copy_notebooks',
            'text_of_page', 'write_texts', 'build_site', 'links_and_anchors', 'broken_links']
@@ -73,9 +73,10 @@ def ready_cell(cell:dict, folds:bool)->dict:
     kept = [shown_output(o) for o in cell['outputs'] if o.get('name') != 'stderr']
     hidden = tags_of(cell)
     cell = cell | dict(source=text, outputs=kept, metadata={})
-    if {'hide', 'parameters'} & hidden: return cell | dict(metadata=dict(tags=['remove-input']))
+    if 'parameters' in hidden or folds and 'hide' in hidden:
+        return cell | dict(metadata=dict(tags=['remove-input']))
     if 'hide-cell' in hidden: return folded(cell, 'Solution', 'hide-cell')
-    if folds: return folded(cell, 'Code')
+    if folds or 'hide' in hidden: return folded(cell, 'Code')
     return folded(cell, 'Imports') if only_imports(text) else cell
 
 def ready_cells(page:str)->list: # of cells
@@ -352,9 +353,9 @@ def skip_values(app, what, name, object, skip, options):
 
 # %% ../../nbs/book/site.ipynb #517e0002
 ELEMENTS = set("""a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption
-    figure h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre q s samp small span strong style sub summary sup table
-    tbody td tfoot th thead tr u ul math mfrac mi mn mo mover mpadded mroot mrow mspace msqrt mstyle msub
-    msubsup msup mtable mtd mtext mtr munder munderover""".split())
+    figure h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre q s samp section small span strong style sub summary
+    sup table tbody td tfoot th thead tr u ul math mfrac mi mn mo mover mpadded mroot mrow mspace msqrt
+    mstyle msub msubsup msup mtable mtd mtext mtr munder munderover""".split())
 ATTRIBUTES = set("""class id href src alt title style colspan rowspan scope type width height open border
     valign halign display stretchy xmlns accent""".split())
 LOADS = re.compile(r'url\(|@import|expression\(|javascript:|</', re.I) # in a style
@@ -448,7 +449,7 @@ def copy_font(folder:Path):
 def write_static(folder:Path):
     "Write styles, scripts, the icon and the font."
     folder.mkdir()
-    (folder / 'fedcl.css').write_text(LOOK + SITE_LOOK, encoding='utf-8')
+    (folder / 'fedcl.css').write_text(LOOK + SITE_LOOK + NARROW_LOOK, encoding='utf-8')
     (folder / 'fedcl.js').write_text(SCRIPT, encoding='utf-8')
     (folder / 'favicon.svg').write_text(ICON, encoding='utf-8')
     (folder / 'texts.js').write_text('', encoding='utf-8') # written when all pages are there
@@ -531,17 +532,22 @@ def broken_links(site)->list: # of texts
 # %% ../../nbs/book/site.ipynb #7b52f933
 SITE_LOOK = '''
 @font-face { font-family: "STIX Two Math"; src: url("STIXTwoMath-Regular.ttf"); }
-.content { width: 50em; }
-.main:has(.results) { min-width: 0; justify-content: flex-start; }
+.main { min-width: 0; }
+.content { box-sizing: border-box; flex: 0 1 56em; min-width: 0; width: 56em; padding: 0 2em; }
+@media (max-width: 67em) { .content { padding: 0 1em; } }
+.toc-drawer { width: 12em; }
+.highlight pre { font-size: .75rem; }
+[id^=of-course] .output pre { white-space: pre-wrap; }
+.main:has(.results) { justify-content: flex-start; }
 .main:has(.results) .content { width: auto; flex: 1 1 0; min-width: 0; max-width: 76em; padding: 0 1.5em; }
 .main:has(.results) .toc-drawer { display: none; }
 a.name { text-decoration: none; }
 a.name code { color: var(--color-link); }
 div.cell { margin: .6rem 0; }
 div.cell div.cell_output { overflow-x: auto; padding-left: 0; }
-.table-wrapper { overflow-x: auto; width: 100%; margin: .6rem 0; }
+.table-wrapper { box-sizing: border-box; overflow-x: auto; width: 100%; margin: .6rem 0; }
 .table-wrapper td, .table-wrapper th { overflow-wrap: break-word; }
-.table-wrapper td code { white-space: normal; overflow-wrap: anywhere; }
+.table-wrapper td code { white-space: normal; overflow-wrap: break-word; }
 .table-wrapper table:not([id^=T_]) tr > :first-child { position: sticky; left: 0; z-index: 1;
     background: var(--color-background-primary); }
 .download { text-align: right; font-size: .8rem; margin: -.6rem 0 .2rem; }
@@ -551,12 +557,14 @@ button.copy { position: absolute; top: .3rem; right: .3rem; font-size: .7rem; pa
     border: 1px solid var(--color-background-border); border-radius: 4px; opacity: 0; color: inherit;
     background: var(--color-background-primary); }
 div.highlight:hover button.copy, button.copy:focus { opacity: 1; }
+@media (hover: none) { button.copy { opacity: .7; } }
+#of-index img { width: 42em; }
 #of-index section:has(> #learn) { display: grid; grid-template-columns: repeat(3, 1fr); gap: 0 1.2rem; }
 #of-index section:has(> #learn) > :not(#learn, #reproduce, #build) { grid-column: 1 / -1; min-width: 0; }
 #of-index :is(#learn, #reproduce, #build) { border: 1px solid var(--color-background-border);
     border-radius: 6px; padding: 0 1rem; margin: 1rem 0; font-size: .92rem; }
 #of-index :is(#learn, #reproduce, #build) > h2 { margin-top: .8rem; }
-div.cell_output img { background: #fff; border-radius: 4px; }
+div.cell_output img { background: #fff; border-radius: 4px; cursor: zoom-in; }
 div.cell_input { border-left: 3px solid var(--color-background-border); }
 article table.dataframe, .cell_output table { font-size: .82rem; }
 article .results table { font-size: .78rem; }
@@ -570,11 +578,21 @@ div.cell details.hide > summary > p.admonition-title { background: none; margin:
     font-weight: normal; }
 div.cell details.hide > summary > p.admonition-title::before { display: none; }
 .field-list { font-size: .85rem; }
+'''
+
+# %% ../../nbs/book/site.ipynb #7b52f934
+NARROW_LOOK = ''' /* on a telephone, and on paper */
 @media screen and (max-width: 46em) {
-    div.cell_output img { max-width: 50em; }
+    .highlight-sh pre, .highlight-bash pre { white-space: pre-wrap; }
+    article table.docutils { font-size: .8rem; }
+    .table-wrapper td, .table-wrapper th { padding: 2px 4px !important; }
+    .table-wrapper td code, .table-wrapper td:first-child a { overflow-wrap: anywhere; }
+    #of-map tr > :nth-child(4), [id^=of-tours] table.docutils thead { display: none; }
+    [id^=of-tours] table.docutils tr { display: grid; grid-template-columns: 3.5rem 1fr; padding: .3rem 0; }
+    [id^=of-tours] table.docutils td { border: none; text-align: left; min-width: 0; overflow-x: auto; }
+    [id^=of-tours] table.docutils td:last-child { grid-column: 2; }
     #of-index section:has(> #learn) { grid-template-columns: 1fr; }
     .main:has(.results) .content { padding: 0 .8em; }
-    .results .table-wrapper td, .results .table-wrapper th { padding: 2px 4px !important; }
     .results .table-wrapper tr > :first-child { max-width: 34vw; }
     .results .table-wrapper td { min-width: 3.2rem; } }
 @media print { .sidebar-drawer, .toc-drawer, button.copy, .download, .mobile-header, .related-pages,
@@ -605,6 +623,9 @@ for (const block of document.querySelectorAll('div.highlight')) {      // a butt
     setTimeout(() => { button.textContent = 'Copy'; }, 1500);
   };
   block.append(button);
+}
+for (const image of document.querySelectorAll('div.cell_output img')) {      // a click shows it at full size
+  image.onclick = () => { window.open(image.src); };
 }
 if (location.protocol === 'file:') {      // a browser lets no page read another file: search in texts.js
   window.fetch = async (url) => {
