@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STAND_IN', 'CONCLUSIONS', 'how_reduced', 'rows_in_words', 'verdicts_in_words', 'say_line', 'asked_table',
-           'show_verdicts', 'leading', 'card_lines', 'show_card', 'what_is_needed', 'ResultPage', 'display_all',
+           'show_verdicts', 'leading', 'card_lines', 'show_card', 'what_is_there', 'ResultPage', 'display_all',
            'shown_table', 'table_view', 'ClaimsPage']
 
 # %% ../../nbs/study/result_page.ipynb #486d0cbe
@@ -116,11 +116,14 @@ def show_card(lines:dict):
             for heading, text in lines.items() if text]
     if rows: display(HTML(f'<table class="card evidence">{"".join(rows)}</table>'))
 
-def what_is_needed(name:str, here:Here)->str:
-    "The runs of the smaller size of an experiment that nobody has trained, and their hours."
-    plan = plan_of(name, 'lite', here, known_timings(here))
+def what_is_there(page:Page, rows:pd.DataFrame, profile:str)->str: # empty: the page needs no runs
+    "The size of a page's runs; if nobody has trained them, how many the profile `lite` has, and their hours."
+    if not page.runs: return ''
+    if len(rows): return rows_in_words(rows, profile, page.name)
+    here = Here(page.store, page.data_root, page.device)
+    plan = plan_of(page.name, 'lite', here, known_timings(here))
     return (f'Nothing is trained yet. The profile lite has {hours_of(plan.to_train)} (of one core): '
-            f'`fedcl run {name} --profile lite`.')
+            f'`fedcl run {page.name} --profile lite`.')
 
 # %% ../../nbs/study/result_page.ipynb #63892677
 class ResultPage(Page):
@@ -167,11 +170,8 @@ class ResultPage(Page):
         "Show one set of rows. A stand-in has no claims."
         stand_in, v = self.is_stand_in(profile), leading(verdicts)
         if stand_in: say_line(STAND_IN, look='stand-in')
-        missing = len(self.runs) > 0 and not len(rows)
         lines = card_lines(v) if v and not stand_in else {}
-        trained = rows_in_words(rows, profile, self.name) if self.runs and not missing else ''
-        if missing: trained = what_is_needed(self.name, Here(self.store, self.data_root, self.device))
-        show_card(lines | {'Trained': trained, 'In all': verdicts_in_words(verdicts)})
+        show_card(lines | {'Trained': what_is_there(self, rows, profile), 'In all': verdicts_in_words(verdicts)})
         self.draw(view, rows, profile)
         if stand_in: return
         show_verdicts(verdicts)

@@ -106,8 +106,8 @@ def setting_blocks(
         block = block.drop_duplicates('name')
         empty = ['balanced'] if repeats(block.balanced, block.ours) else []
         shown = [column for column in COMPARED if column in block and column not in empty]
-        table = block.set_index('name').rename_axis(None)[shown]
-        blocks[heading] = table, reasons_of(paper, block, block.name)
+        part = block.set_index('name').rename_axis(None)[shown]
+        blocks[heading] = part, reasons_of(paper, block, block.name)
     return blocks
 
 # %% ../../nbs/study/show.ipynb #72841f80
