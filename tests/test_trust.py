@@ -18,9 +18,10 @@ import torch
 from test_methods import METHODS, has, made
 
 from fedcl_repro.federation.exchange import (
-    ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in, score_in, to_bytes,
-    upload_in)
+    ClientSide, ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in, score_in,
+    to_bytes, upload_in)
 from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Deferred, Roster, Rows
 from fedcl_repro.federation.method import Method, stages_of
 from fedcl_repro.federation.privacy import secure_aggregation
@@ -33,7 +34,7 @@ from fedcl_repro.scale.nodes import Node, SharedPlan, deal_secrets, dealt, known
 from fedcl_repro.scale.resident import answered
 from fedcl_repro.study.kept_models import read_models
 from fedcl_repro.study.pages import read_verdicts
-from fedcl_repro.study.runs import Run, config, run_id, stages
+from fedcl_repro.study.runs import Run, config, federation, run_id, stages
 from fedcl_repro.study.store import (
     DamagedRun, Store, file_digest, load_checkpoint, locked, save_checkpoint)
 from fedcl_repro.study.training import train_all, usable_checkpoint
@@ -265,14 +266,21 @@ def test_an_odd_score_is_refused(case):
     assert not server.understood({1: content}, score_in) and server.refused[0][1] == 1
 
 
-def test_a_long_turn_is_known_by_its_end():
-    "By the sums of its parts, round and session among them: a node does not hash all of it."
-    def end(value, **about): return to_bytes(dict(w=torch.full((50_000,), 1.), v=value), **about)[-2**14:]
-    one, other = torch.zeros(9000), torch.zeros(9000)
-    other[0] = 1e-30
-    assert len(to_bytes(dict(v=one))) > 2 * 2**14 and end(one, round=1) == end(one, round=1)
-    ends = {end(one, round=1), end(other, round=1), end(one, round=2), end(one, round=1, session='a')}
-    assert len(ends) == 4
+def test_a_long_turn_is_known_by_its_end(monkeypatch):
+    "A client hashes the end of a message, where the sums of all its parts are, not the whole."
+    run = Run.of('fedavg', n_clients=2, n_rounds=2, scarcity='all_clients(share=0.05)')
+    fed = federation(run)
+    client = ClientSide(Loop(known_to(fed, 0)), stages(run), 0)
+    net, about = fed.init[fed.arch[0]], dict(round=0, who=[0], n=[fed.sizes[0]])
+    honest = to_bytes(net, **about)
+    once = client.answer('turn', honest)
+    monkeypatch.setattr('time.time', lambda: 2e9)
+    assert to_bytes(net, **about) == honest, 'a message does not say when it was written'
+    assert client.answer('turn', honest) == once
+    middle = list(net)[len(net) // 2]
+    other = to_bytes(net | {middle: net[middle] + 1e-3}, **about)
+    assert len(other) > 200_000
+    with pytest.raises(ValueError, match='round 0 came after round 0'): client.answer('turn', other)
 
 
 def test_what_one_message_takes_of_memory():

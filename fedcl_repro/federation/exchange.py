@@ -51,7 +51,8 @@ def write_message(file, message:dict, **about):
                 for k, part in enumerate(parts): put_array(z, f'table.{k}/{name}', part)
             elif channels_last(v): put_array(z, 'last/' + name, v.permute(0, 2, 3, 1))
             else: put_array(z, 'tensor/' + name, v)
-        z.writestr('about.json', json.dumps(dict(about=about, tables=tables)))
+        about = json.dumps(dict(about=about, tables=tables))
+        z.writestr(zipfile.ZipInfo('about.json'), about) # without the time: equal messages are equal bytes
 
 def channels_last(v)->bool:
     "Whether a tensor is stored with channels last; the memory order determines the order of summation."
