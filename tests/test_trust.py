@@ -10,6 +10,7 @@ import shutil
 import threading
 import warnings
 import zipfile
+from dataclasses import replace
 from multiprocessing.connection import Client
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedcl_repro.federation.federation import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Deferred, Roster, Rows
 from fedcl_repro.federation.method import Method, stages_of
+from fedcl_repro.federation.own_data import own_dataset
 from fedcl_repro.federation.privacy import secure_aggregation
 from fedcl_repro.federation.rounds import Replies, server_of, stage_of
 from fedcl_repro.federation.schema import ASKED, check_said
@@ -34,10 +36,10 @@ from fedcl_repro.scale.nodes import Node, SharedPlan, deal_secrets, dealt, known
 from fedcl_repro.scale.resident import answered
 from fedcl_repro.study.kept_models import read_models
 from fedcl_repro.study.pages import read_verdicts
-from fedcl_repro.study.runs import Run, config, federation, run_id, stages
+from fedcl_repro.study.runs import Run, config, dataset, federation, run_id, stages
 from fedcl_repro.study.store import (
     DamagedRun, Store, file_digest, load_checkpoint, locked, save_checkpoint)
-from fedcl_repro.study.training import train_all, usable_checkpoint
+from fedcl_repro.study.training import read_rows, train_all, usable_checkpoint
 from fedcl_repro.study.watch import Extras
 
 ODD_VALUES = (
@@ -510,6 +512,28 @@ def test_a_run_in_the_folder_of_another_is_refused(trained, tmp_path):
     path.write_text(path.read_text().replace(id, run_id(other)))
     (path.parent/'SHA256SUMS').unlink()
     with pytest.raises(DamagedRun, match='settings of another run'): copied.read(run_id(other), config(other))
+
+
+def test_data_with_the_same_checksums_are_other_data(trained, monkeypatch):
+    "Images that were made to have the fingerprint of others: a run of the others is not shown as theirs."
+    store, id = trained
+    run = Run.of('fedavg', n_clients=3, n_rounds=1)
+    honest = dataset(run.data, '')
+    forged = replace(honest, x=255 - honest.x)
+    assert forged.fingerprint == honest.fingerprint and forged.sha256 != honest.sha256
+    assert store.read(id, config(run), honest.sha256)[1]['data_sha256'] == honest.sha256
+    monkeypatch.setattr('fedcl_repro.study.runs.kept_dataset', lambda *asked: forged)
+    assert run_id(run) == id
+    with pytest.raises(DamagedRun, match='its images or labels were others'): read_rows([run], store)
+    with pytest.raises(DamagedRun, match='were others'): store.check(id, config(run), forged.sha256)
+
+
+def test_own_data_are_known_by_sha256(monkeypatch):
+    monkeypatch.setattr('fedcl_repro.data.datasets.npy_member', lambda array: (0, 0)) # checksums that all agree
+    x, y = np.zeros((8, 1, 8, 8), np.uint8), np.arange(8) % 2
+    x[:4] = 255
+    one, other = own_dataset(x, y), own_dataset(x[::-1], y)
+    assert one.fingerprint == own_dataset(x.copy(), y).fingerprint != other.fingerprint
 
 
 def test_links_are_not_followed(trained, tmp_path):
