@@ -243,8 +243,8 @@ def check_numbers(expected:Expected, message:dict):
         if v.numel(): sent[name] = v
     check_ranges(expected.forms, sent)
     for name in sent.keys() & {k for k, form in expected.forms.items() if form.counts}:
-        v, most = sent[name].double(), expected.forms[name].per_sample * expected.n
-        if not bool((v == v.round()).all()) or float(v.sum()) > most:
+        v, most = sent[name].double().cpu().numpy(), expected.forms[name].per_sample * expected.n
+        if not (v == v.round()).all() or v.sum() > most:
             raise BadMessage(f'field {name!r} counts other than {expected.n} samples')
 
 def check_ranges(forms:dict, sent:dict):
