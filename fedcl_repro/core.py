@@ -8,7 +8,7 @@ __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', '
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
            'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'did_you_mean',
            'Register', 'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
-           'write_text', 'check_folder', 'read_plain_file', 'check_file', 'check_device', 'seconds']
+           'write_text', 'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device', 'seconds']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -18,6 +18,7 @@ import errno
 import functools
 import importlib
 import inspect
+import json
 import math
 import os
 import pkgutil
@@ -90,10 +91,10 @@ def parse_spec(text:str)->Spec:
     except (ValueError, SyntaxError, RecursionError, MemoryError): call = None
     if isinstance(call, ast.Name): return Spec(call.id)
     readable = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
-    if not readable: raise ValueError(f'cannot read {text!r}: write name or name(setting=value, ...)')
+    if not readable: raise ValueError(f'cannot read {text!r:.80}: write name or name(setting=value, ...)')
     names = [k.arg for k in call.keywords]
     for name in names:
-        if name is None: raise ValueError(f'cannot read {text!r}: write each setting as name=value')
+        if name is None: raise ValueError(f'cannot read {text!r:.80}: write each setting as name=value')
         if names.count(name) > 1: raise ValueError(f'{text!r} gives {name} twice: leave one out')
     settings = {k.arg: parse_value(ast.unparse(k.value)) for k in call.keywords}
     return Spec.of(call.func.id, **settings)
@@ -424,6 +425,11 @@ def read_plain_file(path)->str:
     path = expanded(path)
     if path.exists() and not (path.is_file() or path.is_dir()): raise ValueError('it is no plain file')
     return path.read_text(encoding='utf-8')
+
+def json_in(text:str, what:str):
+    "The value of a JSON text; one that is none, or is nested too deeply, is refused by name."
+    try: return json.loads(text)
+    except (ValueError, RecursionError) as e: raise ValueError(f'{what} is no JSON ({e})') from e
 
 def check_file(path, option:str):
     "Refuse a file that cannot be written."

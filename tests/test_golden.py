@@ -85,12 +85,15 @@ def lines_of(name):
     return lines
 
 
+def committed_records():
+    "run id -> record, of all committed results"
+    paths = sorted((ROOT/'nbs'/'papers').glob('*/results/*.json'))
+    return {about['run']: about for path in paths for about in json.loads(path.read_text())}
+
+
 def committed_ids():
     "run id -> configuration, of all committed results"
-    found = {}
-    for path in sorted((ROOT/'nbs'/'papers').glob('*/results/*.json')):
-        for about in json.loads(path.read_text()): found[about['run']] = about['config']
-    return found
+    return {id: about['config'] for id, about in committed_records().items()}
 
 
 def run_of(config):
@@ -131,6 +134,23 @@ def test_committed_runs_keep_their_names(monkeypatch):
         assert json.loads(json.dumps(config(run))) == said, id
         if methods()[run.method.name].about['revision'] != told[id]['revision']: continue
         assert id_of(run, told[id]['fingerprint'], monkeypatch) == id
+
+
+def test_rows_of_an_earlier_revision_say_so():
+    "A committed row that the method would not give today has a note, which its page shows."
+    told, records = golden()['committed'], committed_records()
+    silent = [id for id, about in records.items()
+              if methods()[about['method']].about['revision'] != told[id]['revision']
+              and 'earlier revision' not in about['note']]
+    assert not silent
+
+
+def test_an_earlier_network_has_rows_only_until_the_present_one_has():
+    "Otherwise both stand under one label."
+    from fedcl_repro.papers.mfcl.settings import before_its_norm
+    networks = {about['config']['model']['name'] for about in committed_records().values()
+                if about['method'] == 'orchestra'}
+    assert networks == {r.model.name for r in before_its_norm('lite')}, 'drop `before_its_norm`'
 
 
 def written(id, said):

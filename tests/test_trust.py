@@ -1,10 +1,17 @@
 """No peer, file or page is trusted: odd messages are refused by name or harmless, in both directions and for
 every method, a round goes on without their sender, and a flipped bit in a stored file is noticed."""
 import copy
+import functools
+import io
+import json
 import os
 import random
 import shutil
+import threading
 import warnings
+import zipfile
+from dataclasses import replace
+from multiprocessing.connection import Client
 
 import numpy as np
 import pytest
@@ -12,21 +19,27 @@ import torch
 from test_methods import METHODS, has, made
 
 from fedcl_repro.federation.exchange import (
-    ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in, score_in, to_bytes,
-    upload_in)
+    ClientSide, ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in, score_in,
+    to_bytes, upload_in)
 from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Deferred, Roster, Rows
 from fedcl_repro.federation.method import Method, stages_of
+from fedcl_repro.federation.own_data import own_dataset
 from fedcl_repro.federation.privacy import secure_aggregation
 from fedcl_repro.federation.rounds import Replies, server_of, stage_of
 from fedcl_repro.federation.schema import ASKED, check_said
 from fedcl_repro.scale.flower import Courier
-from fedcl_repro.scale.nodes import Node, SharedPlan, dealt, known_at_server
+from fedcl_repro.core import parse_spec
+from fedcl_repro.scale import resident
+from fedcl_repro.scale.nodes import Node, SharedPlan, deal_secrets, dealt, known_at_server, secrets_beside
 from fedcl_repro.scale.resident import answered
 from fedcl_repro.study.kept_models import read_models
-from fedcl_repro.study.runs import Run, run_id, stages
-from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
-from fedcl_repro.study.training import train_all, usable_checkpoint
+from fedcl_repro.study.pages import read_verdicts
+from fedcl_repro.study.runs import Run, config, dataset, federation, run_id, stages
+from fedcl_repro.study.store import (
+    DamagedRun, Store, file_digest, load_checkpoint, locked, save_checkpoint)
+from fedcl_repro.study.training import read_rows, train_all, usable_checkpoint
 from fedcl_repro.study.watch import Extras
 
 ODD_VALUES = (
@@ -211,10 +224,69 @@ def test_odd_answers_to_hello_and_tests():
     assert len(server.refused) > 400 and all(why for *_, why in server.refused)
 
 
+ODD_HELLOS = dict(
+    infinity=float('inf'), huge=1e308, nan=float('nan'), negative=-1, half=2.5, word='20', yes=True,
+    none=None, beyond=2**62, list=[20])
+
+
+def in_place_of(deliver, kind, i, content):
+    "A `deliver` that replaces client i's answers to one kind of message."
+    def delivered(asked, contents):
+        answers = deliver(asked, contents)
+        return answers | {i: content} if asked == kind and i in answers else answers
+    return delivered
+
+
+@pytest.mark.parametrize('case', ODD_HELLOS)
+def test_an_odd_hello_leaves_its_client_out(case):
+    "The round is that of the other two, and no weight of the mean is the odd number."
+    fed, make = toy((20, 33, 16)), lambda: stages_of(Method(), 1)
+    silent, odd = (run_apart(fed, make, 0) for _ in range(2))
+    content = to_bytes({}, n=ODD_HELLOS[case], client=1)
+    odd[0].deliver = in_place_of(odd[1], 'hello', 1, content)
+    def without_1(kind, contents): return silent[1](kind, {i: c for i, c in contents.items() if i != 1})
+    silent[0].deliver = without_1
+    for server in odd[0], silent[0]:
+        server.introduced.clear()
+        server.one_round()
+    assert {i for _, i, why in odd[0].refused if "'n' must be a whole number" in why} == {1}
+    for k, v in silent[0].servers['server'].items(): assert torch.equal(v, odd[0].servers['server'][k]), k
+
+
+ODD_SCORES = dict(
+    more_right_than_all=dict(correct=10), words=dict(correct='all'), infinity=dict(n=float('inf')),
+    negative=dict(loss=-1.), nan=dict(loss=float('nan')), endless=dict(loss=float('inf')),
+    half=dict(correct=1.5), more=dict(predicted=[1, 2]), another=dict(client=0), less=None)
+
+
+@pytest.mark.parametrize('case', ODD_SCORES)
+def test_an_odd_score_is_refused(case):
+    said = dict(n=9, correct=7, loss=3.5)
+    change = ODD_SCORES[case]
+    content = to_bytes({}, **(said | change if change else dict(n=9)))
+    server = ServerSide(known_to(toy((20, 33))), stages_of(Method(), 1), None)
+    assert not server.understood({1: content}, score_in) and server.refused[0][1] == 1
+
+
+def test_a_long_turn_is_known_by_its_end(monkeypatch):
+    "A client hashes the end of a message, where the sums of all its parts are, not the whole."
+    run = Run.of('fedavg', n_clients=2, n_rounds=2, scarcity='all_clients(share=0.05)')
+    fed = federation(run)
+    client = ClientSide(Loop(known_to(fed, 0)), stages(run), 0)
+    net, about = fed.init[fed.arch[0]], dict(round=0, who=[0], n=[fed.sizes[0]])
+    honest = to_bytes(net, **about)
+    once = client.answer('turn', honest)
+    monkeypatch.setattr('time.time', lambda: 2e9)
+    assert to_bytes(net, **about) == honest, 'a message does not say when it was written'
+    assert client.answer('turn', honest) == once
+    middle = list(net)[len(net) // 2]
+    other = to_bytes(net | {middle: net[middle] + 1e-3}, **about)
+    assert len(other) > 200_000
+    with pytest.raises(ValueError, match='round 0 came after round 0'): client.answer('turn', other)
+
+
 def test_what_one_message_takes_of_memory():
     "A few bytes that claim gigabytes are refused before a tensor is made."
-    import io
-    import zipfile
     server, apart = run_apart(toy((20, 33, 16)), lambda: made('fedavg', 3), 1)
     honest = next(up for kind, i, _, up in apart.seen if kind == 'turn' and i == 1)
     with zipfile.ZipFile(io.BytesIO(honest)) as z: parts = {k: z.read(k) for k in z.namelist()}
@@ -297,6 +369,86 @@ def test_a_node_that_masks_takes_no_session_twice(tmp_path):
     with pytest.raises(ValueError, match='is over'): node().answer('hello', to_bytes({}, session='b'))
 
 
+class Echo:
+    "A node."
+    def answer(self, kind, content): return content
+
+
+def test_a_silent_peer_is_dropped(tmp_path, monkeypatch):
+    "It holds nobody up before, and its connection is closed after a time."
+    monkeypatch.setattr(resident, 'limit_silence', functools.partial(resident.limit_silence, seconds=1))
+    up = threading.Event()
+    node = threading.Thread(target=resident.serve_node, args=(Echo(), str(tmp_path), up.set), daemon=True)
+    node.start()
+    assert up.wait(60)
+    silent = Client(str(tmp_path/resident.SOCKET))
+    silent.recv_bytes() # what a peer has to show
+    assert resident.ask_resident(str(tmp_path), 'turn', b'x') == (b'ok', b'x')
+    assert silent.poll(20)
+    with pytest.raises((EOFError, ConnectionError)): silent.recv_bytes()
+    resident.ask_resident(str(tmp_path), 'stop', b'')
+    node.join()
+
+
+def test_what_a_node_keeps_is_its_owners_alone(tmp_path):
+    "Whatever the umask."
+    folders = [tmp_path/'0', tmp_path/'1']
+    for folder in folders: folder.mkdir()
+    before = os.umask(0)
+    try:
+        deal_secrets(folders)
+        listener, _ = resident.own_listener(tmp_path/'0')
+        listener.close()
+    finally: os.umask(before)
+    kept = [tmp_path/'0'/'secrets.json', tmp_path/'1'/'secrets.json', tmp_path/'0'/resident.TOKEN]
+    assert {oct(path.stat().st_mode & 0o777) for path in kept} == {'0o600'}
+
+
+# --- deep nesting
+
+DEEP = '[' * 100_000
+
+
+def deep_message():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, 'w') as z: z.writestr('about.json', DEEP)
+    return file.getvalue()
+
+
+def deep_run(folder):
+    for name in 'run.json', 'rows.csv': (folder/'x'/name).write_text(DEEP)
+    return Store(folder).check('x')
+
+
+def deep_verdicts(folder):
+    (folder/'verdicts'/'a-b-quick.json').write_text(DEEP)
+    return read_verdicts(Store(folder), 'a/b', 'quick')
+
+
+def deep_secrets(folder):
+    (folder/'secrets.json').write_text(DEEP)
+    return secrets_beside(folder, 0, True)
+
+
+NESTED = {
+    'a message': (lambda folder: from_bytes(deep_message()), 'are no message'),
+    'a plan': (lambda folder: SharedPlan.of_text(DEEP), 'the plan is no JSON'),
+    'secrets': (deep_secrets, 'secrets.json is no JSON'),
+    'a run': (deep_run, 'is damaged'),
+    'verdicts': (deep_verdicts, 'a-b-quick.json is no JSON'),
+    'a setting': (lambda folder: parse_spec('cnn(k=' + '(' * 100_000), 'cannot read'),
+    'a run of a command': (lambda folder: Run.of('fedavg', model='cnn(k=' + '(' * 100_000), 'cannot read'),
+}
+
+
+@pytest.mark.parametrize('case', NESTED)
+def test_deep_nesting_is_an_error_by_name(case, tmp_path):
+    for name in 'x', 'verdicts': (tmp_path/name).mkdir()
+    make, says = NESTED[case]
+    with pytest.raises(ValueError, match=says) as refused: make(tmp_path)
+    assert len(str(refused.value)) < 400
+
+
 # --- stored bytes
 
 @pytest.fixture(scope='module')
@@ -359,8 +511,29 @@ def test_a_run_in_the_folder_of_another_is_refused(trained, tmp_path):
     path = copied.folder(run_id(other))/'run.json'
     path.write_text(path.read_text().replace(id, run_id(other)))
     (path.parent/'SHA256SUMS').unlink()
-    from fedcl_repro.study.runs import config
     with pytest.raises(DamagedRun, match='settings of another run'): copied.read(run_id(other), config(other))
+
+
+def test_data_with_the_same_checksums_are_other_data(trained, monkeypatch):
+    "Images that were made to have the fingerprint of others: a run of the others is not shown as theirs."
+    store, id = trained
+    run = Run.of('fedavg', n_clients=3, n_rounds=1)
+    honest = dataset(run.data, '')
+    forged = replace(honest, x=255 - honest.x)
+    assert forged.fingerprint == honest.fingerprint and forged.sha256 != honest.sha256
+    assert store.read(id, config(run), honest.sha256)[1]['data_sha256'] == honest.sha256
+    monkeypatch.setattr('fedcl_repro.study.runs.kept_dataset', lambda *asked: forged)
+    assert run_id(run) == id
+    with pytest.raises(DamagedRun, match='its images or labels were others'): read_rows([run], store)
+    with pytest.raises(DamagedRun, match='were others'): store.check(id, config(run), forged.sha256)
+
+
+def test_own_data_are_known_by_sha256(monkeypatch):
+    monkeypatch.setattr('fedcl_repro.data.datasets.npy_member', lambda array: (0, 0)) # checksums that all agree
+    x, y = np.zeros((8, 1, 8, 8), np.uint8), np.arange(8) % 2
+    x[:4] = 255
+    one, other = own_dataset(x, y), own_dataset(x[::-1], y)
+    assert one.fingerprint == own_dataset(x.copy(), y).fingerprint != other.fingerprint
 
 
 def test_links_are_not_followed(trained, tmp_path):
@@ -372,6 +545,37 @@ def test_links_are_not_followed(trained, tmp_path):
     linked.checkpoint('other').symlink_to(store.checkpoint('other'))
     assert load_checkpoint(linked, 'other') is None
     assert load_checkpoint(store, 'other')['round'] == 3
+
+
+def test_a_lock_is_not_truncated_and_no_link(tmp_path):
+    store, precious = Store(tmp_path/'runs'), tmp_path/'precious.txt'
+    store.root.mkdir()
+    precious.write_text('precious')
+    (store.root/'a.lock').write_text('precious')
+    with locked(store, 'a') as held, locked(store, 'a') as again: assert (held, again) == (True, False)
+    assert (store.root/'a.lock').read_text() == 'precious'
+    (store.root/'b.lock').symlink_to(precious)
+    with pytest.raises(ValueError, match='is a link'), locked(store, 'b'): pass
+    (store.root/'c.lock').symlink_to(tmp_path/'nowhere')
+    with pytest.raises(ValueError, match='is a link'), locked(store, 'c'): pass
+    assert precious.read_text() == 'precious' and not (tmp_path/'nowhere').exists()
+
+
+@pytest.mark.parametrize(
+    'text', ['\x1b[2J', 'a\u202eb', '\x07', '=1+1', '@SUM(A1)', '+A1', '-1 word', '\u200b'])
+def test_a_text_that_acts_is_refused(text, trained, tmp_path):
+    "In a terminal, or in a spreadsheet that reads the rows."
+    store, id = trained
+    copied = Store(tmp_path)
+    shutil.copytree(store.folder(id), copied.folder(id))
+    rows, about = store.read(id)
+    rows['metric'] = text
+    folder = copied.folder(id)
+    rows.to_csv(folder/'rows.csv', index=False)
+    (folder/'run.json').write_text(json.dumps(about | dict(sha256=file_digest(folder/'rows.csv'))))
+    (folder/'SHA256SUMS').unlink()
+    with pytest.raises(DamagedRun, match='has the metric') as refused: copied.read(id)
+    assert str(refused.value).isprintable()
 
 
 def test_a_full_disk_at_the_end_keeps_the_rows(trained, tmp_path, monkeypatch):

@@ -10,9 +10,10 @@ __all__ = ['DATASETS', 'ARRAYS', 'Arrays', 'AWAY', 'TORCHVISION', 'RACY', 'SEEN'
            'read_npz', 'channels_first', 'offline', 'connection_timeout', 'labels_of', 'from_torchvision', 'cifar10',
            'cifar100', 'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures', 'class_folders',
            'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message', 'convert', 'content_of',
-           'file_content', 'presence', 'present', 'to_store']
+           'archive_content', 'file_content', 'presence', 'present', 'to_store']
 
 # %% ../../nbs/data/datasets.ipynb #4ff90079
+import functools
 import hashlib
 import io
 import math
@@ -56,6 +57,15 @@ class Dataset:
 
     @property
     def n_test(self): return len(self.y) - self.n_train
+
+    @functools.cached_property
+    def sha256(self)->str: # 64 hex digits
+        "SHA-256 of images, labels and columns. (The fingerprint may be made of checksums.)"
+        found = hashlib.sha256(np.ascontiguousarray(self.x))
+        found.update(np.ascontiguousarray(self.y))
+        for name, column in sorted(self.columns.items()):
+            found.update(name.encode() + np.ascontiguousarray(column).tobytes())
+        return found.hexdigest()
 
     def n_ids_of(self, column:str)->int:
         "The number of ids of a column."
@@ -582,12 +592,15 @@ RACY = 2. # seconds: a file may change twice within a tick of the clock that dat
 SEEN = {} # path -> (size, times and place on disk, digest) of files that were quiet when they were read
 
 def content_of(path:Path)->str:
-    "What tells the content of a file or folder from any other; of an archive, its sizes and checksums."
+    "What tells the content of a user's file or folder from any other."
     if path.is_dir():
         files = sorted(p for p in path.rglob('*') if p.is_file())
         return hashlib.sha256(repr([(str(p), file_content(p)) for p in files]).encode()).hexdigest()
-    if not path.is_file(): return ''
-    if not zipfile.is_zipfile(path): return file_content(path)
+    return file_content(path) if path.is_file() else ''
+
+def archive_content(path:Path)->str:
+    "The same of a file of the data folder: the sizes and checksums of its arrays, which are read at once."
+    if not zipfile.is_zipfile(path): return content_of(path)
     try:
         with zipfile.ZipFile(path) as z: return repr([(i.filename, i.file_size, i.CRC) for i in z.infolist()])
     except zipfile.BadZipFile: return file_content(path)

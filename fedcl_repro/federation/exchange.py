@@ -51,7 +51,8 @@ def write_message(file, message:dict, **about):
                 for k, part in enumerate(parts): put_array(z, f'table.{k}/{name}', part)
             elif channels_last(v): put_array(z, 'last/' + name, v.permute(0, 2, 3, 1))
             else: put_array(z, 'tensor/' + name, v)
-        z.writestr('about.json', json.dumps(dict(about=about, tables=tables)))
+        about = json.dumps(dict(about=about, tables=tables))
+        z.writestr(zipfile.ZipInfo('about.json'), about) # without the time: equal messages are equal bytes
 
 def channels_last(v)->bool:
     "Whether a tensor is stored with channels last; the memory order determines the order of summation."
@@ -128,7 +129,7 @@ def tensor_in(z, path:str, expected, last:bool)->torch.Tensor:
     "A tensor of an archive, if it has the expected form. `last`: its channels are stored last."
     def check(dtype, shape):
         turned = (shape[0], shape[3], *shape[1:3]) if last else shape
-        expected.check_head(path.partition('/')[2], 'tensor', str(dtype), turned)
+        expected.check_head(path.partition('/')[2], 'tensor', dtype, turned)
     return array_in(z, path, check if expected else None)
 
 # %% ../../nbs/federation/exchange.ipynb #01616d5b
@@ -140,7 +141,7 @@ def rows_in(z, name:str, expected, device)->Rows:
     def check(dtype, shape):
         if shape[:1] != (int(have.sum()),):
             raise BadMessage(f'field {name!r} has other rows than its mask tells')
-        if expected: expected.check_head(name, 'rows', str(dtype), (len(have), *shape[1:]))
+        if expected: expected.check_head(name, 'rows', dtype, (len(have), *shape[1:]))
     return unsent_are_nan(array_in(z, f'rows/{name}', check).to(device), have)
 
 # %% ../../nbs/federation/exchange.ipynb #01616d5bb
@@ -155,7 +156,7 @@ def received_table(z, name:str, about:dict, expected, device)->Deferred:
     "A table whose chunks are in an archive."
     shape, axes = tuple(about['shape']), about['axes']
     def check(dtype, part):
-        if expected: expected.check_head(name, 'table', str(dtype), shape)
+        if expected: expected.check_head(name, 'table', dtype, shape)
         if part[1:] != shape[axes:]:
             raise BadMessage(f'table {name!r} has rows {part[1:]}, not {shape[axes:]}')
     parts, n_rows, paths = [], math.prod(shape[:axes]), set(z.namelist())
@@ -199,13 +200,16 @@ class ClientSide:
         self.left = set(left)  # sessions that it has left
         self.last = last       # digest of the last turn, and the answer to it
         self.schema = Schema(execute.fed, stages)
+        shapes = {k: tuple(v.shape) for k, v in execute.fed.init[execute.fed.arch[i]].items()}
+        self.blocks = shapes | under('reply.', shapes) # of which a reply may have a part
 
     def answer(self, kind:str, content:bytes)->bytes:
         "The client's answer to a message of the kind 'hello', 'turn', 'test' or 'survey'."
         if kind not in CLIENT_ANSWERS:
             known = ', '.join(CLIENT_ANSWERS)
             raise BadMessage(f'a client answers {known}, got {kind!r}')
-        digest = hashlib.sha256(content).hexdigest() if kind == 'turn' else ''
+        # an archive ends with the CRC-32 of each part
+        digest = hashlib.sha256(content[-2**14:]).hexdigest() if kind == 'turn' else ''
         if kind == 'turn' and digest == self.last[0]: return self.last[1] # it was delivered twice
         def expect(about): return expected_by_client(self, kind, check_said(about, ASKED[kind]))
         message, about = from_bytes(content, device=self.execute.fed.device, expect=expect)
@@ -237,9 +241,7 @@ def expected_by_client(client:ClientSide, kind:str, about:dict)->Expected:
     if not 0 <= r < n_rounds + (kind != 'turn'): raise BadMessage(f'round {r} of {n_rounds}')
     if kind == 'turn': check_turn(client, about)
     _, place = stage_of(client.stages, about.get('stage_round', r))
-    blocks = {k: tuple(v.shape) for k, v in fed.init[fed.arch[i]].items()}
-    blocks |= under('reply.', blocks)
-    return Expected(client.schema.forms(CLIENT_READS[kind], place, i), fed.sizes[i], blocks=blocks)
+    return Expected(client.schema.forms(CLIENT_READS[kind], place, i), fed.sizes[i], blocks=client.blocks)
 
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9b
 def check_turn(client:ClientSide, about:dict):

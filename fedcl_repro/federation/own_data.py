@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from ..core import Range, check_value
-from ..data.datasets import ARRAYS, DATASETS, Dataset, find_root, fingerprint_of
+from ..data.datasets import ARRAYS, DATASETS, Dataset, as_stored, find_root
 from ..parts.fields import at_least_single
 
 # %% ../../nbs/federation/own_data.ipynb #18574dcf
@@ -283,11 +283,12 @@ def own_dataset(
 
 # %% ../../nbs/federation/own_data.ipynb #2143d8db
 def own_fingerprint(x, y, n_train:int, n_classes:int, columns:dict)->str: # 12 hex digits
-    "Fingerprint of everything in a data set that a run can use."
+    "Fingerprint of everything in a data set that a run can use, by SHA-256."
     parts = dict(zip(ARRAYS, (x[:n_train], y[:n_train], x[n_train:], y[n_train:])))
-    text = [fingerprint_of(parts, n_classes), str(n_classes)]
-    text += [f'{k}:{hashlib.sha256(np.ascontiguousarray(v)).hexdigest()}' for k, v in sorted(columns.items())]
-    return hashlib.sha256(' '.join(text).encode()).hexdigest()[:12]
+    parts = as_stored(parts, n_classes) | columns
+    found = hashlib.sha256(str(n_classes).encode())
+    for k, v in sorted(parts.items()): found.update(f'{k}:{v.dtype}:{v.shape}'.encode() + v.tobytes())
+    return found.hexdigest()[:12]
 
 # %% ../../nbs/federation/own_data.ipynb #fcc62cc8
 def read_own(path, *, layout='', value_range=())->Dataset:

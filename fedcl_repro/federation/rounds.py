@@ -9,7 +9,6 @@ __all__ = ['one_round', 'Turns', 'take_turns', 'local_turns', 'rounds', 'run', '
            'check_finite', 'numbers', 'finite']
 
 # %% ../../nbs/federation/rounds.ipynb #9dca71de
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -244,5 +243,7 @@ def numbers(value): # a tensor, or None
 
 # %% ../../nbs/federation/rounds.ipynb #fc369a49
 def finite(values:list)->list: # of bool
-    "For each tensor, whether all its numbers are finite; waits for a device only once."
-    return torch.stack(torch._foreach_norm(values, math.inf)).isfinite().tolist() if values else []
+    "For each tensor, whether all its numbers are finite; waits for a device only once if they are."
+    if not values: return []
+    found = torch.stack(torch._foreach_norm(values)).isfinite().tolist() # the fast norm, which may overflow
+    return [good or bool(v.isfinite().all()) for good, v in zip(found, values)]

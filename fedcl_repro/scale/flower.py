@@ -179,8 +179,8 @@ def serve_run(grid, plan:str, out:str, wait=60., timeout=600., nodes=''):
 # %% ../../nbs/scale/flower.ipynb #f3d1c9b3
 def nodes_in(path:str)->dict: # client -> node
     "The node of each client, from a file such as {\"0\": 4711, \"1\": 4712}."
-    import json
-    return {int(i): int(node) for i, node in json.loads(Path(path).read_text()).items()}
+    from fedcl_repro.core import json_in
+    return {int(i): int(node) for i, node in json_in(Path(path).read_text(), str(path)).items()}
 
 # %% ../../nbs/scale/flower.ipynb #5b920187
 SCORE_COLUMNS = 'round', 'client', 'n', 'correct', 'loss'

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..core import atomic_write, write_text
+from ..core import atomic_write, json_in, write_text
 from ..extensions import import_file
 from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
 from ..federation.federation import Fed
@@ -111,7 +111,7 @@ class SharedPlan:
 
     @classmethod
     def of_text(cls, text:str)->'SharedPlan':
-        about = json.loads(text)
+        about = json_in(text, 'the plan')
         return cls(run_recorded(about['run']), tuple(about['shape']), about['n_classes'])
 
 # %% ../../nbs/scale/nodes.ipynb #42391b2e
@@ -159,7 +159,9 @@ def seals(fed:Fed, run:Run)->bool:
 def secrets_beside(folder:Path, i:int, needed:bool): # other client -> 32 bytes, or None
     "The table of client i."
     path = folder/'secrets.json'
-    if path.exists(): return {int(j): bytes.fromhex(s) for j, s in json.loads(path.read_text()).items()}
+    if path.exists():
+        table = json_in(path.read_text(), str(path))
+        return {int(j): bytes.fromhex(s) for j, s in table.items()}
     if not needed: return None
     raise ValueError(f'client {i} has no secrets.json in {folder}; masks cancel only with common secrets. '
                      'Let the clients agree on one for each pair; `deal_secrets` does it for a trial')

@@ -27,7 +27,7 @@ import pandas as pd
 import torch
 
 import fedcl_repro
-from ..core import Attribute, Register, atomic_write, expanded, load_all, parse_spec, write_text
+from ..core import Attribute, Register, atomic_write, expanded, json_in, load_all, parse_spec, write_text
 from ..data.datasets import MissingData, find_root
 from .measures import MEASURE_COLUMNS
 from .representations import MAP, maps_of
@@ -200,7 +200,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
 def records_before(path:Path)->list: # of dicts
     "The committed records that belong to a file of rows."
     records = path.with_suffix('.json')
-    return json.loads(records.read_text()) if records.exists() else []
+    return json_in(records.read_text(), str(records)) if records.exists() else []
 
 def kept_records(before:list, records:list)->list: # of dicts
     "Committed records of runs that are not among these; a store need not have all runs."
@@ -272,7 +272,7 @@ def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenan
     missing = {config_key(config(r)): r for r in wanted}
     found = {}
     for path in files:
-        for about in json.loads(path.read_text()):
+        for about in json_in(path.read_text(), str(path)):
             run = missing.pop(config_key(about['config']), None)
             if run: found[about['run']] = path.with_suffix('.csv'), run, about
     return found

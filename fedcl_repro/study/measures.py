@@ -6,11 +6,10 @@
 __all__ = ['MEASURE_COLUMNS', 'measure', 'last_method', 'row', 'scores_by_moment', 'validation_scores', 'score_rows',
            'accuracy_over_held', 'balanced_rows', 'training_rows', 'traffic_rows', 'predictions', 'packed_hits',
            'sampled_split', 'sampled', 'by_body', 'represented', 'silhouette', 'separations', 'examined', 'git',
-           'state_of_sources', 'provenance', 'data_digest', 'digest_of_data']
+           'state_of_sources', 'provenance', 'data_digests']
 
 # %% ../../nbs/study/measures.ipynb #30feaabd
 import functools
-import hashlib
 import math
 import platform
 import subprocess
@@ -239,21 +238,10 @@ def provenance(run:Run, data_root, device:str, seconds:float)->dict:
         seconds=round(seconds, 1),
         device=torch.cuda.get_device_name() if device.startswith('cuda') else 'cpu',
         data=dataset(run.data, str(find_root(data_root))).fidelity,
-        data_sha256=data_digest(run, data_root),
+        data_sha256=data_digests([run], data_root)[run.data],
     )
 
 # %% ../../nbs/study/measures.ipynb #44fe145b
-def data_digest(run:Run, data_root)->str: # 64 hex digits
-    "SHA-256 of the images and labels of a run. (The fingerprint in a run's name is made of checksums.)"
-    return digest_of_data(run.data, str(find_root(data_root)))
-
-# %% ../../nbs/study/measures.ipynb #44fe145c
-@functools.lru_cache(8)
-def digest_of_data(spec, root:str)->str:
-    "The same for a data set."
-    data = dataset(spec, root)
-    found = hashlib.sha256(np.ascontiguousarray(data.x))
-    found.update(np.ascontiguousarray(data.y))
-    for name, column in sorted(data.columns.items()):
-        found.update(name.encode() + np.ascontiguousarray(column).tobytes())
-    return found.hexdigest()
+def data_digests(runs, data_root)->dict: # data -> 64 hex digits
+    "SHA-256 of the images and labels of each data set of some runs."
+    return {spec: dataset(spec, str(find_root(data_root))).sha256 for spec in {run.data for run in runs}}

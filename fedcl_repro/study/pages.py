@@ -10,7 +10,6 @@ __all__ = ['PAGE_OPTIONS', 'papermill_error', 'execute_page', 'page_of', 'notebo
 # %% ../../nbs/study/pages.ipynb #a88370ec
 import ast
 import inspect
-import json
 import logging
 import os
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 import torch
 from threadpoolctl import threadpool_limits
 
-from ..core import check_type, parse_value
+from ..core import check_type, json_in, parse_value
 from .experiments import Page, default_store, experiments, papers_folder
 from .processes import Crew, Died, with_parent
 from .store import Store
@@ -177,4 +176,4 @@ def verdicts_path(store:Store, name:str, profile:str)->Path:
 def read_verdicts(store:Store, name:str, profile:str)->list: # of dicts
     "Verdicts that a page left in the store; none if it was not executed to its end."
     path = verdicts_path(store, name, profile)
-    return json.loads(path.read_text()) if path.exists() else []
+    return json_in(path.read_text(), str(path)) if path.exists() else []

@@ -9,7 +9,6 @@ __all__ = ['BACKWARD_AND_FORWARD', 'SAME', 'LOOSER', 'TO_TRAIN', 'Here', 'images
            'in_few_words', 'detail_lines', 'plan_record', 'read_backlog']
 
 # %% ../../nbs/study/plan.ipynb #b8d6b7a1
-import json
 import os
 import statistics
 import tomllib
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from ..core import read_plain_file
+from ..core import json_in, read_plain_file
 from ..data.datasets import find_root
 from ..data.partition import PARTITIONS, SCARCITIES, partition
 from ..parts.models import MODELS
@@ -82,7 +81,7 @@ def run_from(config:dict)->Run:
 
 def provenance_in(path:Path)->list: # of dicts
     "The records in a JSON file: one, several, or none if it is damaged."
-    try: found = json.loads(path.read_text(encoding='utf-8'))
+    try: found = json_in(path.read_text(encoding='utf-8'), str(path))
     except (OSError, ValueError): return []
     return found if isinstance(found, list) else [found]
 

@@ -23,7 +23,8 @@ import torch.nn as nn
 from ..core import (
     COUNT, OneOf, Range, Spec, as_recorded, check_value, did_you_mean, load_all, plain, stream)
 from ..data.augment import AUGMENTATIONS
-from ..data.datasets import DATASETS, Dataset, content_of, find_root, load, to_store
+from ..data.datasets import (
+    DATASETS, Dataset, archive_content, content_of, find_root, load, to_store)
 from ..data.natural import SHIFTS, shifted
 from ..data.partition import PARTITIONS, SCARCITIES, check_shards, partition
 from ..federation.federation import Fed
@@ -208,10 +209,11 @@ def run_recorded(said:dict)->Run:
 def dataset(spec:Spec, data_root:str)->Dataset:
     "A data set, kept in memory for this process; read again if its file or folder has another content."
     load_registers()
-    entry, path = DATASETS[spec.name], None
-    if spec.name == 'own': path = own_path(data_root, dict(spec.settings).get('path'))
-    elif not entry.about['embedded']: path = find_root(data_root)/f'{spec.name}.npz'
-    return kept_dataset(spec, data_root, entry.make, content_of(path) if path else '')
+    entry = DATASETS[spec.name]
+    if spec.name == 'own': content = content_of(own_path(data_root, dict(spec.settings).get('path')))
+    elif entry.about['embedded']: content = ''
+    else: content = archive_content(find_root(data_root)/f'{spec.name}.npz')
+    return kept_dataset(spec, data_root, entry.make, content)
 
 @functools.lru_cache(4)
 def kept_dataset(spec:Spec, data_root:str, make, content:str)->Dataset: return load(spec, data_root)

@@ -59,15 +59,15 @@ class Store:
         if path.is_file() and finished.is_file() and path.stat().st_mtime_ns <= finished.stat().st_mtime_ns:
             path.unlink(missing_ok=True)
 
-    def check(self, id:str, config:dict=None)->dict: # provenance
+    def check(self, id:str, config:dict=None, data='')->dict: # provenance
         """The provenance of a finished run. One whose rows or provenance were changed is refused, and one
-        that is another run than its name or `config` says."""
+        that is another run than its name, `config` or the SHA-256 of its data says."""
         folder = self.folder(id)
         with refuse_damaged(folder):
             self.check_file(id, 'run.json')
             self.check_file(id, 'rows.csv')
             about = about_in(folder)
-            check_same_run(id, about, config)
+            check_same_run(id, about, config, data)
             return about
 
     def check_file(self, id:str, name:str):
@@ -76,9 +76,9 @@ class Store:
         for path in (folder, folder/name): check_no_link(path)
         check_sum(folder, name)
 
-    def read(self, id:str, config:dict=None)->tuple: # (rows, provenance)
+    def read(self, id:str, config:dict=None, data='')->tuple: # (rows, provenance)
         "A finished run; a damaged one is refused."
-        about = self.check(id, config)
+        about = self.check(id, config, data)
         with refuse_damaged(self.folder(id)):
             return checked_texts(pd.read_csv(self.folder(id)/'rows.csv')), about
 
@@ -156,13 +156,14 @@ def checked_texts(rows:pd.DataFrame)->pd.DataFrame:
     return rows
 
 # %% ../../nbs/study/store.ipynb #be2df4dd
-def check_same_run(id:str, about:dict, config):
-    "Raise an error if the provenance is of another run than the folder's name, or a configuration, says."
+def check_same_run(id:str, about:dict, config, data=''):
+    "Raise an error if the provenance is of another run than its folder's name, a configuration or data say."
     if about.get('run', id) != id: raise ValueError(f"it is run {about['run']}")
     def of_run(config): # without its data, which may move
         return {k: v for k, v in json.loads(json.dumps(config)).items() if k != 'data'}
     if config is not None and 'config' in about and of_run(about['config']) != of_run(config):
         raise ValueError('run.json holds the settings of another run')
+    if data and about.get('data_sha256', data) != data: raise ValueError('its images or labels were others')
 
 # %% ../../nbs/study/store.ipynb #6900334f
 class DamagedRun(ValueError):

@@ -39,7 +39,7 @@ from ..federation.rounds import State, begin, one_round
 from ..parts.models import MODELS
 from .kept_models import models_to_keep
 from .measures import (
-    MEASURE_COLUMNS, examined, measure, packed_hits, predictions, provenance,
+    MEASURE_COLUMNS, data_digests, examined, measure, packed_hits, predictions, provenance,
     represented, sampled_split, separations, silhouette, scores_by_moment)
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
 from .runs import (
@@ -374,10 +374,10 @@ class Outcome:
 def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list: # of Run, each once
     """The runs that the store lacks; with `retrain`, also those that other code trained. A damaged run is set
     aside. Prints a note if it uses finished runs that other code trained."""
-    missing, changes = [], []
+    missing, changes, data = [], [], data_digests(runs, data_root)
     for r in dict.fromkeys(runs):
         id = run_id(r, data_root)
-        about = intact(store, id, config(r))
+        about = intact(store, id, config(r), data[r.data])
         changed = about is not None and changed_since(r, about)
         again = retrain and changed is not False
         if about is None or again or not has_all(store, id, extras): missing.append(r)
@@ -387,10 +387,10 @@ def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list:
     return missing
 
 # %% ../../nbs/study/training.ipynb #64f96e20
-def intact(store:Store, id:str, config=None): # provenance, or None
-    "The provenance of a finished run, if the store has it undamaged. `config`: what it must be a run of."
+def intact(store:Store, id:str, config=None, data=''): # provenance, or None
+    "The provenance of a finished run, if the store has it undamaged. `config`, `data`: see `Store.check`."
     if not os.path.lexists(store.folder(id)): return None
-    try: return store.check(id, config)
+    try: return store.check(id, config, data)
     except DamagedRun as e:
         store.set_aside(store.folder(id), f'is damaged ({e.__cause__}) and will be trained again')
 
@@ -598,11 +598,11 @@ def in_short(spec, register)->str:
 def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:
     "Rows of the finished runs, with what the rows of a run share. A run that is not finished has no rows."
     columns = [*RUN_COLUMNS, *MEASURE_COLUMNS]
-    tables = []
+    tables, data = [], data_digests(runs, data_root)
     for run in dict.fromkeys(runs):
         id = run_id(run, data_root)
         if not store.has(id): continue
-        rows, _ = store.read(id, config(run))
+        rows, _ = store.read(id, config(run), data[run.data])
         tables.append(rows.assign(run=id, **described(run)))
     if not tables: return pd.DataFrame(columns=columns)
     return pd.concat(tables, ignore_index=True)[columns]

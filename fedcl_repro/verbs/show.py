@@ -9,7 +9,6 @@ __all__ = ['SHOWN_KINDS', 'PLOT_MARKS', 'PICTURES', 'spec_text', 'stored', 'show
            'shown_as_asked']
 
 # %% ../../nbs/verbs/show.ipynb #2f4597b6
-import json
 import math
 import shutil
 import textwrap
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..core import check_file, expanded
+from ..core import check_file, expanded, json_in
 from ..study.experiments import (
     PROFILES, committed, committed_path, committed_verdicts, default_store, experiments)
 from ..study.comparable import CurveEnd, curve_ends
@@ -38,7 +37,7 @@ def stored(store:Store)->dict: # run id -> provenance
     paths = sorted(store.root.glob('*/run.json'), key=lambda p: p.stat().st_mtime)
     found = {}
     for path in paths:
-        try: about = json.loads(path.read_text(encoding='utf-8'))
+        try: about = json_in(path.read_text(encoding='utf-8'), str(path))
         except (OSError, ValueError): continue # damaged; training or reading it gives an error
         if is_shown(about): found[path.parent.name] = about
     return found

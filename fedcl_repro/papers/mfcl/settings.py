@@ -10,8 +10,9 @@ __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'FLOORS', 'UNTRAINED', 'PAP
            'rivals', 'rival', 'training_beside', 'placed', 'with_value', 'labelled_by', 'of_metric',
            'silhouettes_at_rserver', 'say_setting', 'cell_of_mfcl', 'mfcl_printed', 'values_of', 'mfcl_experiment',
            'costs_in', 'borne_out', 'best_under_skew', 'by_data', 'judge_skew', 'bytes_counted', 'sent_beside',
-           'judge_traffic', 'beside_columns', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1',
-           'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'untrained']
+           'judge_traffic', 'beside_columns', 'before_its_norm', 'table2', 'group_of', 'table5', 'table6', 'table16',
+           'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone',
+           'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from dataclasses import replace
@@ -22,6 +23,7 @@ import pandas as pd
 
 from ...core import Spec, parse_spec
 from ...methods.mfcl import RECEIVED
+from ...parts.models import MODELS
 from .counted import (
     judge_architecture, judge_costs, judge_fig7, judge_printed_costs, judge_table3, judge_table8)
 from ...study.experiments import claims_page, committed_runs
@@ -337,8 +339,17 @@ def beside_columns(rows, profile)->list: # of Verdict
     return [*borne_out('table2', 'table14')(rows, profile), *judge_skew(rows, profile),
             *judge_traffic(rows, profile)]
 
+def before_its_norm(profile)->list: # of Run
+    "Orchestra as its committed rows have it, until it is trained anew: no norm at the projector's end."
+    size = MFCL_SIZES[profile]
+    widths = size['hidden'], size['width']
+    old = MODELS.resolve(Spec.of('resnet18_cifar', width=size['base_width'], proj=widths, rot=True))
+    settings = each_setting(profile, size['xis'], size['data'])
+    return [replace(rival('orchestra', *at), model=old) for at in settings]
+
 @mfcl_experiment(
-    'table2', 'Accuracy of MFCL and baselines, by skew', 'table14', also=beside_columns, highlight=True)
+    'table2', 'Accuracy of MFCL and baselines, by skew', 'table14', also=beside_columns, highlight=True,
+    earlier=before_its_norm)
 def table2(profile):
     size = MFCL_SIZES[profile]
     ways = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(positives=p) for p in MFCL_READINGS]
