@@ -171,7 +171,8 @@ class ResultPage(Page):
         stand_in, v = self.is_stand_in(profile), leading(verdicts)
         if stand_in: say_line(STAND_IN, look='stand-in')
         lines = card_lines(v) if v and not stand_in else {}
-        show_card(lines | {'Trained': what_is_there(self, rows, profile), 'In all': verdicts_in_words(verdicts)})
+        lines['Trained'] = what_is_there(self, rows, profile)
+        show_card(lines | {'In all': verdicts_in_words(verdicts)})
         self.draw(view, rows, profile)
         if stand_in: return
         show_verdicts(verdicts)

@@ -28,11 +28,11 @@ from ...methods.fedcosr_theory import (
     bound, channel, information, log_c_bound, loss_of, measured_terms, settled_terms)
 from .representations import silhouettes
 from .robustness import SHARES, compared_communication
-from fedcl_repro.papers.fedcosr.settings import (
+from .settings import (
     AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, PRACTICAL, SQUARE, TABLE2, TABLE3,
     TITLES, TRAINED, WITH_FAULT, by_reading, column_of, compared, compared_labels, in_fedcrl_alone,
-    in_legend_order, nearest, place, printed, runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic,
-    with_earlier, with_endings)
+    in_legend_order, nearest, place, printed, runs, say, settings_of, squares, two_ways, whole_column,
+    with_arithmetic, with_earlier, with_endings)
 from .sentences import printed_claims
 from ...study.curve_measures import pooled_loss
 from ...study.experiments import committed_runs, has_data

@@ -25,8 +25,8 @@ from fedcl_repro.papers.mapl.settings import (
     mapl_runs)
 from ...study.representations import plane
 from ...study.runs import setting
-from .matrices import client_matrices, draw_by_round, draw_graph_numbers, draw_last_weights
-from .matrices import draw_maps, map_numbers, of_matrices
+from .matrices import client_matrices, draw_by_round, draw_graph_numbers
+from .matrices import draw_last_weights, draw_maps, map_numbers, of_matrices
 from ...study.tables import claim_of_runs
 from ...study.verdicts import claim
 
