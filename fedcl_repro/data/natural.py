@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core import COUNT, POSITIVE, SHARE, Attribute, Register, stream
 from .datasets import Dataset
-from .partition import PARTITIONS, PROTOCOLS, Shards, set_aside
+from .partition import PARTITIONS, PROTOCOLS, TEST_SHARE, Shards, set_aside
 
 # %% ../../nbs/data/natural.ipynb #a53720ec
 def shards_from_rows(
@@ -22,7 +22,6 @@ def shards_from_rows(
     test_share:float, # share of a client's images for its own test
     **notes)->Shards:
     "Shards from the rows of each client."
-    if not 0 <= test_share < 1: raise ValueError(f'test_share must lie in [0, 1), got {test_share}')
     notes |= dict(disjoint=True, unused=len(dataset.y) - sum(map(len, rows)), lost_classes=[])
     if protocol == 'global':
         official = np.arange(dataset.n_train, len(dataset.y))
@@ -32,8 +31,6 @@ def shards_from_rows(
 
 def rows_to_deal(dataset:Dataset, protocol:str)->np.ndarray:
     "The rows that clients may hold."
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"unknown protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}")
     if protocol == 'global' and not dataset.n_test:
         raise ValueError(f"{dataset.name} has no official test set: use protocol='personal', "
                          'where each client tests on rows that it sets aside')
@@ -41,7 +38,11 @@ def rows_to_deal(dataset:Dataset, protocol:str)->np.ndarray:
 
 # %% ../../nbs/data/natural.ipynb #a47a5752
 @PARTITIONS.add('by_column', title='a client for each id of a column')
-def by_column(dataset, n_clients, rng, *, column='client', protocol='personal', test_share=.25)->Shards:
+def by_column(
+    dataset, n_clients, rng, *,
+    column='client',
+    protocol:PROTOCOLS='personal', test_share:TEST_SHARE=.25,
+)->Shards:
     "Natural clients: rows with the same id stay together."
     if column not in dataset.columns:
         known = ', '.join(dataset.columns) or 'none'
@@ -79,7 +80,7 @@ def quantity(
     dataset, n_clients, rng, *,
     concentration:POSITIVE=.5, # > 0; small: a few clients hold nearly everything
     minimum:COUNT=10, # least number of images of a client
-    protocol='personal', test_share=.25,
+    protocol:PROTOCOLS='personal', test_share:TEST_SHARE=.25,
 )->Shards:
     "Unequal sizes, equal mixtures."
     rows = rng.permutation(rows_to_deal(dataset, protocol))

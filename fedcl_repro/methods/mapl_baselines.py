@@ -82,8 +82,6 @@ def near_received(client, mu)->torch.Tensor: # ()
     needs='views')
 def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
     "Share the head, make bodies fit it by contrast (Jang et al.)."
-    if preset not in CLASSAVG_PRESETS:
-        raise ValueError(f"unknown preset {preset!r}: choose from {', '.join(CLASSAVG_PRESETS)}")
     contrast, serve, before = CLASSAVG_PRESETS[preset]
     def merge(client, message): return set_received(client | sub(message, 'head.'))
     def loss(net, client, batch):
@@ -144,10 +142,8 @@ def mixed_body(server, i)->dict:
 @METHODS.add('pfedsim',
     title='pFedSim', family='mixing',
     owner='personal', papers='mapl', revision=2)
-def pfedsim(*, warm:SHARE=.5):
+def pfedsim(*, warm:SHARE=.5): # share of the rounds of FedAvg
     "FedAvg, then bodies mixed by the similarity of personal heads (Tan et al.)."
-    if not 0 <= warm <= 1:
-        raise ValueError(f'the share of rounds of FedAvg must lie in [0, 1], got {warm}')
     def start(fed): return dict(n=torch.tensor(fed.n_clients))
     def reply(server, i): return without('mean.', server)
     def serve(server, inbox): return server | under('mean.', average({}, inbox))

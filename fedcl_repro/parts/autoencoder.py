@@ -42,8 +42,6 @@ def layers(
     channels=3,   # of the images
 )->list: # of (channels in, channels out, halves the map)
     "The convolutions of a client module with `cut` layers."
-    if kind not in LAYER_CHANNELS:
-        raise ValueError(f"the kind must be one of {', '.join(LAYER_CHANNELS)}, got {kind!r}")
     n_layers = len(LAYER_CHANNELS[kind])
     if not 1 <= cut <= n_layers: raise ValueError(f'the cut-off layer must lie in 1 to {n_layers}, got {cut}')
     out = [c * width // 64 for c in LAYER_CHANNELS[kind][:cut]]
