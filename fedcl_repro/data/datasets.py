@@ -478,36 +478,28 @@ def pictures(
     return x
 
 # %% ../../nbs/data/datasets.ipynb #4501959c
-def class_folders(folder:Path)->list[str]:
-    "The names of the folders in a folder, in alphabetical order."
-    return sorted(p.name for p in folder.iterdir() if p.is_dir())
+def class_folders(folder:Path)->dict: # name -> number
+    "The folders in a folder, numbered in alphabetical order."
+    names = sorted(p.name for p in folder.iterdir() if p.is_dir())
+    return {name: k for k, name in enumerate(names)}
 
-def labelled_files(
-    folder:Path,      # holds one folder for each class
-    classes:list[str],
-    inner='',         # folder of the pictures inside each class folder
-)->tuple[list, list]: # files, labels
-    "Picture files in the class folders of a folder, class by class, in alphabetical order."
-    files, labels = [], []
-    for label, name in enumerate(classes):
-        of_class = [p for p in (folder/name/inner).iterdir() if p.suffix.lower() in ('.png', '.jpeg', '.jpg')]
-        files += sorted(of_class)
-        labels += [label] * len(of_class)
-    return files, labels
+def labelled_files(folder:Path, classes:dict)->list: # of (file, class)
+    "Picture files below the class folders of a folder, class by class, in alphabetical order."
+    from torchvision.datasets.folder import make_dataset
+    return make_dataset(folder, classes, ('.png', '.jpeg', '.jpg'))
 
 # %% ../../nbs/data/datasets.ipynb #a5f338dd
 def arrays_of(
     shape:tuple, # (C, H, W) of the images
-    train:tuple, # files, labels
-    test:tuple,  # files, labels
+    train:list,  # (file, class) of each image
+    test:list,   # the same
 )->Arrays:
-    "The four arrays from the files and labels of the two parts."
-    return dict(
-        x_train=pictures(train[0], shape),
-        y_train=np.array(train[1], np.int64),
-        x_test=pictures(test[0], shape),
-        y_test=np.array(test[1], np.int64),
-    )
+    "The four arrays from the files and classes of the two parts."
+    arrays = {}
+    for part, images in dict(train=train, test=test).items():
+        files, y = zip(*images)
+        arrays |= {f'x_{part}': pictures(files, shape), f'y_{part}': np.array(y, np.int64)}
+    return arrays
 
 # %% ../../nbs/data/datasets.ipynb #f52dfe11
 @DATASETS.add(
@@ -522,9 +514,7 @@ def cinic10(root)->Arrays:
     "270,000 colour images of CIFAR-10's classes, from CIFAR-10 and ImageNet; train and valid joined."
     top = find_folder(root, 'cinic10', 'CINIC-10', 'cinic-10')
     classes = class_folders(top/'train')
-    train_files, train_labels = labelled_files(top/'train', classes)
-    valid_files, valid_labels = labelled_files(top/'valid', classes)
-    joined = train_files + valid_files, train_labels + valid_labels
+    joined = labelled_files(top/'train', classes) + labelled_files(top/'valid', classes)
     return arrays_of((3, 32, 32), joined, labelled_files(top/'test', classes))
 
 # %% ../../nbs/data/datasets.ipynb #e3336fa7
@@ -542,9 +532,8 @@ def tiny_imagenet(root)->Arrays:
     classes = class_folders(top/'train')
     lines = (top/'val'/'val_annotations.txt').read_text().splitlines()
     rows = [line.split('\t') for line in lines if line] # file, class, four numbers of a box
-    files = [top/'val'/'images'/row[0] for row in rows]
-    labels = [classes.index(row[1]) for row in rows]
-    return arrays_of((3, 64, 64), labelled_files(top/'train', classes, 'images'), (files, labels))
+    test = [(top/'val'/'images'/row[0], classes[row[1]]) for row in rows]
+    return arrays_of((3, 64, 64), labelled_files(top/'train', classes), test)
 
 # %% ../../nbs/data/datasets.ipynb #45996292
 def missing_message(name:str, path:Path, why)->str:
@@ -599,47 +588,28 @@ def file_content(path:Path)->str:
     return found
 
 # %% ../../nbs/data/datasets.ipynb #4d31cf2c
-def presence(name:str, root:Path)->dict: # some of file, bytes, fingerprint, n_train, n_test, fidelity, state
+def presence(name:str, root:Path)->dict: # keys as below
     "What is known about a data set without reading its images, and why it cannot be used, if so."
     about = DATASETS[name].about
     path = root/f'{name}.npz'
+    unknown = dict(bytes=0, fingerprint='', n_train=0, n_test=0, fidelity='', state='present')
+    row = dict(name=name, title=about['title'], file=str(path)) | unknown
     if about['embedded']:
         ds = load(name)
-        return dict(
-            file='',
-            fingerprint=ds.fingerprint,
-            n_train=ds.n_train,
-            n_test=ds.n_test,
-            fidelity=ds.fidelity,
-            state='needs no file',
-        )
-    if not path.exists(): return dict(state=f"missing: made at first use from {about['page']}")
-    size = dict(bytes=path.stat().st_size)
+        known = {k: getattr(ds, k) for k in ('fingerprint', 'n_train', 'n_test', 'fidelity')}
+        return row | known | dict(file='', state='needs no file')
+    if not path.exists(): return row | dict(state=f"missing: made at first use from {about['page']}")
+    row['bytes'] = path.stat().st_size
     try:
-        with open_archive(path) as z: return size | array_summary(z, path, about['shape'])
-    except DamagedData as e: return size | dict(state=f'damaged: {e}')
+        with open_archive(path) as z: return row | array_summary(z, path, about['shape'])
+    except DamagedData as e: return row | dict(state=f'damaged: {e}')
 
 # %% ../../nbs/data/datasets.ipynb #3176e43b
-def present(data_root=None)->list[dict]: # keys as below
+def present(data_root=None)->list[dict]: # keys as in `presence`
     "A row for each registered data set: the contents of its file, or why it cannot be used."
     load_all(*DATASETS.packages)
     root = find_root(data_root)
-    rows = []
-    for name, entry in sorted(DATASETS.items()):
-        if entry.about['own']: continue
-        row = dict(
-            name=name,
-            title=entry.about['title'],
-            file=str(root/f'{name}.npz'),
-            bytes=0,
-            fingerprint='',
-            n_train=0,
-            n_test=0,
-            fidelity='',
-            state='present',
-        )
-        rows.append(row | presence(name, root))
-    return rows
+    return [presence(name, root) for name in sorted(DATASETS) if not DATASETS[name].about['own']]
 
 # %% ../../nbs/data/datasets.ipynb #b810bcc0
 def to_store(

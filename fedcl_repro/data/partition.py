@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['PARTITIONS', 'PROTOCOLS', 'TEST_SHARE', 'KEPT', 'SCARCITIES', 'deal', 'class_counts', 'classes_owned', 'bubbles',
-           'Shards', 'check_shards', 'set_aside', 'shards_from_table', 'tables_of_shares', 'practical_counts',
-           'dirichlet', 'moon_dirichlet', 'all_data', 'check_test_rows', 'partition', 'check_classes', 'block_owners',
-           'random_owners', 'owned_counts', 'pathological', 'random_pathological', 'proportional_fit', 'integer_table',
-           'equal_counts', 'equal_dirichlet', 'cluster_classes', 'windows', 'window_lengths', 'mapl_clusters',
-           'subsample', 'all_clients', 'last_clients', 'held_out']
+           'Shards', 'check_shards', 'set_aside', 'rows_to_deal', 'shards_from_rows', 'shards_from_table',
+           'tables_of_shares', 'practical_counts', 'dirichlet', 'moon_dirichlet', 'all_data', 'check_test_rows',
+           'partition', 'check_classes', 'block_owners', 'random_owners', 'owned_counts', 'pathological',
+           'random_pathological', 'proportional_fit', 'integer_table', 'equal_counts', 'equal_dirichlet',
+           'cluster_classes', 'windows', 'window_lengths', 'mapl_clusters', 'subsample', 'all_clients', 'last_clients',
+           'held_out']
 
 # %% ../../nbs/data/partition.ipynb #8db54651
 from dataclasses import dataclass, field, replace
@@ -48,11 +49,10 @@ def class_counts(
 # %% ../../nbs/data/partition.ipynb #b6e9237f
 def classes_owned(
     counts:np.ndarray, # (clients, classes)
-    share=.99,         # share of a client's samples
 )->float:
-    "Number of classes that make up this share of a client's samples, mean over clients."
+    "Number of classes that make up 99 % of a client's samples, mean over clients."
     part = np.sort(counts / counts.sum(1, keepdims=True), 1)[:, ::-1]
-    return float(((part.cumsum(1) < share - 1e-9).sum(1) + 1).mean())
+    return float(((part.cumsum(1) < .99 - 1e-9).sum(1) + 1).mean())
 
 # %% ../../nbs/data/partition.ipynb #01b57e9a
 def bubbles(
@@ -127,30 +127,42 @@ def set_aside(
     return np.sort(mixed[n_aside:]), np.sort(mixed[:n_aside])
 
 # %% ../../nbs/data/partition.ipynb #ad4e973d
+def rows_to_deal(dataset:Dataset, protocol:str)->np.ndarray:
+    "The rows that clients may hold: all, or those of the official training part."
+    return np.arange(len(dataset.y) if protocol in ('personal', 'pooled') else dataset.n_train)
+
+def shards_from_rows(
+    dataset:Dataset,
+    rows:list,        # rows of each client; with a global test set, only from the training part
+    rng,
+    protocol:str,     # one of PROTOCOLS: 'global' is the official test set for all, the others own tests
+    test_share:float, # share of a client's images for its own test
+    lost_classes=(),  # classes that no client holds
+    **notes)->Shards:
+    "Shards from the rows of each client, with tests according to the protocol."
+    unused = len(rows_to_deal(dataset, protocol)) - sum(map(len, rows))
+    notes |= dict(disjoint=True, unused=unused, lost_classes=list(lost_classes))
+    if protocol == 'global':
+        official = np.arange(dataset.n_train, len(dataset.y))
+        return Shards(rows, [official] * len(rows), notes=notes | dict(test='shared'))
+    train, test = zip(*[set_aside(r, test_share, rng) for r in rows])
+    return Shards(list(train), list(test), notes=notes | dict(test='own'))
+
+# %% ../../nbs/data/partition.ipynb #ad4e973e
 def shards_from_table(
     dataset:Dataset,
     n_clients:int,
     rng,
     table:Callable,   # (C,) images of each class -> (n_clients, C) counts, dict of notes
-    protocol:str,     # one of PROTOCOLS
-    test_share:float, # share of a client's images for its own test
+    protocol:str,     # as in `shards_from_rows`
+    test_share:float, # the same
 )->Shards:
     "Assign the images of a data set by a table, with tests according to the protocol."
-    y = dataset.y if protocol in ('personal', 'pooled') else dataset.y[:dataset.n_train]
+    y = dataset.y[rows_to_deal(dataset, protocol)]
     n = np.bincount(y, minlength=dataset.n_classes)
     counts, notes = table(n)
-    rows = deal(y, counts, rng)
-    notes = notes | dict(
-        disjoint=True,
-        unused=int(n.sum() - counts.sum()),
-        lost_classes=np.flatnonzero((n > 0) & (counts.sum(0) == 0)).tolist(),
-        test='shared' if protocol == 'global' else 'own',
-    )
-    if protocol == 'global':
-        official = np.arange(dataset.n_train, len(dataset.y))
-        return Shards(rows, [official] * n_clients, notes=notes)
-    train, test = zip(*[set_aside(r, test_share, rng) for r in rows])
-    return Shards(list(train), list(test), notes=notes)
+    lost = np.flatnonzero((n > 0) & (counts.sum(0) == 0)).tolist()
+    return shards_from_rows(dataset, deal(y, counts, rng), rng, protocol, test_share, lost, **notes)
 
 # %% ../../nbs/data/partition.ipynb #f7835c00
 def tables_of_shares(
@@ -341,11 +353,11 @@ def owned_counts(
     owners:list[np.ndarray],  # owners of each class
     n_clients:int,
     balance:bool,             # whether owners get equal shares
-    least:float,              # least images of a client; each class contributes at least least / C
     rng,
 )->np.ndarray:                # (n_clients, C)
     "Share each class among its owners, evenly or by random amounts (FedCoSR V-A2, as in PFLlib)."
     table = np.zeros((n_clients, len(n)), int)
+    least = min(40, n.sum() / (2 * n_clients)) # images of a client; each class contributes at least least / C
     for c, own in enumerate(owners):
         if len(own) == 0: continue
         fair = n[c] / len(own)
@@ -374,8 +386,7 @@ def pathological(
     "A few classes for each client, in blocks of clients with the same classes (FedCoSR V-A2, as in PFLlib)."
     def table(n):
         owners = block_owners(len(n), n_clients, classes)
-        least = min(40, n.sum() / (2 * n_clients))
-        return owned_counts(n, owners, n_clients, balance, least, rng), {}
+        return owned_counts(n, owners, n_clients, balance, rng), {}
     return shards_from_table(dataset, n_clients, rng, table, protocol, test_share)
 
 # %% ../../nbs/data/partition.ipynb #6eae3786
@@ -393,25 +404,22 @@ def random_pathological(
     "A few classes for each client, assigned at random; no class is lost (FedCoSR V-A2, read literally)."
     def table(n):
         owners = random_owners(len(n), n_clients, classes, rng)
-        least = min(40, n.sum() / (2 * n_clients))
-        return owned_counts(n, owners, n_clients, balance, least, rng), {}
+        return owned_counts(n, owners, n_clients, balance, rng), {}
     return shards_from_table(dataset, n_clients, rng, table, protocol, test_share)
 
 # %% ../../nbs/data/partition.ipynb #c2df5bbc
 def proportional_fit(
     weights:np.ndarray, # (n_clients, C) positive
     n:np.ndarray,       # (C,) images of each class
-    tol=1e-3,
-    steps=10_000,
-)->np.ndarray:          # (n_clients, C) columns sum to n, rows to n.sum() / n_clients within tol; or None
+)->np.ndarray:          # (n_clients, C) columns sum to n, rows to n.sum() / n_clients within 0.1 %; or None
     "Scale clients and classes in turn until both sums are correct."
     size = n.sum() / len(weights)
-    for _ in range(steps):
+    for _ in range(10_000):
         rows = weights.sum(1, keepdims=True)
         if not rows.min() > 0: return None # a draw so skewed that a client, or a class, got nothing
         weights = weights / rows * size
         weights = weights / np.where(n, weights.sum(0), 1) * n
-        if abs(weights.sum(1) / size - 1).max() <= tol: return weights
+        if abs(weights.sum(1) / size - 1).max() <= 1e-3: return weights
     return None
 
 # %% ../../nbs/data/partition.ipynb #465ffb2d

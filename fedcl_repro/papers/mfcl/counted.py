@@ -198,7 +198,7 @@ def judge_balance()->list: # of Verdict
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5d0f3a25
 def balanced_clients()->dict: # words -> (10 clients, 10 classes)
     "Clients that are balanced each: with all classes, and with two classes in blocks of two clients."
-    two = owned_counts(np.full(10, 5000), block_owners(10, 10, 2), 10, True, 0, stream(0, 'partition'))
+    two = owned_counts(np.full(10, 5000), block_owners(10, 10, 2), 10, True, stream(0, 'partition'))
     return {'all classes (Figure 6a)': np.full((10, 10), 500), 'two classes (Figure 6e)': two}
 
 
