@@ -7,10 +7,11 @@ __all__ = ['AUTOENCODER', 'RSERVER', 'ENCODINGS', 'POOLED', 'READING_TITLES', 'R
            'averaging_phase', 'handing_over', 'encode_pairs', 'encode_views', 'pairs_of_epoch', 'rserver_loss',
            'train_rserver', 'representation_phase', 'offering', 'has_offered', 'remember_offer', 'offer', 'holding',
            'start_rserver', 'no_reply', 'deploy_rserver', 'ask_owners', 'ask_views', 'server_batches', 'represent_at',
-           'floor_title', 'norm_title', 'mfcl_title', 'embedded', 'mfcl', 'whole_network', 'averaged_network']
+           'floor_title', 'norm_title', 'mfcl_title', 'embedded', 'mfcl', 'whole_network']
 
 # %% ../../nbs/methods/mfcl.ipynb #89c99e04
 import math
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -53,15 +54,9 @@ def averaging_phase(secure, tested:dict)->Method:
     )
 
 # %% ../../nbs/methods/mfcl.ipynb #29defe36
-def handing_over(tested:dict)->Method:
+def handing_over(averaging:Method)->Method:
     "A round without training: the gServer's last average reaches every client."
-    return Method(
-        merge=take(*AUTOENCODER),
-        local=(),
-        upload=nothing,
-        serve=unchanged,
-        **tested,
-    )
+    return replace(averaging, local=(), upload=nothing, serve=unchanged, wire=None)
 
 # %% ../../nbs/methods/mfcl.ipynb #8c0f1aa5
 def encode_pairs(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
@@ -299,10 +294,11 @@ def mfcl(
         fall = cosine(server_lr, max(1, n_epochs), warmup if n_epochs > warmup else 0)
         def lr(r): return fall(r - T - 1)
         serve = train_rserver(pairs, positives, server_batch, temp, lr, T + 1)
+        averaging = averaging_phase(secure, tested)
         two = representation_phase(pairs, positives, mix, dropout, serve, tested)
         parts = (
-            Stage(averaging_phase(secure, tested), T, 'gserver'),
-            Stage(handing_over(tested), 1, 'gserver', everybody=True),
+            Stage(averaging, T, 'gserver'),
+            Stage(handing_over(averaging), 1, 'gserver', everybody=True),
             Stage(two, n_epochs, 'rserver', everybody=True),
         )
         return [s for s in parts if s.rounds]
@@ -313,8 +309,4 @@ def whole_network(execute, held:dict, state, i=0):
     "The network of client i: its own part, followed by the rServer's."
     later = {k: v for k, v in state.servers['rserver'].items() if not k.startswith('opt.')}
     return Worker(execute.fed).net(i, held | later, False)
-
-def averaged_network(execute, state, i=0):
-    "The whole model of client i after training: its encoder, and what both servers hold."
-    return whole_network(execute, state.clients[i] | state.servers['gserver'], state, i)
 

@@ -59,17 +59,15 @@ def search(
     z:Tensor,       # the representations received
     shape:tuple,    # of the views
     steps=400,
-    lr=.05,
-    smooth=.01,     # weight of the total variation
     generator=None,
 )->Tensor:          # (v, b, C, H, W) in [0, 1]
     "Views whose representations are close to z, found by Adam from noise."
     free = (.1 * torch.randn(shape, generator=generator)).to(z).requires_grad_()
-    opt = torch.optim.Adam([free], lr)
+    opt = torch.optim.Adam([free], .05)
     for _ in range(steps):
         x = free.tanh()
         distance = (enc(x) - z).square().mean() / z.square().mean()
-        loss = distance + smooth * total_variation(x)
+        loss = distance + .01 * total_variation(x)
         free.grad, = torch.autograd.grad(loss, free)
         opt.step()
     return (free.detach().tanh() + 1) / 2
@@ -114,13 +112,11 @@ def psnr(
 
 # %% ../../nbs/parts/attacks.ipynb #64e579b8
 def ssim(
-    a:Tensor,     # (b, C, H, W) in [0, 1]
-    b:Tensor,     # (b, C, H, W) in [0, 1]
-    window:int=7, # pixels, at most the side of the images
-)->Tensor:        # (b,) at most 1
-    "Structural similarity of images, mean over all windows and channels."
-    if window > min(a.shape[2:]):
-        raise ValueError(f'a window of {window} pixels is larger than images of {a.shape[2]}x{a.shape[3]}')
+    a:Tensor, # (b, C, H, W) in [0, 1]; H and W are at least 7
+    b:Tensor, # the same
+)->Tensor:    # (b,) at most 1
+    "Structural similarity of images, mean over all windows of 7 pixels and all channels."
+    window = 7
     n, c1, c2 = window**2, .01**2, .03**2
     def mean(x): return F.avg_pool2d(x, window, 1)
     def covariance(x, y): return n / (n - 1) * (mean(x * y) - mean(x) * mean(y))

@@ -106,10 +106,9 @@ RULES['sane'] = replace(RULES['text'], live_log=False)
 # %% ../../nbs/parts/graph.ipynb #9b11c0d7
 def first_step(
     sim:Tensor, # (M, M) similarity of the classifiers, as each client sees them
-    rule:GraphRule=GraphRule(),
 )->Tensor:      # (M, M) rows on the simplex
     "Rows after one round from equal weights, if all clients are received and have equally many samples."
     M = len(sim)
     me = torch.eye(M, dtype=torch.bool, device=sim.device)
     equal = torch.full_like(sim, 1/M)
-    return learn_row(equal, sim, equal[0], me, ~me, rule)
+    return learn_row(equal, sim, equal[0], me, ~me)
