@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = 'data', 'parts', 'federation', 'methods'
+IN_PAPERS = 'fedcosr/theorems', 'fedcosr/counted' # lessons about one paper's own terms
 LESSONS = sorted(p for folder in FOLDERS for p in (ROOT/'nbs'/folder).glob('*.ipynb'))
+LESSONS += [ROOT/'nbs'/'papers'/f'{name}.ipynb' for name in IN_PAPERS]
 TOURS = sorted((ROOT/'nbs'/'tours').glob('*.ipynb'))
 SECTIONS = 'What would break it', 'Exercise'
 

@@ -24,7 +24,7 @@ import pandas as pd
 from ...core import parse_value
 from ...data.partition import bubbles, class_counts
 from ...methods.fedcosr import SHARE_KEPT
-from ...methods.fedcosr_theory import (
+from .theorems import (
     bound, channel, information, log_c_bound, loss_of, measured_terms, settled_terms)
 from .representations import silhouettes
 from .robustness import SHARES, compared_communication
