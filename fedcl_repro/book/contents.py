@@ -38,7 +38,7 @@ FIRST = { # folder -> its first pages in this order
     'tours': 'fedcosr fedssc mfcl twin_norm mapl cgl',
     'data': 'partition augment datasets',
     'parts': 'contrastive centroids mixing twin_norm self_supervised graph simplex graph_measures proximal '
-             'fields models backbones resnet slim costs attacks autoencoder',
+             'fields models backbones resnet slim costs autoencoder',
     'federation': 'method rounds messages steps local_step loop federation evaluation class_means networks '
                   'optimisers peers privacy executors batched graphs',
     'methods': 'basic fedcosr fedssc mfcl mapl fedsimclr personal_layers prototypes proximal mixing moon '
