@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import parse_value
-from ...data.partition import bubbles, class_counts
+from ...data.partition import class_counts
 from ...methods.fedcosr import SHARE_KEPT
 from .theorems import (
     bound, channel, information, log_c_bound, loss_of, measured_terms, settled_terms)
@@ -34,6 +34,7 @@ from fedcl_repro.papers.fedcosr.settings import (
     place, printed, runs, say, settings_of, squares, two_ways, whole_column, with_arithmetic,
     with_earlier, with_endings)
 from .sentences import printed_claims
+from ...study.drawings import bubbles
 from ...study.curve_measures import pooled_loss
 from ...study.experiments import committed_runs, has_data
 from ...study.majority import (
