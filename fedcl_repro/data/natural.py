@@ -33,13 +33,12 @@ def by_column(
     if column not in dataset.columns:
         known = ', '.join(dataset.columns) or 'none'
         raise ValueError(f'{dataset.name} has no column {column!r} (columns: {known}): give simulate '
-                         f'clients=..., '
-                         'or an npz file an array of that name, with an id for each row')
+                         'clients=..., or an npz file an array of that name, with an id for each row')
     ids = dataset.columns[column]
     n_ids = dataset.n_ids_of(column)
     if n_ids < n_clients:
-        raise ValueError(f'{n_clients} clients for {n_ids} ids in the column {column!r}: ask for at most '
-                         f'{n_ids}')
+        raise ValueError(f'{n_clients} clients for {n_ids} ids in the column {column!r}: '
+                         f'ask for at most {n_ids}')
     client = np.arange(n_ids)
     if n_ids > n_clients: client[rng.permutation(n_ids)] = np.arange(n_ids) % n_clients
     rows = rows_to_hold(dataset, protocol)
@@ -116,15 +115,14 @@ def shifted(
         raise ValueError(f'the shift {spec.name!r} is about images: {dataset.name} has features')
     if shards.notes.get('test') == 'shared' or not shards.notes.get('disjoint', True):
         raise ValueError(f'the shift {spec.name!r} needs rows that belong to one client each: use a '
-                         'partition '
-                         "with protocol='personal', where clients do not share a test set")
+                         "partition with protocol='personal', where clients do not share a test set")
     x = dataset.x.copy()
     for i in range(shards.n_clients):
         parts = [part[i] for part in (shards.train, shards.test, shards.valid) if part]
         rows = np.concatenate(parts)
         turned = SHIFTS.build(spec, x[rows], i, shards.n_clients, stream(seed, 'shift', i))
         if turned.shape[1:] != x.shape[1:]:
-            raise ValueError(f'the shift {spec} changes the shape of images to {turned.shape[2:]}: turn '
-                             'by 180')
+            found = turned.shape[2:]
+            raise ValueError(f'the shift {spec} changes the shape of images to {found}: turn by 180')
         x[rows] = turned
     return x

@@ -244,11 +244,9 @@ def check_test_rows(dataset:Dataset, spec:Spec, shards:Shards):
     way_out = 'let it assign rows of the training part alone'
     if 'protocol' in settings:
         way_out = ("say protocol='global' to test all clients on it, protocol='personal-train' to leave "
-                   "it out, "
-                   "or protocol='pooled' to assign its rows, too")
+                   "it out, or protocol='pooled' to assign its rows, too")
     raise ValueError(f'{spec.name} would let clients train on {dealt} of the {dataset.n_test} test '
-                     f'images that '
-                     f'were given: {way_out}')
+                     f'images that were given: {way_out}')
 
 # %% ../../nbs/data/partition.ipynb #ae2a49ea
 def partition(
