@@ -335,6 +335,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.heads_of': ( 'data/datasets.html#heads_of',
                                                                                    'fedcl_repro/data/datasets.py'),
+                                           'fedcl_repro.data.datasets.image_set': ( 'data/datasets.html#image_set',
+                                                                                    'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.labelled_files': ( 'data/datasets.html#labelled_files',
                                                                                          'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.labels_of': ( 'data/datasets.html#labels_of',

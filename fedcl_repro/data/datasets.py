@@ -7,10 +7,10 @@ __all__ = ['DATASETS', 'ARRAYS', 'Arrays', 'AWAY', 'TORCHVISION', 'RACY', 'SEEN'
            'scanned_digits', 'digits', 'as_stored', 'npy_member', 'digest', 'fingerprint_of', 'find_root',
            'from_arrays', 'load', 'load_plain', 'made_otherwise', 'MissingData', 'DamagedData', 'mismatch', 'heads_of',
            'write_npz', 'open_archive', 'read_head', 'read_array', 'array_summary', 'read_into', 'check_labels',
-           'read_npz', 'channels_first', 'offline', 'connection_timeout', 'labels_of', 'from_torchvision', 'cifar10',
-           'cifar100', 'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures', 'class_folders',
-           'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message', 'convert', 'content_of',
-           'file_content', 'presence', 'present', 'to_store']
+           'read_npz', 'channels_first', 'offline', 'connection_timeout', 'labels_of', 'from_torchvision', 'image_set',
+           'cifar10', 'cifar100', 'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures',
+           'class_folders', 'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message', 'convert',
+           'content_of', 'file_content', 'presence', 'present', 'to_store']
 
 # %% ../../nbs/data/datasets.ipynb #4ff90079
 import hashlib
@@ -373,79 +373,46 @@ def from_torchvision(
 # %% ../../nbs/data/datasets.ipynb #2644bc48
 TORCHVISION = 'original via torchvision'
 
-@DATASETS.add(
-    'cifar10',
-    title='CIFAR-10',
-    shape=(3, 32, 32),
-    n_classes=10,
-    fidelity=TORCHVISION,
-    page='https://www.cs.toronto.edu/~kriz/cifar.html',
-)
+def image_set(name:str, title:str, shape:tuple, n_classes:int, page:str, fidelity=TORCHVISION):
+    "A decorator: register a function that makes the four arrays of a data set from its original."
+    about = dict(title=title, shape=shape, n_classes=n_classes, page=page, fidelity=fidelity)
+    return DATASETS.add(name, **about)
+
+@image_set('cifar10', 'CIFAR-10', (3, 32, 32), 10, 'https://www.cs.toronto.edu/~kriz/cifar.html')
 def cifar10(root)->Arrays:
     "60,000 colour images of animals and vehicles, 10 classes."
     return from_torchvision(root, 'CIFAR10')
 
 # %% ../../nbs/data/datasets.ipynb #4d13d1c0
-@DATASETS.add(
-    'cifar100',
-    title='CIFAR-100',
-    shape=(3, 32, 32),
-    n_classes=100,
-    fidelity=TORCHVISION,
-    page='https://www.cs.toronto.edu/~kriz/cifar.html',
-)
+@image_set('cifar100', 'CIFAR-100', (3, 32, 32), 100, 'https://www.cs.toronto.edu/~kriz/cifar.html')
 def cifar100(root)->Arrays:
     "60,000 colour images of things, 100 fine classes."
     return from_torchvision(root, 'CIFAR100')
 
 # %% ../../nbs/data/datasets.ipynb #ac96a2f8
-@DATASETS.add(
-    'svhn',
-    title='SVHN',
-    shape=(3, 32, 32),
-    n_classes=10,
-    fidelity=TORCHVISION,
-    page='http://ufldl.stanford.edu/housenumbers',
-)
+@image_set('svhn', 'SVHN', (3, 32, 32), 10, 'http://ufldl.stanford.edu/housenumbers')
 def svhn(root)->Arrays:
     "99,289 colour images of house numbers, without the extra part."
     return from_torchvision(root, 'SVHN', (dict(split='train'), dict(split='test')))
 
 # %% ../../nbs/data/datasets.ipynb #880b1d1a
-@DATASETS.add(
-    'mnist',
-    title='MNIST',
-    shape=(1, 28, 28),
-    n_classes=10,
-    fidelity=TORCHVISION,
-    page='https://yann.lecun.com/exdb/mnist',
-)
+@image_set('mnist', 'MNIST', (1, 28, 28), 10, 'https://yann.lecun.com/exdb/mnist')
 def mnist(root)->Arrays:
     "70,000 handwritten digits."
     return from_torchvision(root, 'MNIST')
 
 # %% ../../nbs/data/datasets.ipynb #572c11a5
-@DATASETS.add(
-    'fashion_mnist',
-    title='FashionMNIST',
-    shape=(1, 28, 28),
-    n_classes=10,
-    fidelity=TORCHVISION,
-    page='https://github.com/zalandoresearch/fashion-mnist',
-)
+@image_set(
+    'fashion_mnist', 'FashionMNIST', (1, 28, 28), 10,
+    'https://github.com/zalandoresearch/fashion-mnist')
 def fashion_mnist(root)->Arrays:
     "70,000 grey images of clothes, 10 classes."
     return from_torchvision(root, 'FashionMNIST')
 
 # %% ../../nbs/data/datasets.ipynb #dda472a4
-@DATASETS.add(
-    'emnist',
-    title='EMNIST (balanced)',
-    shape=(1, 28, 28),
-    n_classes=47,
-    fidelity=TORCHVISION,
-    page='https://www.nist.gov/itl/products-and-services/emnist-dataset',
-)
+@image_set(
+    'emnist', 'EMNIST (balanced)', (1, 28, 28), 47,
+    'https://www.nist.gov/itl/products-and-services/emnist-dataset')
 def emnist(root)->Arrays:
     "131,600 handwritten digits and letters, 47 classes, upright."
     arrays = from_torchvision(root, 'EMNIST', split='balanced')
@@ -502,14 +469,9 @@ def arrays_of(
     return arrays
 
 # %% ../../nbs/data/datasets.ipynb #f52dfe11
-@DATASETS.add(
-    'cinic10',
-    title='CINIC-10',
-    shape=(3, 32, 32),
-    n_classes=10,
-    fidelity='original folders',
-    page='https://datashare.ed.ac.uk/handle/10283/3192',
-)
+@image_set(
+    'cinic10', 'CINIC-10', (3, 32, 32), 10,
+    'https://datashare.ed.ac.uk/handle/10283/3192', 'original folders')
 def cinic10(root)->Arrays:
     "270,000 colour images of CIFAR-10's classes, from CIFAR-10 and ImageNet; train and valid joined."
     top = find_folder(root, 'cinic10', 'CINIC-10', 'cinic-10')
@@ -518,14 +480,9 @@ def cinic10(root)->Arrays:
     return arrays_of((3, 32, 32), joined, labelled_files(top/'test', classes))
 
 # %% ../../nbs/data/datasets.ipynb #e3336fa7
-@DATASETS.add(
-    'tiny_imagenet',
-    title='Tiny-ImageNet',
-    shape=(3, 64, 64),
-    n_classes=200,
-    fidelity='original folders',
-    page='http://cs231n.stanford.edu/tiny-imagenet-200.zip',
-)
+@image_set(
+    'tiny_imagenet', 'Tiny-ImageNet', (3, 64, 64), 200,
+    'http://cs231n.stanford.edu/tiny-imagenet-200.zip', 'original folders')
 def tiny_imagenet(root)->Arrays:
     "110,000 colour images of 64×64 pixels, 200 classes; the validation part is for testing."
     top = find_folder(root, 'tiny-imagenet-200', 'tiny_imagenet')
