@@ -370,7 +370,7 @@ def from_torchvision(
         y_test=labels_of(test),
     )
 
-# %% ../../nbs/data/datasets.ipynb #2644bc48
+# %% ../../nbs/data/datasets.ipynb #2644bc47
 TORCHVISION = 'original via torchvision'
 
 def image_set(name:str, title:str, shape:tuple, n_classes:int, page:str, fidelity=TORCHVISION):
@@ -378,6 +378,7 @@ def image_set(name:str, title:str, shape:tuple, n_classes:int, page:str, fidelit
     about = dict(title=title, shape=shape, n_classes=n_classes, page=page, fidelity=fidelity)
     return DATASETS.add(name, **about)
 
+# %% ../../nbs/data/datasets.ipynb #2644bc48
 @image_set('cifar10', 'CIFAR-10', (3, 32, 32), 10, 'https://www.cs.toronto.edu/~kriz/cifar.html')
 def cifar10(root)->Arrays:
     "60,000 colour images of animals and vehicles, 10 classes."

@@ -98,11 +98,12 @@ def set_aside(
     mixed = rng.permutation(rows)
     return np.sort(mixed[n_aside:]), np.sort(mixed[:n_aside])
 
-# %% ../../nbs/data/partition.ipynb #ad4e973d
+# %% ../../nbs/data/partition.ipynb #ad4e973c
 def rows_to_deal(dataset:Dataset, protocol:str)->np.ndarray:
     "The rows that clients may hold: all, or those of the official training part."
     return np.arange(len(dataset.y) if protocol in ('personal', 'pooled') else dataset.n_train)
 
+# %% ../../nbs/data/partition.ipynb #ad4e973d
 def shards_from_rows(
     dataset:Dataset,
     rows:list,        # rows of each client; with a global test set, only from the training part
