@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = 'data', 'parts', 'federation', 'methods'
+IN_PAPERS = 'fedcosr/theorems', 'fedcosr/counted', 'mfcl/attacks', 'mfcl/saliency' # of one paper alone
 LESSONS = sorted(p for folder in FOLDERS for p in (ROOT/'nbs'/folder).glob('*.ipynb'))
+LESSONS += [ROOT/'nbs'/'papers'/f'{name}.ipynb' for name in IN_PAPERS]
 TOURS = sorted((ROOT/'nbs'/'tours').glob('*.ipynb'))
 SECTIONS = 'What would break it', 'Exercise'
 
@@ -74,7 +76,7 @@ def test_library_details_come_last(path):
 PICTURE_FIRST = '''
 data/augment data/partition federation/method methods/basic methods/byol methods/fedcosr methods/feddyn
 methods/fedssc methods/fsl methods/mapl methods/mfcl methods/mixing methods/moon methods/personal_layers
-federation/rounds methods/proximal parts/attacks parts/autoencoder parts/contrastive parts/graph
+federation/rounds methods/proximal papers/mfcl/attacks parts/autoencoder parts/contrastive parts/graph
 parts/twin_norm
 '''.split()
 

@@ -14,7 +14,7 @@ from fedcl_repro.federation.method import Method
 from fedcl_repro.federation.partners import partner_found
 from fedcl_repro.methods.mfcl import pairs_of_epoch
 from fedcl_repro.papers.mfcl.settings import MFCL, mfcl_printed
-from fedcl_repro.parts.attacks import seen_by_pca
+from fedcl_repro.papers.mfcl.attacks import seen_by_pca
 from fedcl_repro.parts.autoencoder import mfcl_model
 from fedcl_repro.parts.contrastive import ntxent
 from fedcl_repro.study.experiments import committed

@@ -51,8 +51,9 @@ MUTANTS = ( # page, what its library says, the fault
     ('parts/twin_norm', 'pair_var = pair_var + ((first - second) / 2)**2',
      'pair_var = pair_var + (first - second)**2'),
     ('parts/twin_norm', 'mu = (first + second) / 2', 'mu = first'),
-    ('parts/twin_norm', "centre = mu if ctx.variant == 'pooled' else mean", "centre = mu"),
-    ('parts/twin_norm', 'k = r * r * pair_mean(of_normalised)', 'k = r * pair_mean(of_normalised)'),
+    ('parts/twin_norm', 'twice(weight), twice(bias)', 'weight.repeat(2), bias.repeat(2)'),
+    ('parts/twin_norm', 'z.permute(0, 2, 3, 1).reshape(pairs, 2, -1).transpose(0, 1)',
+     'z.permute(0, 2, 3, 1).reshape(2, pairs, -1)'),
     # optimisers and privacy
     ('federation/optimisers', "v = b2 * c['opt.v.' + k] + (1 - b2) * g * g",
      "v = b2 * c['opt.v.' + k] + (1 - b2) * g"),

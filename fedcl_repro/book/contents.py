@@ -38,11 +38,11 @@ FIRST = { # folder -> its first pages in this order
     'tours': 'fedcosr fedssc mfcl twin_norm mapl',
     'data': 'partition augment datasets',
     'parts': 'contrastive centroids mixing twin_norm self_supervised graph simplex graph_measures proximal '
-             'fields models backbones resnet slim costs attacks autoencoder',
+             'fields models backbones resnet slim costs autoencoder',
     'federation': 'method rounds messages steps local_step loop federation evaluation class_means networks '
                   'optimisers peers privacy executors batched graphs',
     'methods': 'basic fedcosr fedssc mfcl mapl fedsimclr personal_layers prototypes proximal mixing moon '
-               'perfedavg fedproc fedpac feddyn byol orchestra fsl heterofl splitmix featarc communication',
+               'perfedavg fedproc fedpac feddyn byol orchestra fsl heterofl splitmix featarc',
     'study': 'runs store training experiments tables verdicts intervals result_page',
     'papers/fedcosr': 'claims', 'papers/fedssc': 'claims', 'papers/mfcl': 'claims', 'papers/mapl': 'claims',
     '': 'map glossary cli status core',

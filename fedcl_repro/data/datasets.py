@@ -7,10 +7,10 @@ __all__ = ['DATASETS', 'ARRAYS', 'Arrays', 'AWAY', 'TORCHVISION', 'RACY', 'SEEN'
            'scanned_digits', 'digits', 'as_stored', 'npy_member', 'digest', 'fingerprint_of', 'find_root',
            'from_arrays', 'load', 'load_plain', 'made_otherwise', 'MissingData', 'DamagedData', 'mismatch', 'heads_of',
            'write_npz', 'open_archive', 'read_head', 'read_array', 'array_summary', 'read_into', 'check_labels',
-           'read_npz', 'channels_first', 'offline', 'connection_timeout', 'labels_of', 'from_torchvision', 'cifar10',
-           'cifar100', 'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures', 'class_folders',
-           'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message', 'convert', 'content_of',
-           'archive_content', 'file_content', 'presence', 'present', 'to_store']
+           'read_npz', 'channels_first', 'offline', 'connection_timeout', 'labels_of', 'from_torchvision', 'image_set',
+           'cifar10', 'cifar100', 'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures',
+           'class_folders', 'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message', 'convert',
+           'content_of', 'archive_content', 'file_content', 'presence', 'present', 'to_store']
 
 # %% ../../nbs/data/datasets.ipynb #4ff90079
 import functools
@@ -126,11 +126,8 @@ def scanned_digits()->tuple: # images (1797, 8, 8) from 0 to 16, labels (1797,)
     embedded=True,
     fidelity='real scans of 8×8 pixels shipped with scikit-learn, enlarged',
 )
-def digits(root, *, side:Range('[8, 256]')=16)->Arrays:
+def digits(root, *, side:Range('[8, 256]')=16)->Arrays: # 28 and 32 fit MNIST's and CIFAR's networks
     "1,797 handwritten digits that need no download: the stand-in for the papers' data."
-    if not 8 <= side <= 256:
-        raise ValueError(f'digits: side must lie between 8 (as scanned) and 256, got {side}: '
-                         '16 is the default, 28 and 32 fit MNIST and CIFAR networks')
     images, y = scanned_digits()
     grey = enlarge(images, side) * 255 / 16      # 0 to 16 becomes 0 to 255
     x = np.floor(grey + .5 + 1e-6).astype(np.uint8)[:, None]
@@ -383,82 +380,50 @@ def from_torchvision(
         y_test=labels_of(test),
     )
 
-# %% ../../nbs/data/datasets.ipynb #2644bc48
+# %% ../../nbs/data/datasets.ipynb #2644bc47
 TORCHVISION = 'original via torchvision'
 
-@DATASETS.add(
-    'cifar10',
-    title='CIFAR-10',
-    shape=(3, 32, 32),
-    n_classes=10,
-    fidelity=TORCHVISION,
-    page='https://www.cs.toronto.edu/~kriz/cifar.html',
-)
+def image_set(name:str, title:str, shape:tuple, n_classes:int, page:str, fidelity=TORCHVISION):
+    "A decorator: register a function that makes the four arrays of a data set from its original."
+    about = dict(title=title, shape=shape, n_classes=n_classes, page=page, fidelity=fidelity)
+    return DATASETS.add(name, **about)
+
+# %% ../../nbs/data/datasets.ipynb #2644bc48
+@image_set('cifar10', 'CIFAR-10', (3, 32, 32), 10, 'https://www.cs.toronto.edu/~kriz/cifar.html')
 def cifar10(root)->Arrays:
     "60,000 colour images of animals and vehicles, 10 classes."
     return from_torchvision(root, 'CIFAR10')
 
 # %% ../../nbs/data/datasets.ipynb #4d13d1c0
-@DATASETS.add(
-    'cifar100',
-    title='CIFAR-100',
-    shape=(3, 32, 32),
-    n_classes=100,
-    fidelity=TORCHVISION,
-    page='https://www.cs.toronto.edu/~kriz/cifar.html',
-)
+@image_set('cifar100', 'CIFAR-100', (3, 32, 32), 100, 'https://www.cs.toronto.edu/~kriz/cifar.html')
 def cifar100(root)->Arrays:
     "60,000 colour images of things, 100 fine classes."
     return from_torchvision(root, 'CIFAR100')
 
 # %% ../../nbs/data/datasets.ipynb #ac96a2f8
-@DATASETS.add(
-    'svhn',
-    title='SVHN',
-    shape=(3, 32, 32),
-    n_classes=10,
-    fidelity=TORCHVISION,
-    page='http://ufldl.stanford.edu/housenumbers',
-)
+@image_set('svhn', 'SVHN', (3, 32, 32), 10, 'http://ufldl.stanford.edu/housenumbers')
 def svhn(root)->Arrays:
     "99,289 colour images of house numbers, without the extra part."
     return from_torchvision(root, 'SVHN', (dict(split='train'), dict(split='test')))
 
 # %% ../../nbs/data/datasets.ipynb #880b1d1a
-@DATASETS.add(
-    'mnist',
-    title='MNIST',
-    shape=(1, 28, 28),
-    n_classes=10,
-    fidelity=TORCHVISION,
-    page='https://yann.lecun.com/exdb/mnist',
-)
+@image_set('mnist', 'MNIST', (1, 28, 28), 10, 'https://yann.lecun.com/exdb/mnist')
 def mnist(root)->Arrays:
     "70,000 handwritten digits."
     return from_torchvision(root, 'MNIST')
 
 # %% ../../nbs/data/datasets.ipynb #572c11a5
-@DATASETS.add(
-    'fashion_mnist',
-    title='FashionMNIST',
-    shape=(1, 28, 28),
-    n_classes=10,
-    fidelity=TORCHVISION,
-    page='https://github.com/zalandoresearch/fashion-mnist',
-)
+@image_set(
+    'fashion_mnist', 'FashionMNIST', (1, 28, 28), 10,
+    'https://github.com/zalandoresearch/fashion-mnist')
 def fashion_mnist(root)->Arrays:
     "70,000 grey images of clothes, 10 classes."
     return from_torchvision(root, 'FashionMNIST')
 
 # %% ../../nbs/data/datasets.ipynb #dda472a4
-@DATASETS.add(
-    'emnist',
-    title='EMNIST (balanced)',
-    shape=(1, 28, 28),
-    n_classes=47,
-    fidelity=TORCHVISION,
-    page='https://www.nist.gov/itl/products-and-services/emnist-dataset',
-)
+@image_set(
+    'emnist', 'EMNIST (balanced)', (1, 28, 28), 47,
+    'https://www.nist.gov/itl/products-and-services/emnist-dataset')
 def emnist(root)->Arrays:
     "131,600 handwritten digits and letters, 47 classes, upright."
     arrays = from_torchvision(root, 'EMNIST', split='balanced')
@@ -491,73 +456,52 @@ def pictures(
     return x
 
 # %% ../../nbs/data/datasets.ipynb #4501959c
-def class_folders(folder:Path)->list[str]:
-    "The names of the folders in a folder, in alphabetical order."
-    return sorted(p.name for p in folder.iterdir() if p.is_dir())
+def class_folders(folder:Path)->dict: # name -> number
+    "The folders in a folder, numbered in alphabetical order."
+    names = sorted(p.name for p in folder.iterdir() if p.is_dir())
+    return {name: k for k, name in enumerate(names)}
 
-def labelled_files(
-    folder:Path,      # holds one folder for each class
-    classes:list[str],
-    inner='',         # folder of the pictures inside each class folder
-)->tuple[list, list]: # files, labels
-    "Picture files in the class folders of a folder, class by class, in alphabetical order."
-    files, labels = [], []
-    for label, name in enumerate(classes):
-        of_class = [p for p in (folder/name/inner).iterdir() if p.suffix.lower() in ('.png', '.jpeg', '.jpg')]
-        files += sorted(of_class)
-        labels += [label] * len(of_class)
-    return files, labels
+def labelled_files(folder:Path, classes:dict)->list: # of (file, class)
+    "Picture files below the class folders of a folder, class by class, in alphabetical order."
+    from torchvision.datasets.folder import make_dataset
+    return make_dataset(folder, classes, ('.png', '.jpeg', '.jpg'))
 
 # %% ../../nbs/data/datasets.ipynb #a5f338dd
 def arrays_of(
     shape:tuple, # (C, H, W) of the images
-    train:tuple, # files, labels
-    test:tuple,  # files, labels
+    train:list,  # (file, class) of each image
+    test:list,   # the same
 )->Arrays:
-    "The four arrays from the files and labels of the two parts."
-    return dict(
-        x_train=pictures(train[0], shape),
-        y_train=np.array(train[1], np.int64),
-        x_test=pictures(test[0], shape),
-        y_test=np.array(test[1], np.int64),
-    )
+    "The four arrays from the files and classes of the two parts."
+    arrays = {}
+    for part, images in dict(train=train, test=test).items():
+        files, y = zip(*images)
+        arrays |= {f'x_{part}': pictures(files, shape), f'y_{part}': np.array(y, np.int64)}
+    return arrays
 
 # %% ../../nbs/data/datasets.ipynb #f52dfe11
-@DATASETS.add(
-    'cinic10',
-    title='CINIC-10',
-    shape=(3, 32, 32),
-    n_classes=10,
-    fidelity='original folders',
-    page='https://datashare.ed.ac.uk/handle/10283/3192',
-)
+@image_set(
+    'cinic10', 'CINIC-10', (3, 32, 32), 10,
+    'https://datashare.ed.ac.uk/handle/10283/3192', 'original folders')
 def cinic10(root)->Arrays:
     "270,000 colour images of CIFAR-10's classes, from CIFAR-10 and ImageNet; train and valid joined."
     top = find_folder(root, 'cinic10', 'CINIC-10', 'cinic-10')
     classes = class_folders(top/'train')
-    train_files, train_labels = labelled_files(top/'train', classes)
-    valid_files, valid_labels = labelled_files(top/'valid', classes)
-    joined = train_files + valid_files, train_labels + valid_labels
+    joined = labelled_files(top/'train', classes) + labelled_files(top/'valid', classes)
     return arrays_of((3, 32, 32), joined, labelled_files(top/'test', classes))
 
 # %% ../../nbs/data/datasets.ipynb #e3336fa7
-@DATASETS.add(
-    'tiny_imagenet',
-    title='Tiny-ImageNet',
-    shape=(3, 64, 64),
-    n_classes=200,
-    fidelity='original folders',
-    page='http://cs231n.stanford.edu/tiny-imagenet-200.zip',
-)
+@image_set(
+    'tiny_imagenet', 'Tiny-ImageNet', (3, 64, 64), 200,
+    'http://cs231n.stanford.edu/tiny-imagenet-200.zip', 'original folders')
 def tiny_imagenet(root)->Arrays:
     "110,000 colour images of 64×64 pixels, 200 classes; the validation part is for testing."
     top = find_folder(root, 'tiny-imagenet-200', 'tiny_imagenet')
     classes = class_folders(top/'train')
     lines = (top/'val'/'val_annotations.txt').read_text().splitlines()
     rows = [line.split('\t') for line in lines if line] # file, class, four numbers of a box
-    files = [top/'val'/'images'/row[0] for row in rows]
-    labels = [classes.index(row[1]) for row in rows]
-    return arrays_of((3, 64, 64), labelled_files(top/'train', classes, 'images'), (files, labels))
+    test = [(top/'val'/'images'/row[0], classes[row[1]]) for row in rows]
+    return arrays_of((3, 64, 64), labelled_files(top/'train', classes), test)
 
 # %% ../../nbs/data/datasets.ipynb #45996292
 def missing_message(name:str, path:Path, why)->str:
@@ -615,47 +559,28 @@ def file_content(path:Path)->str:
     return found
 
 # %% ../../nbs/data/datasets.ipynb #4d31cf2c
-def presence(name:str, root:Path)->dict: # some of file, bytes, fingerprint, n_train, n_test, fidelity, state
+def presence(name:str, root:Path)->dict: # keys as below
     "What is known about a data set without reading its images, and why it cannot be used, if so."
     about = DATASETS[name].about
     path = root/f'{name}.npz'
+    unknown = dict(bytes=0, fingerprint='', n_train=0, n_test=0, fidelity='', state='present')
+    row = dict(name=name, title=about['title'], file=str(path)) | unknown
     if about['embedded']:
         ds = load(name)
-        return dict(
-            file='',
-            fingerprint=ds.fingerprint,
-            n_train=ds.n_train,
-            n_test=ds.n_test,
-            fidelity=ds.fidelity,
-            state='needs no file',
-        )
-    if not path.exists(): return dict(state=f"missing: made at first use from {about['page']}")
-    size = dict(bytes=path.stat().st_size)
+        known = {k: getattr(ds, k) for k in ('fingerprint', 'n_train', 'n_test', 'fidelity')}
+        return row | known | dict(file='', state='needs no file')
+    if not path.exists(): return row | dict(state=f"missing: made at first use from {about['page']}")
+    row['bytes'] = path.stat().st_size
     try:
-        with open_archive(path) as z: return size | array_summary(z, path, about['shape'])
-    except DamagedData as e: return size | dict(state=f'damaged: {e}')
+        with open_archive(path) as z: return row | array_summary(z, path, about['shape'])
+    except DamagedData as e: return row | dict(state=f'damaged: {e}')
 
 # %% ../../nbs/data/datasets.ipynb #3176e43b
-def present(data_root=None)->list[dict]: # keys as below
+def present(data_root=None)->list[dict]: # keys as in `presence`
     "A row for each registered data set: the contents of its file, or why it cannot be used."
     load_all(*DATASETS.packages)
     root = find_root(data_root)
-    rows = []
-    for name, entry in sorted(DATASETS.items()):
-        if entry.about['own']: continue
-        row = dict(
-            name=name,
-            title=entry.about['title'],
-            file=str(root/f'{name}.npz'),
-            bytes=0,
-            fingerprint='',
-            n_train=0,
-            n_test=0,
-            fidelity='',
-            state='present',
-        )
-        rows.append(row | presence(name, root))
-    return rows
+    return [presence(name, root) for name in sorted(DATASETS) if not DATASETS[name].about['own']]
 
 # %% ../../nbs/data/datasets.ipynb #b810bcc0
 def to_store(

@@ -15,7 +15,7 @@ from ..core import SHARE, OneOf
 from ..parts.fields import sub, under, without
 from ..parts.mixing import keep_part
 from ..parts.self_supervised import byol
-from ..federation.method import METHODS, Method, Sweep, send, take
+from ..federation.method import METHODS, Method, Sweep, send
 
 # %% ../../nbs/methods/byol.ipynb #931e21dd
 ONLINE = ('body.', 'proj.', 'pred.')

@@ -66,10 +66,8 @@ def serve_dynamic(server, inbox, alpha)->dict:
 @METHODS.add('feddyn',
     title='FedDyn', family='proximal',
     owner='shared', papers='')
-def feddyn(*, alpha:POSITIVE=.01):
+def feddyn(*, alpha:POSITIVE=.01): # the server divides by it
     "FedAvg whose clients' losses are corrected so that local optima agree (Acar et al., Algorithm 1)."
-    if not alpha > 0:
-        raise ValueError(f'alpha must be > 0, got {alpha}: the server divides by it; the default is 0.01')
     return Method(
         keep=keep_gradient,
         start=start_server,

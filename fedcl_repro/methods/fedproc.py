@@ -36,9 +36,8 @@ def measure_unit_classes(net, client, batch):
     family='contrastive', owner='shared',
     type='FL', technique='Contrastive learning', skew=True, scarcity=False,
     papers='fedssc', revision=1, later=('at_least',))
-def fedproc(*, ramp:POSITIVE=1., at_least:COUNT=1):
+def fedproc(*, ramp:POSITIVE=1., at_least:COUNT=1): # ramp: a share of the rounds
     "Move from a contrast with pooled class means to cross-entropy, over a share of rounds (Mu et al.)."
-    if ramp <= 0: raise ValueError(f'ramp, a share of the rounds, must be > 0, got {ramp}')
     def keep(client, fed): return no_centroids(client, fed) | dict(alpha=fed.tensor(1.))
     def loss(net, client, batch):
         z, alpha = unit_body(net, batch.x), client['alpha']

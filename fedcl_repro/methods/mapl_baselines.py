@@ -59,7 +59,7 @@ CLASSAVG_PRESETS = dict( # contrast, serve, the loss of a training before the fi
 )
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #d191237c
-def remember_head(client, fed=None)->dict:
+def remember_head(client)->dict:
     "The client's present classifier, stored as the received one."
     return under('got.', sub(client, 'head.'))
 
@@ -82,8 +82,6 @@ def near_received(client, mu)->torch.Tensor: # ()
     needs='views')
 def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
     "Share the head, make bodies fit it by contrast (Jang et al.)."
-    if preset not in CLASSAVG_PRESETS:
-        raise ValueError(f"unknown preset {preset!r}: choose from {', '.join(CLASSAVG_PRESETS)}")
     contrast, serve, before = CLASSAVG_PRESETS[preset]
     def merge(client, message): return set_received(client | sub(message, 'head.'))
     def loss(net, client, batch):
@@ -144,10 +142,8 @@ def mixed_body(server, i)->dict:
 @METHODS.add('pfedsim',
     title='pFedSim', family='mixing',
     owner='personal', papers='mapl', revision=2)
-def pfedsim(*, warm:SHARE=.5):
+def pfedsim(*, warm:SHARE=.5): # share of the rounds of FedAvg
     "FedAvg, then bodies mixed by the similarity of personal heads (Tan et al.)."
-    if not 0 <= warm <= 1:
-        raise ValueError(f'the share of rounds of FedAvg must lie in [0, 1], got {warm}')
     def start(fed): return dict(n=torch.tensor(fed.n_clients))
     def reply(server, i): return without('mean.', server)
     def serve(server, inbox): return server | under('mean.', average({}, inbox))
@@ -183,7 +179,7 @@ def dfedavgm(*, lr=.01, momentum:Range('[0, 1)')=.9, edges:OneOf(*EDGES)='everyo
     return peers(Method(merge=merge, local=(train,)), EDGES[edges])
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #b3e7696e
-def random_encoder(fed, width=128)->dict:
+def random_encoder(fed)->dict:
     "Weights of two strided convolutions and a linear layer, drawn from the seed."
     chance, channels = torch_stream(fed.seed, 'flt encoder'), fed.x.shape[3]
     def drawn(*shape, fan):
@@ -191,7 +187,7 @@ def random_encoder(fed, width=128)->dict:
     layers = dict(
         a=drawn(16, channels, 3, 3, fan=9*channels),
         b=drawn(32, 16, 3, 3, fan=144),
-        c=drawn(width, 288, fan=288),
+        c=drawn(128, 288, fan=288),
     )
     return under('enc.', layers)
 
@@ -203,11 +199,11 @@ def encode(x, enc:dict)->torch.Tensor: # (b, width)
     return F.adaptive_avg_pool2d(z, 3).flatten(1) @ enc['c'].T
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #f60fa9b5
-def k_means(z, k:int, rng, n_steps=20)->torch.Tensor: # (k, width)
+def k_means(z, k:int, rng)->torch.Tensor: # (k, width)
     "Centres of k groups, initialised at k of the points; a group without points keeps its centre."
     begin = torch.from_numpy(rng.permutation(len(z))[:k])
     m = z[begin.to(z.device)]
-    for _ in range(n_steps):
+    for _ in range(20):
         near = F.one_hot(((z[:, None] - m)**2).sum(2).argmin(1), len(m)).to(z)
         n = near.sum(0)[:, None]
         m = torch.where(n > 0, near.T @ z / n.clamp(min=1), m)
@@ -268,9 +264,11 @@ def group_mean(server, i)->dict:
     return {k: mix(weights, torch.stack([m[k] for m in models])) for k in models[0]}
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #a650adfd
-def room_for_centres(client, fed, width=128)->dict:
+def room_for_centres(client, fed)->dict:
     "Fields for the encoder, for embeddings (none yet), and for centres, at most one for each class."
-    return {k: torch.zeros_like(v) for k, v in random_encoder(fed).items()} | {
+    encoder = random_encoder(fed)
+    width = len(encoder['enc.c'])
+    return {k: torch.zeros_like(v) for k, v in encoder.items()} | {
         'all.z': fed.tensor([]).reshape(0, width),
         'all.y': torch.zeros(0, dtype=torch.long, device=fed.device),
         'centres': fed.tensor(0.).expand(fed.n_classes, width),

@@ -13,7 +13,7 @@ import torch.nn as nn
 from ..core import COUNT, OneOf
 from .models import MODELS, Head
 from .resnet import NORM_NAMES, RESNETS, VGG16, conv_norm, projector, norm_layer
-from .resnet import pooled_features, residual_stages
+from .resnet import pooled_features, residual_stages, vgg_layers
 from .twin_norm import Twins
 
 # %% ../../nbs/parts/autoencoder.ipynb #e8dff0c5
@@ -42,8 +42,6 @@ def layers(
     channels=3,   # of the images
 )->list: # of (channels in, channels out, halves the map)
     "The convolutions of a client module with `cut` layers."
-    if kind not in LAYER_CHANNELS:
-        raise ValueError(f"the kind must be one of {', '.join(LAYER_CHANNELS)}, got {kind!r}")
     n_layers = len(LAYER_CHANNELS[kind])
     if not 1 <= cut <= n_layers: raise ValueError(f'the cut-off layer must lie in 1 to {n_layers}, got {cut}')
     out = [c * width // 64 for c in LAYER_CHANNELS[kind][:cut]]
@@ -93,18 +91,11 @@ def rest_of_resnet50(cut:int, width:int)->tuple: # (layers, features)
 # %% ../../nbs/parts/autoencoder.ipynb #8665e628
 def rest_of_vgg16(cut:int, width:int, pooled=False)->tuple: # (layers, features)
     "The convolutions of VGG-16-BN behind the first `cut`, and the poolings between them."
-    out, seen = [], 0
+    convolutions = [j for j, c in enumerate(VGG16) if c != 'pool']
+    rest = VGG16[convolutions[cut - 1] + 1:]
+    if pooled and rest[0] == 'pool': rest = rest[1:]  # the client has pooled its last map
     into = LAYER_CHANNELS['vgg16'][cut - 1] * width // 64
-    for c in VGG16:
-        if c == 'pool':
-            just_cut = seen == cut and not pooled    # the client has not pooled its last map
-            if just_cut or seen > cut: out.append(nn.MaxPool2d(2))
-            continue
-        seen += 1
-        if seen > cut:
-            out += conv_norm_relu(into, c * width // 64)
-            into = c * width // 64
-    return [*out, *pooled_features()], into
+    return [*vgg_layers(rest, into, width), *pooled_features()], 8 * width
 
 # %% ../../nbs/parts/autoencoder.ipynb #f7b1d077
 def rest_of_small(cut:int, width:int)->tuple: # (layers, features)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'at_least_float32', 'infonce', 'model_contrast', 'attract', 'cosines', 'supcon', 'ntxent', 'global_and_local',
-           'check_reading', 'prototype_contrast', 'uniformity']
+           'prototype_contrast', 'uniformity']
 
 # %% ../../nbs/parts/contrastive.ipynb #a091b029
 from functools import wraps
@@ -63,7 +63,6 @@ def attract(
     form:str='out',  # 'out': mean of logs; 'in': log of the mean; 'code': log of the sum
 )->Tensor:           # (b,) nats; 0 for an anchor without a positive
     "Contrast each anchor's positives with all its candidates (Khosla et al. Eq. 2, 3)."
-    if form not in FORMS: raise ValueError(f"form must be 'out', 'in' or 'code', got {form!r}")
     n = positive.sum(1)
     every = sim.masked_fill(~among, -1e9).logsumexp(1)                               # MFCL Eq. 7
     if form == 'out': pull = torch.where(positive, sim, 0.).sum(1) / n.clamp(min=1)  # MFCL Eq. 7
@@ -118,11 +117,6 @@ def global_and_local(
     return attract(sim, positive, among)
 
 # %% ../../nbs/parts/contrastive.ipynb #23b08e68
-def check_reading(reading:str):
-    "Raise an error unless the reading is 'paper' or 'code'."
-    if reading not in ('paper', 'code'):
-        raise ValueError(f"reading must be 'paper' or 'code', got {reading!r}")
-
 @at_least_float32
 def prototype_contrast(
     p:Tensor,            # (b, k) projections of a batch
@@ -132,7 +126,6 @@ def prototype_contrast(
     reading:str='paper', # 'paper': cosines over temp; 'code': the prototypes' lengths count, temperature 1
 )->Tensor:               # (b,) nats
     "Contrast projections with the prototypes of all classes (a term of MAPL Eq. 4)."
-    check_reading(reading)
     p = F.normalize(p, dim=1)
     if reading == 'code': scores = p @ prototypes.T
     else: scores = p @ F.normalize(prototypes, dim=1).T / temp
@@ -146,7 +139,6 @@ def uniformity(
     reading:str='paper', # 'paper': cosines; 'code': exponentials of products over temp
 )->Tensor:               # a scalar
     "Similarity of each prototype to the others, summed over the others, mean over prototypes (MAPL Eq. 5)."
-    check_reading(reading)
     C = len(prototypes)
     others = ~torch.eye(C, dtype=torch.bool, device=prototypes.device)
     v = prototypes if reading == 'code' else F.normalize(prototypes, dim=1)

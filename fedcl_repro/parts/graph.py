@@ -21,8 +21,6 @@ def similarity(
     by='class',   # 'class': mean of the cosines of each class's rows; 'whole': cosine of the matrices
 )->Tensor:        # (..., M) in [-1, 1]
     "Cosine similarity of a classifier with each of M others (MAPL Sec. 4.2)."
-    if by not in ('class', 'whole'):
-        raise ValueError(f"classifiers are compared by 'class' or as a 'whole', got {by!r}")
     if by == 'class': return F.cosine_similarity(own[..., None, :, :], heads, dim=-1).mean(-1)
     return F.cosine_similarity(own.flatten(-2)[..., None, :], heads.flatten(-2), dim=-1)
 
@@ -55,8 +53,6 @@ class GraphRule:
     beta: float = .5         # weight of the norm within these
     repeats: int = 1         # E_g, steps per round
 
-    def __post_init__(self):
-        if self.norm not in (1, 2): raise ValueError(f'the norm of the weights is 1 or 2, got {self.norm}')
 
 # %% ../../nbs/parts/graph.ipynb #0f43d922
 EPS = 1e-6
@@ -110,10 +106,9 @@ RULES['sane'] = replace(RULES['text'], live_log=False)
 # %% ../../nbs/parts/graph.ipynb #9b11c0d7
 def first_step(
     sim:Tensor, # (M, M) similarity of the classifiers, as each client sees them
-    rule:GraphRule=GraphRule(),
 )->Tensor:      # (M, M) rows on the simplex
     "Rows after one round from equal weights, if all clients are received and have equally many samples."
     M = len(sim)
     me = torch.eye(M, dtype=torch.bool, device=sim.device)
     equal = torch.full_like(sim, 1/M)
-    return learn_row(equal, sim, equal[0], me, ~me, rule)
+    return learn_row(equal, sim, equal[0], me, ~me)

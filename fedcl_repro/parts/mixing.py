@@ -61,7 +61,6 @@ def attention(
     sigma:float,   # width, in the unit of the squared distances, > 0
 )->Tensor:         # (m, m) rows sum to 1, nothing is negative
     "Weights of the models in each client's mixture; the diagonal has the remaining weight (FedAMP Eq. 5)."
-    if sigma <= 0: raise ValueError(f'sigma must be > 0, got {sigma}')
     xi = (alpha/sigma * torch.exp(-square/sigma)).fill_diagonal_(0)
     xi = xi / xi.sum(1, keepdim=True).clamp(min=1)
     return xi + torch.diag(1 - xi.sum(1))

@@ -152,8 +152,7 @@ def check_weights(net:nn.ModuleDict):
     for name, m in net.named_modules():
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats and m.momentum is None:
             raise ValueError(f'{name} has momentum=None, which counts batches, and counters are not '
-                             f'kept: give '
-                             'it a number')
+                             'kept: give it a number')
 
 # %% ../../nbs/parts/models.ipynb #595b7c5a
 def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
@@ -251,14 +250,12 @@ def check_repeatable(net:nn.ModuleDict, x:Tensor):
         (first, drew), (second, _) = (outputs_and_draws(net, forward, x, training) for _ in range(2))
         if drew:
             raise ValueError("the network's forward draws from a global random generator (F.dropout, "
-                             "torch.randn, "
-                             'np.random), so a run would have other rows each time: use '
+                             'torch.randn, np.random), so a run would have other rows each time: use '
                              'fedcl_repro.parts.models.Dropout(width, p), whose masks are a client\'s own')
         if not same_numbers(first, second):
             raise ValueError("the network's forward gives other scores the second time, from the same "
-                             "weights: "
-                             'what it remembers or draws is not kept with a client. Make it a buffer, or use '
-                             'fedcl_repro.parts.models.Dropout(width, p)')
+                             'weights: what it remembers or draws is not kept with a client. Make it a '
+                             'buffer, or use fedcl_repro.parts.models.Dropout(width, p)')
 
 # %% ../../nbs/parts/models.ipynb #1035e64b
 def same_numbers(a:Tensor, b:Tensor, **tolerance)->bool:
@@ -270,13 +267,11 @@ def check_forward(whole:nn.Module, x:Tensor):
     name = type(whole).__name__
     if type(whole).train is not nn.Module.train:
         raise ValueError(f'{name} has a method train() of its own, which would not be called: put it '
-                         f'into body '
-                         'or head')
+                         'into body or head')
     modes = {m.training for m in whole.modules()}
     if len(modes) > 1:
         raise ValueError(f'parts of {name} are in eval mode and others are not, and training sets the '
-                         f'mode of '
-                         'all: call .train(), and freeze weights with requires_grad_(False)')
+                         'mode of all: call .train(), and freeze weights with requires_grad_(False)')
     if type(whole).forward is nn.Module.forward: return
     of = whole if isinstance(whole, nn.ModuleDict) else vars(whole)['_modules']
     def parts(x): return of['head'](of['body'](x))
@@ -288,8 +283,7 @@ def check_forward(whole:nn.Module, x:Tensor):
                              'trained: make it head(body(x)), or leave it out') from e
         if isinstance(found, Tensor) and same_numbers(found, wanted, rtol=1e-4, atol=1e-5): continue
         raise ValueError(f'{name}.forward gives something else than head(body(x)), which would be '
-                         f'trained: put '
-                         'all that it does into body and head')
+                         'trained: put all that it does into body and head')
 
 # %% ../../nbs/parts/models.ipynb #e0dd5d9e
 def member_specs(spec)->list: # of Spec
@@ -327,8 +321,8 @@ def check_reads(spec, shape:tuple):
         got = f'feature vectors of {shape[0]} numbers'
         if len(shape) > 1: got = f'images of {shape[1]}x{shape[2]}'
         fitting = ', '.join(n for n, e in MODELS.items() if e.about['reads'] == 'anything')
-        raise ValueError(f'the model {s.name!r} reads square images, and these data are {got}: choose '
-                         f'{fitting}')
+        raise ValueError(f'the model {s.name!r} reads square images, and these data are {got}: '
+                         f'choose {fitting}')
 
 def default_model(shape:tuple)->str:
     "The default model for inputs of a shape: `cnn` for square images of at least 16x16, else `mlp`."

@@ -11,7 +11,6 @@ __all__ = ['VGG16', 'RESNETS', 'NORM_LAYERS', 'NORM_NAMES', 'conv_norm', 'Block'
 from collections.abc import Callable
 from functools import partial
 
-import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
@@ -113,8 +112,6 @@ NORM_NAMES = OneOf(*NORM_LAYERS)
 
 def norm_layer(norm:str, per_group=16)->Callable: # channels -> layer
     "The layer for a norm's name: bn, gn, tn, or tn_code (Twin Normalization as Table 18 lists it)."
-    if norm not in NORM_LAYERS:
-        raise ValueError(f"the norm must be one of {', '.join(NORM_LAYERS)}, got {norm!r}")
     return partial(NORM_LAYERS[norm], per_group=per_group)
 
 # %% ../../nbs/parts/resnet.ipynb #76164c11

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FILLS', 'BORDERS', 'MEANINGS', 'TITLES_OF_NORMS', 'Box', 'draw_box', 'canvas', 'explain_kinds', 'draw_sharing',
            'draw_arrow', 'draw_mechanism', 'draw_two_phases', 'draw_exchange', 'together', 'normalised_set',
-           'draw_cubes', 'pulls', 'draw_sphere']
+           'draw_cubes', 'bubbles', 'pulls', 'draw_sphere']
 
 # %% ../../nbs/study/drawings.ipynb #1a55f7a3
 from dataclasses import dataclass
@@ -214,6 +214,25 @@ def draw_cubes(norms=tuple(TITLES_OF_NORMS), K=3):
         ax.grid(False)
     fig.subplots_adjust(.01, .03, .96, .88, wspace=.12)
     return fig
+
+# %% ../../nbs/study/drawings.ipynb #01b57e9a
+def bubbles(
+    counts:np.ndarray, # (n_clients, C) images of each class, see `class_counts`
+    ax=None,
+):
+    "Draw a table of counts; the largest bubble fills its cell (FedCoSR Fig. 4)."
+    import matplotlib.pyplot as plt
+    import seaborn as sns
+    ax = ax or plt.gca()
+    n, C = counts.shape
+    client, c = np.nonzero(counts)
+    box = ax.get_window_extent()
+    cell = min(box.width / n, box.height / C) * 72 / ax.figure.dpi # its smaller side, in points
+    area = max(cell, 5)**2 * counts[client, c] / counts.max()
+    ax.scatter(client, c, s=area, color=sns.color_palette('colorblind')[0], alpha=.75, linewidths=0)
+    ax.set(xlim=(-.7, n - .3), ylim=(-.7, C - .3), xlabel='client', ylabel='class')
+    for axis in ax.xaxis, ax.yaxis: axis.get_major_locator().set_params(integer=True)
+    return ax
 
 # %% ../../nbs/study/drawings.ipynb #39531e62
 def pulls(z, y, centroids, temp:float): # (b, k)

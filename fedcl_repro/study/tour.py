@@ -22,10 +22,11 @@ import numpy as np
 import pandas as pd
 
 from ..data.datasets import DATASETS
-from ..data.partition import bubbles, class_counts
+from ..data.partition import class_counts
 from ..federation.messages import nbytes
 from ..federation.method import Stage
 from ..federation.rounds import begin, one_round
+from .drawings import bubbles
 from .experiments import committed, committed_verdicts
 from .figures import say_start
 from .verdicts import per_round

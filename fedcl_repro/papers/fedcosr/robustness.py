@@ -12,7 +12,7 @@ __all__ = ['BETAS', 'ON_CIFAR10', 'TRAINED3', 'NOT_APPLICABLE', 'KEPT', 'POOR', 
 import pandas as pd
 
 from ...core import Spec
-from ...methods.communication import BESIDE, communication_table, sizes
+from .counted import BESIDE, communication_table, sizes
 from fedcl_repro.papers.fedcosr.settings import (
     FAIR, FEDCOSR, PATHOLOGICAL, PRACTICAL, TABLE3, compared, compared_labels, every_cell,
     judge_often, place, runs, titles)

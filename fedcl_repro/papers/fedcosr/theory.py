@@ -20,7 +20,7 @@ from ...federation.method import stages_of
 from ...federation.optimisers import SGD
 from ...federation.rounds import rounds
 from ...methods.fedcosr import fedcosr
-from ...methods.fedcosr_theory import (
+from .theorems import (
     TEMP, WEIGHT, bound, channel, constants, gap, kinks_of, largest_weight, least_epsilon, log_c_bound,
     loss_of, measured_terms, rates, settled_terms, under_root, upload_bias)
 from .settings import FEDCOSR

@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 
 from ...core import parse_value
-from ...data.partition import bubbles, class_counts
+from ...data.partition import class_counts
 from ...methods.fedcosr import SHARE_KEPT
-from ...methods.fedcosr_theory import (
+from .theorems import (
     bound, channel, information, log_c_bound, loss_of, measured_terms, settled_terms)
 from .representations import silhouettes
 from .robustness import SHARES, compared_communication
@@ -34,6 +34,7 @@ from .settings import (
     in_legend_order, nearest, place, printed, runs, say, settings_of, squares, two_ways, whole_column,
     with_arithmetic, with_earlier, with_endings)
 from .sentences import printed_claims
+from ...study.drawings import bubbles
 from ...study.curve_measures import pooled_loss
 from ...study.experiments import committed_runs, has_data
 from ...study.majority import (

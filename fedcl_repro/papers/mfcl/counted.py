@@ -6,8 +6,8 @@
 __all__ = ['COST_NAMES', 'CHARGED', 'SPLIT_ROUNDS', 'SOMETHING_SEEN', 'judge_cost', 'judge_costs', 'printed_costs', 'cost_pairs',
            'judge_printed_cost', 'judge_printed_costs', 'split_bits', 'judge_split', 'judge_table3', 'cifar10_counts',
            'off_balance', 'sets_of', 'distances', 'much_closer', 'judge_balance', 'balanced_clients',
-           'judge_whoever_sends', 'judge_fig7', 'judge_architecture', 'strongest', 'over_modules', 'judge_images',
-           'judge_attacks', 'attacks_path', 'judge_table8']
+           'judge_whoever_sends', 'classes_owned', 'judge_fig7', 'judge_architecture', 'strongest', 'over_modules',
+           'judge_images', 'judge_attacks', 'attacks_path', 'judge_table8']
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5e3f7099
 from dataclasses import replace
@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 
 from ...core import stream
-from ...data.partition import block_owners, classes_owned, equal_counts, owned_counts
+from ...data.partition import block_owners, equal_counts, owned_counts
 from ...parts.autoencoder import client_module, layers, mfcl_model
 from ...parts.costs import CASES, COST_RIVALS, COST_ROUNDS, bits, cost_true, costs_of, count
 from ...parts.resnet import norm_layer
@@ -198,7 +198,7 @@ def judge_balance()->list: # of Verdict
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5d0f3a25
 def balanced_clients()->dict: # words -> (10 clients, 10 classes)
     "Clients that are balanced each: with all classes, and with two classes in blocks of two clients."
-    two = owned_counts(np.full(10, 5000), block_owners(10, 10, 2), 10, True, 0, stream(0, 'partition'))
+    two = owned_counts(np.full(10, 5000), block_owners(10, 10, 2), 10, True, stream(0, 'partition'))
     return {'all classes (Figure 6a)': np.full((10, 10), 500), 'two classes (Figure 6e)': two}
 
 
@@ -213,6 +213,14 @@ def judge_whoever_sends()->list: # of Verdict
         found.append(claim(what, [level.all()], evidence, 'MFCL B.1'))
     return found
 
+
+# %% ../../../nbs/papers/mfcl/counted.ipynb #b6e9237f
+def classes_owned(
+    counts:np.ndarray, # (clients, classes)
+)->float:
+    "Number of classes that make up 99 % of a client's samples, mean over clients."
+    part = np.sort(counts / counts.sum(1, keepdims=True), 1)[:, ::-1]
+    return float(((part.cumsum(1) < .99 - 1e-9).sum(1) + 1).mean())
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5d0f3a20
 def judge_fig7(rows, profile)->list: # of Verdict

@@ -24,10 +24,10 @@ from ...federation.rounds import rounds
 from ...methods.mfcl import RECEIVED, whole_network
 from .counted import attacks_path, judge_attacks
 from .settings import MFCL_TITLES, ours
-from fedcl_repro.parts.attacks import (
+from fedcl_repro.papers.mfcl.attacks import (
     blended_with, decode, map_correlation, mean_luminance, neighbours_found, psnr, search, seen_by_pca, ssim,
     unmix)
-from ...parts.saliency import composites, left_share, saliency
+from .saliency import composites, left_share, saliency
 from ...study.experiments import has_data
 from ...study.measures import silhouette
 from ...study.representations import distinct_classes, projected, scatter

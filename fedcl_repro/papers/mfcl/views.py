@@ -18,8 +18,7 @@ import pandas as pd
 import torch.nn as nn
 
 from ...data.augment import AUGMENTATIONS
-from ...data.partition import classes_owned
-from .counted import cifar10_counts, judge_costs
+from .counted import cifar10_counts, classes_owned, judge_costs
 from .settings import (
     FLOORS, MFCL, MFCL_NORMS, PAIRINGS, mfcl_printed, ours, training_beside)
 from ...parts.autoencoder import mfcl_model
