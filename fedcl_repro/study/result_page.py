@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STAND_IN', 'CONCLUSIONS', 'how_reduced', 'rows_in_words', 'verdicts_in_words', 'say_line', 'asked_table',
-           'show_verdicts', 'leading', 'card_lines', 'show_card', 'what_is_there', 'ResultPage', 'display_all',
+           'show_verdicts', 'card_claim', 'card_lines', 'show_card', 'what_is_there', 'ResultPage', 'display_all',
            'shown_table', 'table_view', 'ClaimsPage']
 
 # %% ../../nbs/study/result_page.ipynb #486d0cbe
@@ -90,7 +90,7 @@ CONCLUSIONS = {
     'undecided': 'The interval contains zero, so these runs decide nothing.',
     'one run': 'One run does not decide a difference of this size.'}
 
-def leading(verdicts:list)->Verdict: # None if no claim has a margin
+def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
     "The first claim that trained runs measure; one that they decide comes before the others."
     asked = [v for v in verdicts if v.kind == 'claim' and v.word in CONCLUSIONS and v.margin is not None]
     def place(v): return v.source == OURS, v.word not in ('holds', 'fails') # our own questions never lead
@@ -168,7 +168,7 @@ class ResultPage(Page):
 
     def show_evidence(self, view, profile:str, rows:pd.DataFrame, verdicts:list):
         "Show one set of rows. A stand-in has no claims."
-        stand_in, v = self.is_stand_in(profile), leading(verdicts)
+        stand_in, v = self.is_stand_in(profile), card_claim(verdicts)
         if stand_in: say_line(STAND_IN, look='stand-in')
         lines = card_lines(v) if v and not stand_in else {}
         lines['Trained'] = what_is_there(self, rows, profile)
