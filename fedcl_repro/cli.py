@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['HELP', 'OUT_HELP', 'OUT', 'METHOD_HELP', 'NOTE_HELP', 'OF_RUN', 'METHODS_ARGUMENT', 'REPLICATES', 'PICTURE',
-           'BUDGET_HELP', 'GRID', 'TUNE', 'LISTS', 'WHAT', 'RESULT', 'DETAILS', 'SITE', 'NO_OPEN', 'ONLY_PRINT',
-           'OF_METHOD', 'CLIENTS_HELP', 'CLIENTS', 'CLIENT_HELP', 'CLIENT', 'TIMED', 'Fedcl', 'fedcl', 'verb',
-           'printable', 'Screened', 'write_anywhere', 'main', 'entry']
+           'BUDGET_HELP', 'GRID', 'TUNE_HELP', 'TUNE', 'LISTS', 'WHAT', 'RESULT', 'DETAILS', 'SITE', 'NO_OPEN',
+           'ONLY_PRINT', 'OF_METHOD', 'CLIENTS_HELP', 'CLIENTS', 'CLIENT_HELP', 'CLIENT', 'TIMED', 'Fedcl', 'fedcl',
+           'verb', 'printable', 'Screened', 'write_anywhere', 'main', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import inspect
@@ -161,7 +161,8 @@ def _sweep():
     """
 
 # %% ../nbs/cli.ipynb #a59fcf51
-TUNE = Option(['--tune'], is_flag=True, help='first choose the settings of all its methods, and write them down')
+TUNE_HELP = 'first choose the settings of all its methods, and write them down'
+TUNE = Option(['--tune'], is_flag=True, help=TUNE_HELP)
 @verb('arena', *EXPERIMENT[2:], TUNE, *TRAINING)
 def _arena():
     """Train methods of all papers on one federation; your own enters, tuned with the same budget.
