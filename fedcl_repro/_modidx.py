@@ -2111,8 +2111,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                      'fedcl_repro/papers/arena/settings.py'),
                                                    'fedcl_repro.papers.arena.settings.draw_arena': ( 'papers/arena/settings.html#draw_arena',
                                                                                                      'fedcl_repro/papers/arena/settings.py'),
-                                                   'fedcl_repro.papers.arena.settings.percent_bounds': ( 'papers/arena/settings.html#percent_bounds',
-                                                                                                         'fedcl_repro/papers/arena/settings.py'),
                                                    'fedcl_repro.papers.arena.settings.settings_chosen': ( 'papers/arena/settings.html#settings_chosen',
                                                                                                           'fedcl_repro/papers/arena/settings.py'),
                                                    'fedcl_repro.papers.arena.settings.side_by_side_bytes': ( 'papers/arena/settings.html#side_by_side_bytes',

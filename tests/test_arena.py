@@ -143,8 +143,9 @@ def test_a_users_method_enters_by_one_command(tmp_path, fresh):
     done = fresh.run(SMALL, 'arena', *options, FEDCL_STORE=str(store))
     assert done.returncode == 0, done.stderr
     assert 'half_and_half: optimiser.lr=' in done.stdout
-    line, = (l for l in done.stdout.splitlines() if l.startswith('Half and half'))
+    line, = (l for l in done.stdout.splitlines() if l.lstrip().startswith('Half and half'))
     assert float(line.split()[3]) > 0, 'its accuracy'
+    assert max(map(len, done.stdout.splitlines())) <= 80
     for question in arena.ARENA_FILE['questions']: assert question in done.stdout
     configs = [json.loads(p.read_text())['config'] for p in store.glob('*/run.json')]
     tried = [c for c in configs if c.get('validation')]

@@ -7,6 +7,7 @@ __all__ = ['users_methods', 'arena_verb']
 
 # %% ../../nbs/verbs/arena.ipynb #7f579a9a
 import inspect
+import textwrap
 from pathlib import Path
 
 from ..core import Spec
@@ -17,7 +18,7 @@ from ..papers.arena.settings import (
 from ..study.experiments import why_missing
 from ..study.runs import methods
 from ..study.training import read_rows
-from .show import fitted_text
+from .show import fitted_text, width
 from .train import check_place, store_of, train_as_asked, training_of
 
 # %% ../../nbs/verbs/arena.ipynb #daeb93a9
@@ -53,5 +54,6 @@ def arena_verb(options)->int:
     for name, trial in chosen.items(): print(f"{name}: {', '.join(f'{k}={v}' for k, v in trial.items())}")
     print(fitted_text(arena_shown(arena_table(rows, store))))
     for line in arena_answers(arena_verdicts(rows, profile, own)).itertuples():
-        print(f'\n{line.question} {line.answer}\n  {line.why}')
+        why = textwrap.fill(line.why, width(), initial_indent='  ', subsequent_indent='  ')
+        print(f'\n{line.question} {line.answer}\n{why}')
     return int(n_failed > 0)

@@ -7,7 +7,7 @@ __all__ = ['ARENA_FILE', 'ARENA_SIZES', 'ARENA_TRIALS', 'ARENA_AFTER', 'ARENA', 
            'arena_grid', 'arena_trials', 'tuned_in_arena', 'arena_tuning_path', 'arena_tuning', 'settings_chosen',
            'write_arena_tuning', 'arena_tested', 'arena_label', 'arena_placed', 'arena_values', 'arena_said',
            'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena', 'arena_costs', 'arena_table',
-           'side_by_side_bytes', 'draw_arena', 'percent_bounds', 'arena_shown', 'arena_state', 'arena_view']
+           'side_by_side_bytes', 'draw_arena', 'arena_shown', 'arena_state', 'arena_view']
 
 # %% ../../../nbs/papers/arena/settings.ipynb #ccc77be9
 import numpy as np
@@ -217,19 +217,15 @@ def draw_arena(table:pd.DataFrame):
     return fig
 
 # %% ../../../nbs/papers/arena/settings.ipynb #5051bcd1
-def percent_bounds(i)->str:
-    "An interval of an accuracy in words; empty if it is wider than its measure."
-    return f'{max(0, i.low):.1f} to {min(100, i.high):.1f}' if i.high - i.low <= 100 else ''
-
 def arena_shown(table:pd.DataFrame, spot=None)->pd.DataFrame:
     "The table as it is printed. `spot`: label -> accuracy with all images."
-    def bounds(i): return f'{i.low:+.1f} to {i.high:+.1f}' if i and i.known else ''
-    shown = dict(method=table.label, pooled=table.pooled, interval=table.sure.map(percent_bounds))
-    shown |= {'over clients': table.clients, 'all images': table.label.map(spot or {})}
-    shown['minus FedAvg + epoch'] = [i.mean if i else np.nan for i in table.apart]
-    shown |= {'its interval': table.apart.map(bounds), 'MB': table.sent}
-    shown['core-hours'] = table.hours.map('{:.2g}'.format)
-    return pd.DataFrame(shown).dropna(axis=1, how='all')
+    def told(i, sign=''): # an interval that is wider than an accuracy can be says nothing
+        if i is None: return ''
+        return f'{i.mean:{sign}.1f}' + (f' ± {i.high - i.mean:.1f}' if i.high - i.low <= 100 else '')
+    shown = dict(method=table.label, pooled=table.sure.map(told))
+    shown |= {'over clients': table.clients.round(1), 'all images': table.label.map(spot or {})}
+    shown |= {'minus FedAvg + epoch': [told(i, '+') for i in table.apart], 'MB': table.sent.round(2)}
+    return pd.DataFrame(shown | {'core-h': table.hours.map('{:.2g}'.format)}).dropna(axis=1, how='all')
 
 def arena_state(profile:str, store:Store, data_root=None)->list: # of sentences
     "Whether the settings are tuned, and what profile `lite` still needs."
