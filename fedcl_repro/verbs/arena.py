@@ -46,7 +46,7 @@ def arena_verb(options)->int:
     wanted = [*(arena_specs(profile).values() if options.tune else ()), *own]
     tuned = tuned_in_arena(wanted, profile, store, data_root, how) if wanted else None
     if options.tune: write_arena_tuning(tuned[:-len(own) or None])
-    chosen = settings_chosen(tuned, 'lite' if profile == 'paper' else profile) if wanted else {}
+    chosen = settings_chosen(tuned, profile) if wanted else {}
     runs = [r for r in arena_runs(profile, own, chosen) if not options.seeds or r.seed < options.seeds]
     n_failed = train_as_asked(runs, store, options)
     rows = read_rows(runs, store, data_root)
