@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['HELP', 'OUT_HELP', 'OUT', 'METHOD_HELP', 'NOTE_HELP', 'OF_RUN', 'METHODS_ARGUMENT', 'REPLICATES', 'PICTURE',
-           'BUDGET_HELP', 'GRID', 'LISTS', 'WHAT', 'RESULT', 'DETAILS', 'SITE', 'NO_OPEN', 'ONLY_PRINT', 'OF_METHOD',
-           'CLIENTS_HELP', 'CLIENTS', 'CLIENT_HELP', 'CLIENT', 'TIMED', 'Fedcl', 'fedcl', 'verb', 'printable',
-           'Screened', 'write_anywhere', 'main', 'entry']
+           'BUDGET_HELP', 'GRID', 'TUNE_HELP', 'TUNE', 'LISTS', 'WHAT', 'RESULT', 'DETAILS', 'SITE', 'NO_OPEN',
+           'ONLY_PRINT', 'OF_METHOD', 'CLIENTS_HELP', 'CLIENTS', 'CLIENT_HELP', 'CLIENT', 'TIMED', 'Fedcl', 'fedcl',
+           'verb', 'printable', 'Screened', 'write_anywhere', 'main', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import inspect
@@ -158,6 +158,20 @@ def _sweep():
       fedcl sweep --method fedavg --method fedper --grid optimiser.lr=0.001,0.01
       fedcl sweep --method fedcosr --grid fedcosr.gamma=0.2,0.8 --grid n_rounds=5,10 --budget 3
       fedcl sweep --method fedavg --grid "optimiser=adam,sgd(lr=0.1, momentum=0.9)" --set n_rounds=5
+    """
+
+# %% ../nbs/cli.ipynb #a59fcf51
+TUNE_HELP = 'first choose the settings of all its methods, and write them down'
+TUNE = Option(['--tune'], is_flag=True, help=TUNE_HELP)
+@verb('arena', *EXPERIMENT[2:], TUNE, *TRAINING)
+def _arena():
+    """Train methods of all papers on one federation; your own enters, tuned with the same budget.
+
+    examples:
+      fedcl arena                                          on digits, in a minute
+      fedcl arena --use my_method.py                       with the methods that the file registers
+      fedcl arena --use my_method.py --profile lite --minutes 60
+      fedcl arena --tune --profile lite                    settings by validation, four trials each
     """
 
 # %% ../nbs/cli.ipynb #09f38bd1

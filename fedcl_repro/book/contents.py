@@ -28,6 +28,7 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Results: FedSSC': 'papers/fedssc',
     'Results: MFCL': 'papers/mfcl',
     'Results: MAPL': 'papers/mapl',
+    'Results: the arena': 'papers/arena',
     'How the study is done': 'study',
     'Benchmarks': 'bench',
     'On several machines': 'scale',
@@ -86,7 +87,8 @@ SIDEBAR = { # heading -> pages in the order of reading
               'papers/fedssc/claims papers/fedssc/table1 papers/fedssc/fig1 '
               'papers/mfcl/claims papers/mfcl/table1 papers/mfcl/table2 papers/mfcl/table5 '
               'papers/mfcl/table8 '
-              'papers/mapl/claims papers/mapl/table1 papers/mapl/table4 papers/mapl/fig4',
+              'papers/mapl/claims papers/mapl/table1 papers/mapl/table4 papers/mapl/fig4 '
+              'papers/arena/arena',
     'Library': 'study/simulation federation/own_data methods/basic federation/method federation/rounds '
                'federation/messages study/runs extensions cli bench/speed contributing',
 }

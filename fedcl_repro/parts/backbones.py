@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['IMAGENET', 'MNIST', 'BACKBONES', 'ReluHead', 'with_heads', 'without_side_effects', 'torchvision_models', 'resnet18',
-           'shufflenet', 'googlenet', 'alexnet']
+           'shufflenet', 'googlenet', 'alexnet', 'cnn_proj']
 
 # %% ../../nbs/parts/backbones.ipynb #767a1a3f
 import torch
 import torch.nn as nn
 
 from ..core import COUNT
-from .models import MODELS, Dropout, Head, Standardise
+from .models import DROPOUT, MODELS, Dropout, Head, Standardise, cnn
 
 # %% ../../nbs/parts/backbones.ipynb #3984894d
 class ReluHead(Head):
@@ -80,3 +80,11 @@ def alexnet(shape:tuple, n_classes:int, *, k:COUNT=512, hidden:COUNT=4096, stand
     return with_heads(body, n_classes, k, hidden, standardise*shape[0])
 
 BACKBONES = 'resnet18', 'shufflenet', 'googlenet', 'alexnet' # the order in which clients get them
+
+# %% ../../nbs/parts/backbones.ipynb #f920316b
+@MODELS.add('cnn_proj', parts='body proj head')
+def cnn_proj(shape:tuple, n_classes:int, *, k:COUNT=128, dropout:DROPOUT=.3):
+    "FedCoSR's two-stage CNN, with a projection from k to k numbers."
+    net = cnn(shape, n_classes, k=k, dropout=dropout)
+    proj = nn.Sequential(nn.Linear(k, k), nn.ReLU(), nn.Linear(k, k))
+    return nn.ModuleDict(dict(body=net['body'], proj=proj, head=net['head']))
