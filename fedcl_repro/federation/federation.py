@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FedData', 'FedNetworks', 'Fed', 'check_settings', 'check_store', 'check_images', 'kind_of_value', 'checked_rows',
            'check_clients', 'initial', 'toy', 'toy_images', 'toy_parts', 'pixels', 'batches', 'plan', 'masks', 'draws',
-           'look', 'participants']
+           'batch_rows', 'in_batches', 'batch_of', 'participants']
 
 # %% ../../nbs/federation/federation.ipynb #9a753214
 import math
@@ -21,6 +21,7 @@ from ..core import COUNT, check_value, stream, torch_stream
 from ..data.augment import AUGMENTATIONS
 from .method import Sweep, chunks, epochs
 from .optimisers import Adam
+from ..parts.fields import sub, under, without
 from ..parts.models import Head
 from ..parts.twin_norm import Twins, TwinNorm
 
@@ -292,17 +293,8 @@ def pixels(
 
 # %% ../../nbs/federation/federation.ipynb #810c5303
 def batches(fed:Fed, i:int, sweep:Sweep, key:tuple):
-    "Yield the batches of a client's sweep: x, y, rows, views, and `noise`, the dropout masks by layer."
-    todo = plan(fed, i, sweep, key)
-    if not todo: return
-    lengths = [len(rows) for rows in todo]
-    noise = masks(fed, i, sweep, key, lengths)
-    drawn = draws(fed, i, sweep, key, lengths)
-    rows = torch.from_numpy(np.concatenate(todo)).to(fed.device) # one copy for all batches
-    at = fed.rows['train'][i][rows].split(lengths)               # rows of the store
-    for j, rows in enumerate(rows.split(lengths)):
-        x, views = look(fed, sweep, pixels(fed.x[at[j]], fed.dtype), drawn[j])
-        yield SimpleNamespace(x=x, y=fed.y[at[j]], rows=rows, views=views, noise=noise[j])
+    "Yield the batches of a client's sweep."
+    for row in batch_rows(fed, i, sweep, key, plan(fed, i, sweep, key)): yield batch_of(fed, sweep, row)
 
 # %% ../../nbs/federation/federation.ipynb #fa4ebc71
 def plan(fed:Fed, i:int, sweep:Sweep, key:tuple)->list: # of arrays of rows
@@ -314,37 +306,53 @@ def plan(fed:Fed, i:int, sweep:Sweep, key:tuple)->list: # of arrays of rows
     return [rows for rows in batches if len(rows) != 1]
 
 # %% ../../nbs/federation/federation.ipynb #05b246e0
-def masks(fed:Fed, i:int, sweep:Sweep, key:tuple, lengths:list)->list:
-    "Dropout masks of a training sweep, from the client's own stream; for each batch: layer -> (rows, width)."
-    out = [{} for _ in lengths]
-    if not sweep.train: return out
-    copies = max(1, sweep.views)
+def masks(fed:Fed, i:int, sweep:Sweep, key:tuple, n:int)->dict: # layer -> (n, width), or (views * n, width)
+    "Dropout masks for the n samples of a training sweep, from the client's own stream."
+    drawn, copies = {}, max(1, sweep.views)
     for name, layer in fed.nets[fed.arch[i]].named_modules():
-        if not hasattr(layer, 'draw'): continue
+        if not sweep.train or not hasattr(layer, 'draw'): continue
         generator = torch_stream(fed.seed, 'masks', i, *key, name, device=fed.device)
-        drawn = layer.draw(copies * sum(lengths), generator).to(fed.dtype)
-        for batch, part in zip(out, drawn.split([copies * b for b in lengths])): batch[name] = part
-    return out
+        drawn[name] = layer.draw(copies * n, generator).to(fed.dtype)
+    return drawn
 
 # %% ../../nbs/federation/federation.ipynb #9fcf8dd3
-def draws(fed:Fed, i:int, sweep:Sweep, key:tuple, lengths:list)->list:
-    "Draws of the augmentation, from the client's own stream; for each batch and view: name -> (rows, ...)."
+def draws(fed:Fed, i:int, sweep:Sweep, key:tuple, n:int)->dict: # 'view.name' -> (n, ...)
+    "Draws of the augmentation for the n samples of a sweep, from the client's own stream."
     if sweep.views and fed.augment is None:
         raise ValueError('this sweep wants augmented views: give the federation an augmentation')
-    augmented = bool(sweep.train) and fed.augment is not None
-    out = [[] for _ in lengths]
+    augmented, drawn = bool(sweep.train) and fed.augment is not None, {}
     for v in range(sweep.views or int(augmented)):
         generator = torch_stream(fed.seed, 'view', i, *key, v, device=fed.device)
-        drawn = fed.augment.draw(sum(lengths), fed.x.shape[1], generator)
-        for j, batch in enumerate(out): batch.append({k: t.split(lengths)[j] for k, t in drawn.items()})
-    return out
+        drawn |= under(f'{v}.', fed.augment.draw(n, fed.x.shape[1], generator))
+    return drawn
+
+# %% ../../nbs/federation/federation.ipynb #9fcf8dd4
+def batch_rows(fed:Fed, i:int, sweep:Sweep, key:tuple, todo:list)->list: # of dicts, one a batch
+    "All that a client's sweep sees, as tensors: rows, dropout masks, draws of the augmentation."
+    if not todo: return []
+    lengths = [len(rows) for rows in todo]
+    rows = torch.from_numpy(np.concatenate(todo)).to(fed.device)    # one copy for all batches
+    whole = dict(rows=rows, at=fed.rows['train'][i][rows])          # of the client's data; of the store
+    whole |= under('noise.', masks(fed, i, sweep, key, len(rows)))
+    whole |= under('view.', draws(fed, i, sweep, key, len(rows)))
+    return in_batches(whole, lengths)
+
+def in_batches(whole:dict, lengths:list)->list: # of dicts
+    "Split tensors of a whole sweep, which have one or several rows for each sample, into its batches."
+    n = max(1, sum(lengths))
+    parts = {k: v.split([len(v) // n * b for b in lengths]) for k, v in whole.items()}
+    return [{k: part[j] for k, part in parts.items()} for j in range(len(lengths))]
 
 # %% ../../nbs/federation/federation.ipynb #f6b2d1f1
-def look(fed:Fed, sweep:Sweep, x:Tensor, drawn:list)->tuple: # (x, (views, b, C, H, W) or None)
-    "Images of a batch as the sweep sees them."
-    if sweep.views: return x, torch.stack([fed.augment.apply(x, d) for d in drawn])
-    if drawn: return fed.augment.apply(x, drawn[0]), None
-    return x, None
+def batch_of(fed:Fed, sweep:Sweep, row:dict)->SimpleNamespace:
+    "A batch: x (b, C, H, W), y (b,), rows (b,), views (views, b, ...) and `noise`, dropout masks by layer."
+    x, views = pixels(fed.x[row['at']], fed.dtype), None
+    drawn = sub(row, 'view.')
+    n_views = len({k.split('.')[1] for k in drawn})
+    seen = [fed.augment.apply(x, without(f'view.{v}.', drawn)) for v in range(n_views)]
+    if sweep.views: views = torch.stack(seen)
+    elif seen: x = seen[0]
+    return SimpleNamespace(x=x, y=fed.y[row['at']], rows=row['rows'], views=views, noise=without('noise.', row))
 
 # %% ../../nbs/federation/federation.ipynb #786e9f9b
 def participants(fed:Fed, r:int)->tuple:
