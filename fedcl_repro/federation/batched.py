@@ -167,8 +167,8 @@ def stacked_batch(fed:Fed, sweep:Sweep, rows:list)->SimpleNamespace: # rows: one
     batch = batch_of(fed, sweep, {k: torch.cat([row[k] for row in rows]) for k in rows[0]})
     def apart(v): return v.unflatten(0, (len(rows), -1))
     views = None if batch.views is None else batch.views.unflatten(1, (len(rows), -1)).transpose(0, 1)
-    noise = {k: apart(v) for k, v in batch.noise.items()}
-    return SimpleNamespace(x=apart(batch.x), y=apart(batch.y), rows=apart(batch.rows), views=views, noise=noise)
+    plain = {k: apart(vars(batch)[k]) for k in ('x', 'y', 'rows')}
+    return SimpleNamespace(**plain, views=views, noise={k: apart(v) for k, v in batch.noise.items()})
 
 # %% ../../nbs/federation/batched.ipynb #09a269f6
 @EXECUTORS.add('batched', title='stacked clients', use='on an accelerator, for small networks')

@@ -347,12 +347,12 @@ def in_batches(whole:dict, lengths:list)->list: # of dicts
 def batch_of(fed:Fed, sweep:Sweep, row:dict)->SimpleNamespace:
     "A batch: x (b, C, H, W), y (b,), rows (b,), views (views, b, ...) and `noise`, dropout masks by layer."
     x, views = pixels(fed.x[row['at']], fed.dtype), None
-    drawn = sub(row, 'view.')
+    drawn, noise = sub(row, 'view.'), without('noise.', row)
     n_views = len({k.split('.')[1] for k in drawn})
     seen = [fed.augment.apply(x, without(f'view.{v}.', drawn)) for v in range(n_views)]
     if sweep.views: views = torch.stack(seen)
     elif seen: x = seen[0]
-    return SimpleNamespace(x=x, y=fed.y[row['at']], rows=row['rows'], views=views, noise=without('noise.', row))
+    return SimpleNamespace(x=x, y=fed.y[row['at']], rows=row['rows'], views=views, noise=noise)
 
 # %% ../../nbs/federation/federation.ipynb #786e9f9b
 def participants(fed:Fed, r:int)->tuple:

@@ -4,10 +4,14 @@
 
 # %% auto #0
 __all__ = ['Inbox', 'Rows', 'Deferred', 'rows_in_turn', 'table_of_rows', 'stacked', 'nbytes', 'entry_bytes', 'lossy',
-           'nothing_to_lose', 'Roster', 'sealed', 'opened']
+           'nothing_to_lose', 'Roster', 'sealed', 'opened', 'BadMessage', 'laid_out', 'to_bytes', 'from_bytes',
+           'read_message', 'entry_in', 'rows_in']
 
 # %% ../../nbs/federation/messages.ipynb #771adf67
+import io
+import json
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -141,3 +145,83 @@ def opened(wires:tuple, inbox:Inbox, roster:Roster)->Inbox:
     "The inbox after the wires, opened by those that open."
     for wire in wires: inbox = wire.open(inbox, roster) if hasattr(wire, 'open') else wire(inbox)
     return inbox
+
+# %% ../../nbs/federation/messages.ipynb #5ab1e001
+class BadMessage(ValueError): "Bytes that are no message, or a message that this sender may not send."
+
+def laid_out(v)->tuple: # (its form, its numbers in pieces)
+    "An entry of a message as it is written."
+    if isinstance(v, Rows):
+        rows = v.have.nonzero()[:, 0].tolist()
+        return dict(kind='rows', shape=v.value.shape, rows=rows), [v.value[v.have]]
+    if isinstance(v, Deferred):
+        pieces = () if v.stored else rows_in_turn(v)
+        return dict(kind='table', shape=v.shape, axes=v.axes, stored=v.stored), pieces
+    last = v.ndim == 4 and not v.is_contiguous() and v.is_contiguous(memory_format=torch.channels_last)
+    return dict(kind='tensor', shape=v.shape, last=last), [v.permute(0, 2, 3, 1) if last else v]
+
+def to_bytes(message:dict, **about)->bytes:
+    "A message, and plain values about it: all numbers, a line of JSON with their forms, a checksum."
+    out, forms = io.BytesIO(), {}
+    for name, v in message.items():
+        forms[name], pieces = laid_out(v)
+        for piece in pieces:
+            array = np.ascontiguousarray(piece.detach().cpu().numpy())
+            forms[name]['dtype'] = str(array.dtype)
+            out.write(array)
+    out.write(b'\n' + json.dumps(dict(about=about, fields=forms)).encode())
+    out.write(zlib.crc32(out.getbuffer()).to_bytes(4, 'little'))
+    return out.getvalue()
+
+# %% ../../nbs/federation/messages.ipynb #5ab1e002
+def from_bytes(content:bytes, tables:dict=None, device='cpu', expect:Callable=None)->tuple: # (message, about)
+    """A message from bytes. `tables`: those received from this sender before; new ones are added.
+    `expect`: (about) -> `Expected`, for a message from a peer; without it, its fields may be any."""
+    try: message, about = read_message(content, tables or {}, device, expect)
+    except BadMessage: raise
+    except Exception as e: # whatever fails here, fails because of these bytes
+        raise BadMessage(f'these bytes are no message ({type(e).__name__}: {e})') from e
+    if tables is not None: tables |= {k: v for k, v in message.items() if isinstance(v, Deferred)}
+    return message, about
+
+def read_message(content:bytes, tables:dict, device, expect)->tuple: # (message, about)
+    "The message in these bytes; forms are checked before numbers are read."
+    if zlib.crc32(memoryview(content)[:-4]) != int.from_bytes(content[-4:], 'little'):
+        raise ValueError('their checksum is another one')
+    end, at = content.rindex(b'\n', 0, -4), 0
+    head = json.loads(content[end + 1:-4])
+    expected = expect(head['about']) if expect else None
+    if expected: expected.check_forms(head['fields'])
+    def take(dtype, shape): # the next numbers
+        nonlocal at
+        array = np.frombuffer(content, dtype, math.prod(shape), at)
+        at += array.nbytes
+        return torch.from_numpy(array.reshape(shape).copy()).to(device)
+    message = {name: entry_in(form, take, tables.get(name)) for name, form in head['fields'].items()}
+    if at != end: raise ValueError(f'they hold {end} bytes of numbers, their forms {at}')
+    if expected: expected.check_numbers(message)
+    return message, head['about']
+
+# %% ../../nbs/federation/messages.ipynb #5ab1e003
+def entry_in(form:dict, take:Callable, known:Deferred):
+    "An entry from its form. `take`: (dtype, shape) -> its numbers; `known`: the table received before."
+    kind, shape = form['kind'], tuple(form['shape'])
+    if kind == 'tensor' and not form['last']: return take(form['dtype'], shape)
+    if kind == 'tensor': return take(form['dtype'], (shape[0], *shape[2:], shape[1])).permute(0, 3, 1, 2)
+    if kind == 'rows':
+        sent = take(form['dtype'], (len(form['rows']), *shape[1:]))
+        return rows_in(sent, form['rows'], shape)
+    if kind != 'table': raise ValueError(f'{kind!r} is no kind of field')
+    if form['stored']: return replace(known, stored=True)
+    axes = form['axes']
+    n_rows = math.prod(shape[:axes])
+    rows = take(form['dtype'] if n_rows else 'float32', (n_rows, *shape[axes:]))
+    return table_of_rows(rows, Deferred(shape, None, rows.element_size(), axes=axes))
+
+def rows_in(sent:Tensor, rows:list, shape:tuple)->Rows:
+    "Rows at their receiver: nan in the rows that were not sent, so that their use is noticed."
+    value = sent.new_full(shape, math.nan if sent.is_floating_point() else 0)
+    have = torch.zeros(shape[0], dtype=torch.bool, device=sent.device)
+    have[torch.tensor(rows, dtype=torch.long)] = True
+    value[have] = sent
+    return Rows(value, have)

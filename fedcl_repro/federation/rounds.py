@@ -6,7 +6,7 @@
 __all__ = ['one_round', 'Turns', 'take_turns', 'local_turns', 'rounds', 'run', 'State', 'begin', 'roster_of', 'stage_of', 'enter',
            'server_of', 'without_training_loss', 'without_tables', 'Replies', 'download', 'take_replies', 'Tuned',
            'same_fields', 'tuned_once', 'without_local_buffers', 'reset_buffers', 'uploads', 'receive', 'wires_of',
-           'check_finite', 'numbers', 'finite']
+           'seals', 'check_finite', 'numbers', 'finite']
 
 # %% ../../nbs/federation/rounds.ipynb #9dca71de
 import math
@@ -226,6 +226,10 @@ def receive(fed:Fed, method:Method, server:dict, messages:dict, roster:Roster)->
 def wires_of(fed:Fed, method:Method)->tuple:
     "The wires of a message, the method's own first."
     return tuple(wire for wire in (method.wire, fed.wire) if wire)
+
+def seals(fed:Fed, method:Method)->bool:
+    "Whether clients seal their messages."
+    return any(hasattr(wire, 'seal') for wire in wires_of(fed, method))
 
 # %% ../../nbs/federation/rounds.ipynb #cfcf5bde
 def check_finite(messages:dict, r:int):

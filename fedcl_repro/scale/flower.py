@@ -80,12 +80,12 @@ class Courier:
 
     def meet(self):
         "Ask new nodes which client they are. A client stays with its node, also when that comes back."
-        from fedcl_repro.federation.exchange import samples_said, to_bytes
+        from fedcl_repro.federation.exchange import answer_in, to_bytes
         present = set(self.grid.get_node_ids())
         new = present - set(self.bound.values()) - self.strangers
         claims = {} # client -> nodes
         for node, content in self.ask('hello', {node: to_bytes({}) for node in new}).items():
-            try: claims.setdefault(samples_said(content)['client'], []).append(node)
+            try: claims.setdefault(answer_in('hello', content)[1]['client'], []).append(node)
             except ValueError as e: self.turn_away(node, str(e))
         for i, nodes in claims.items():
             free = i < self.n_clients and i not in self.bound and not self.fixed

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REPEATED', 'ClientData', 'call_by_name', 'dealt', 'SharedPlan', 'known_at_server', 'stored_data', 'known_at_node',
-           'write_private', 'deal_secrets', 'seals', 'secrets_beside', 'secrets_of_run', 'Node']
+           'write_private', 'deal_secrets', 'secrets_beside', 'secrets_of_run', 'Node']
 
 # %% ../../nbs/scale/nodes.ipynb #381a485a
 import hashlib
@@ -25,7 +25,7 @@ from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
 from ..federation.federation import Fed
 from ..federation.loop import Loop
 from ..federation.privacy import secrets_known_to
-from ..federation.rounds import wires_of
+from ..federation.rounds import seals
 from .resident import folder_of
 from ..study.runs import Run, config, dataset, federation_with, find_root
 from ..study.runs import run_recorded, shards, stages
@@ -150,11 +150,6 @@ def deal_secrets(folders):
         table = {j: secret.hex() for j, secret in secrets_known_to(i, who, root).items()}
         write_private(Path(folder)/'secrets.json', json.dumps(table).encode())
 
-# %% ../../nbs/scale/nodes.ipynb #5ec2e70c
-def seals(fed:Fed, run:Run)->bool:
-    "Whether clients mask messages in this run."
-    return any(hasattr(wire, 'seal') for stage in stages(run) for wire in wires_of(fed, stage.method))
-
 # %% ../../nbs/scale/nodes.ipynb #5ec2e70d
 def secrets_beside(folder:Path, i:int, needed:bool): # other client -> 32 bytes, or None
     "The table of client i."
@@ -181,7 +176,8 @@ class Node:
         self.i, self.plan = i, plan
         fed = known_at_node(plan, i, ClientData.load(where))
         folder = folder_of(where)
-        fed.secret = secrets_of_run(secrets_beside(folder, i, seals(fed, plan.run)), plan.text)
+        masked = any(seals(fed, stage.method) for stage in stages(plan.run))
+        fed.secret = secrets_of_run(secrets_beside(folder, i, masked), plan.text)
         self.path = Path(memory or folder)/f'client-{i}.state'
         kept = self.remembered()
         fed.private = kept.pop('private', None) or secrets.randbits(62)
