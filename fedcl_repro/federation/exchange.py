@@ -163,10 +163,9 @@ CLIENT_ANSWERS = dict(hello=say_hello, turn=take_turn, test=take_test, survey=an
 # %% ../../nbs/federation/exchange.ipynb #797965cf
 class ServerSide:
     "A server without data, which sends and receives bytes."
-    def __init__(self, fed:Fed, stages:tuple, deliver:Callable, servers:dict=None, round=0, session=''):
+    def __init__(self, fed:Fed, stages:tuple, deliver:Callable):
         self.fed, self.stages, self.deliver = fed, stages, deliver
-        self.servers, self.round = servers or {}, round
-        self.session = session or secrets.token_hex(16)
+        self.servers, self.round, self.session = {}, 0, secrets.token_hex(16)
         self.schema = Schema(fed, stages)
         self.introduced = set() # clients that have said their numbers of samples
         self.tables = {}      # client -> name -> table received from it
@@ -284,20 +283,20 @@ def heard_by(fed:Fed, method, roster:Roster, i:int)->dict:
     return vars(roster) | dict(who=(i,), n=(fed.sizes[i],))
 
 # %% ../../nbs/federation/exchange.ipynb #76613dac
-def score_clients(server:ServerSide, moment='merged', split='test', who=None)->list: # of Score
-    "Each client's own model tested on its own data, for all clients or those in `who`, if they answer."
+def score_clients(server:ServerSide, moment='merged')->list: # of Score
+    "Each client's own model tested on its own data, if it answers."
     fed = server.fed
     r = server.round if moment == 'merged' else max(0, server.round - 1)
     stage, _ = stage_of(server.stages, r)
     fields = server_of(fed, stage, server.servers)
     if moment == 'merged' and stage.method.survey: fields = survey_clients(server, stage.method, fields)
     replies = Replies(fed, stage.method, fields)
-    about = dict(round=server.round, stage_round=r, moment=moment, split=split, session=server.session)
+    about = dict(round=server.round, stage_round=r, moment=moment, split='test', session=server.session)
     def sent(i):
         message = under('deployed.', stage.method.deploy(fields))
         if moment == 'merged': message |= under('reply.', replies[i])
         return to_bytes(message, **about)
-    answers = server.deliver('test', {i: sent(i) for i in who or range(fed.n_clients)})
+    answers = server.deliver('test', {i: sent(i) for i in range(fed.n_clients)})
     return list(server.understood(dict(sorted(answers.items())), score_in).values())
 
 # %% ../../nbs/federation/exchange.ipynb #76613dab

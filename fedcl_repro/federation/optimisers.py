@@ -136,14 +136,7 @@ class ClippedSGD(SGD):
 
 # %% ../../nbs/federation/optimisers.ipynb #547cc04d
 @OPTIMISERS.add('clipped_sgd')
-def clipped_sgd(
-    *,
-    lr=.1,
-    momentum:MOMENTUM_RANGE=.9,
-    decay=5e-4,
-    most:POSITIVE=1.,
-    fresh=True,
-    cosine_over=0,
-):
+def clipped_sgd(*, lr=.1, momentum:MOMENTUM_RANGE=.9, decay=5e-4, most:POSITIVE=1., fresh=True,
+                cosine_over=0):
     "SGD with gradients clipped to a length of `most`; the defaults are those of HeteroFL's code."
     return ClippedSGD(falling(lr, cosine_over) if cosine_over else lr, momentum, decay, fresh, most)
