@@ -53,13 +53,16 @@ class ClientSide:
         self.left = set(left)  # sessions that it has left
         self.last = last       # digest of the last turn, and the answer to it
         self.schema = Schema(execute.fed, stages)
+        shapes = {k: tuple(v.shape) for k, v in execute.fed.init[execute.fed.arch[i]].items()}
+        self.blocks = shapes | under('reply.', shapes) # of which a reply may have a part
 
     def answer(self, kind:str, content:bytes)->bytes:
         "The client's answer to a message of the kind 'hello', 'turn', 'test' or 'survey'."
         if kind not in CLIENT_ANSWERS:
             known = ', '.join(CLIENT_ANSWERS)
             raise BadMessage(f'a client answers {known}, got {kind!r}')
-        digest = hashlib.sha256(content).hexdigest() if kind == 'turn' else ''
+        # a message ends with a checksum
+        digest = hashlib.sha256(content[-2**14:]).hexdigest() if kind == 'turn' else ''
         if kind == 'turn' and digest == self.last[0]: return self.last[1] # it was delivered twice
         def expect(about): return expected_by_client(self, kind, check_said(about, ASKED[kind]))
         message, about = from_bytes(content, device=self.execute.fed.device, expect=expect)
@@ -91,9 +94,7 @@ def expected_by_client(client:ClientSide, kind:str, about:dict)->Expected:
     if not 0 <= r < n_rounds + (kind != 'turn'): raise BadMessage(f'round {r} of {n_rounds}')
     if kind == 'turn': check_turn(client, about)
     _, place = stage_of(client.stages, about.get('stage_round', r))
-    blocks = {k: tuple(v.shape) for k, v in fed.init[fed.arch[i]].items()}
-    blocks |= under('reply.', blocks)
-    return Expected(client.schema.forms(CLIENT_READS[kind], place, i), fed.sizes[i], blocks=blocks)
+    return Expected(client.schema.forms(CLIENT_READS[kind], place, i), fed.sizes[i], blocks=client.blocks)
 
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9b
 def check_turn(client:ClientSide, about:dict):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Inbox', 'Rows', 'Deferred', 'rows_in_turn', 'table_of_rows', 'stacked', 'nbytes', 'entry_bytes', 'lossy',
-           'nothing_to_lose', 'Roster', 'sealed', 'opened', 'BadMessage', 'laid_out', 'to_bytes', 'from_bytes',
-           'read_message', 'entry_in', 'rows_in']
+           'nothing_to_lose', 'Roster', 'BadMessage', 'laid_out', 'to_bytes', 'from_bytes', 'read_message', 'entry_in',
+           'rows_in']
 
 # %% ../../nbs/federation/messages.ipynb #771adf67
 import io
@@ -134,17 +134,6 @@ class Roster:
     who: tuple # (m,) client ids
     n: tuple   # (m,) samples of each
     session: str = '' # which training of this server it is; masks belong to it
-
-def sealed(wires:tuple, message:dict, i:int, roster:Roster, secret=None)->dict:
-    "Client i's message, sealed by those wires that seal. `secret`: shared by the clients."
-    for wire in wires:
-        if hasattr(wire, 'seal'): message = wire.seal(message, i, roster, secret)
-    return message
-
-def opened(wires:tuple, inbox:Inbox, roster:Roster)->Inbox:
-    "The inbox after the wires, opened by those that open."
-    for wire in wires: inbox = wire.open(inbox, roster) if hasattr(wire, 'open') else wire(inbox)
-    return inbox
 
 # %% ../../nbs/federation/messages.ipynb #5ab1e001
 class BadMessage(ValueError): "Bytes that are no message, or a message that this sender may not send."

@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['one_round', 'Turns', 'take_turns', 'rounds', 'run', 'State', 'begin', 'roster_of', 'stage_of', 'enter', 'server_of',
-           'without_training_loss', 'without_tables', 'Replies', 'download', 'take_replies', 'Tuned', 'same_fields',
-           'tuned_once', 'without_local_buffers', 'reset_buffers', 'uploads', 'receive', 'wires_of', 'seals',
-           'check_finite', 'numbers', 'finite']
+           'without_training_loss', 'without_tables', 'Replies', 'take_replies', 'tuned_once', 'same_download',
+           'without_local_buffers', 'reset_buffers', 'uploads', 'receive', 'wires_of', 'seals', 'check_finite',
+           'numbers', 'finite']
 
 # %% ../../nbs/federation/rounds.ipynb #9dca71de
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from .clients import Clients, fields_of
 from .federation import Fed, participants
 from .local_step import NonFinite
 from .loop import Compute, Loop
-from .messages import Deferred, Inbox, Roster, Rows, nbytes, opened, sealed
+from .messages import Deferred, Inbox, Roster, Rows, nbytes
 from .method import Method, Stage, stages_of
 from .steps import run_steps
 
@@ -133,10 +132,6 @@ class Replies:
     def __getitem__(self, i:int)->dict:
         return without_local_buffers(self.fed, i, self.method.reply(self.server, i))
 
-def download(execute, method:Method, server:dict, clients:dict, r:int)->tuple: # (clients, bytes)
-    "Clients after reply, merge and tune."
-    return take_replies(execute, method, clients, Replies(execute.fed, method, server), r)
-
 # %% ../../nbs/federation/rounds.ipynb #80bd36b5
 def take_replies(execute, method:Method, clients:dict, replies, r:int)->tuple: # (clients, bytes)
     "Clients after merge and tune, given the server's message to each."
@@ -156,32 +151,20 @@ def take_replies(execute, method:Method, clients:dict, replies, r:int)->tuple: #
     return merged | tuned_once(execute, method, before, merged, r), traffic
 
 # %% ../../nbs/federation/rounds.ipynb #ad1f9dd6
-@dataclass
-class Tuned:
-    "Clients before and after the `tune` steps of a round."
-    steps: tuple
-    round: int
-    before: dict # id -> (server, client)
-    after: dict  # id -> client
-
-    def fits(self, steps, r:int, before:dict)->bool:
-        "Whether steps, round, clients and server are the same."
-        if (self.steps, self.round, list(self.before)) != (steps, r, list(before)): return False
-        return all(server is self.before[i][0] and same_fields(c, self.before[i][1])
-                   for i, (server, c) in before.items())
-
-def same_fields(a:dict, b:dict)->bool:
-    "Whether two clients hold identical tensor objects, apart from training losses."
-    a, b = without_training_loss(a), without_training_loss(b)
-    return a.keys() == b.keys() and all(a[k] is b[k] for k in a)
-
 def tuned_once(execute, method:Method, before:dict, merged:dict, r:int)->dict: # id -> client
-    "The informed clients after the `tune` steps, reused if the last download was the same."
-    known = execute.tuned
-    if known and known.fits(method.tune, r, before): return known.after
+    """The informed clients after the `tune` steps, reused if the last download was the same.
+    `before`: id -> (server, client), as they were before the merge."""
+    asked, known = (method.tune, r, list(before)), execute.tuned
+    if known and known[0] == asked and all(same_download(before[i], known[1][i]) for i in before):
+        return known[2]
     after = run_steps(execute, method.tune, {i: merged[i] for i in before}, r)
-    execute.tuned = Tuned(method.tune, r, before, after)
+    execute.tuned = asked, before, after
     return after
+
+def same_download(a:tuple, b:tuple)->bool: # of (server, client)
+    "Whether server and client are the same objects, apart from training losses."
+    c, d = (without_training_loss(client) for _, client in (a, b))
+    return a[0] is b[0] and c.keys() == d.keys() and all(c[k] is d[k] for k in c)
 
 # %% ../../nbs/federation/rounds.ipynb #d24e9b32
 def without_local_buffers(fed:Fed, i:int, message:dict)->dict:
@@ -200,8 +183,10 @@ def uploads(fed:Fed, method:Method, clients:dict, roster:Roster)->dict: # id -> 
     "The message of each client, checked, and sealed if the method or the federation has a sealing wire."
     messages = {i: without_local_buffers(fed, i, method.upload(c)) for i, c in clients.items()}
     check_finite(messages, roster.round)
-    wires = wires_of(fed, method)
-    return {i: sealed(wires, m, i, roster, fed.secret) for i, m in messages.items()}
+    for wire in wires_of(fed, method):
+        if not hasattr(wire, 'seal'): continue
+        messages = {i: wire.seal(m, i, roster, fed.secret) for i, m in messages.items()}
+    return messages
 
 def receive(fed:Fed, method:Method, server:dict, messages:dict, roster:Roster)->dict:
     "The server after the messages of a round (id -> message)."
@@ -215,7 +200,8 @@ def receive(fed:Fed, method:Method, server:dict, messages:dict, roster:Roster)->
         compute=Compute(fed),
         n_clients=fed.n_clients,
         initial=fed.init)
-    inbox = opened(wires_of(fed, method), inbox, roster)
+    for wire in wires_of(fed, method):
+        inbox = wire.open(inbox, roster) if hasattr(wire, 'open') else wire(inbox)
     return method.serve(server, inbox) if inbox.messages else server
 
 def wires_of(fed:Fed, method:Method)->tuple:
@@ -243,5 +229,7 @@ def numbers(value): # a tensor, or None
 
 # %% ../../nbs/federation/rounds.ipynb #fc369a49
 def finite(values:list)->list: # of bool
-    "For each tensor, whether all its numbers are finite; waits for a device only once."
-    return torch.stack(torch._foreach_norm(values, math.inf)).isfinite().tolist() if values else []
+    "For each tensor, whether all its numbers are finite; waits for a device only once if they are."
+    if not values: return []
+    found = torch.stack(torch._foreach_norm(values)).isfinite().tolist() # the fast norm, which may overflow
+    return [good or bool(v.isfinite().all()) for good, v in zip(found, values)]
