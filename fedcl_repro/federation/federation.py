@@ -73,10 +73,11 @@ class Fed:
 
     def put_data(self, store:tuple, train:list, test:list):
         "Set the images of all clients, stored once, and the row numbers of each client."
-        rows = dict(train=train, test=test)
-        rows = {part: checked_rows(some, len(store[1]), part) for part, some in rows.items()}
         self.x, self.y = (t.to(self.device) for t in store)
-        self.rows = {part: self.on_device(some) for part, some in rows.items()}
+        def checked(part, rows):
+            return [checked_rows(r, len(self.y), f'{part} rows of client {i}') for i, r in enumerate(rows)]
+        rows = dict(train=train, test=test)
+        self.rows = {part: self.on_device(checked(part, some)) for part, some in rows.items()}
         self.sizes = [len(r) for r in self.rows['train']]
 
     def put_validation(self, rows:list):
@@ -163,21 +164,22 @@ def check_images(x:Tensor):
                          'scale them, or give bytes from 0 to 255')
 
 # %% ../../nbs/federation/federation.ipynb #f00d2003
-def checked_rows(rows, n:int, part:str)->list: # of arrays of row numbers
-    "Each client's rows of a store of n, from row numbers or a mask; an error for rows outside the store."
-    found = []
-    for i, r in enumerate(rows):
-        r = np.asarray(r.cpu() if isinstance(r, Tensor) else r)
-        whose = f'{part} rows of client {i}'
-        if r.dtype == bool and r.shape == (n,): r = np.flatnonzero(r)
-        if r.size == 0: r = r.astype(np.int64).reshape(-1)
-        if r.ndim != 1 or r.dtype.kind not in 'iu':
-            expected = f'must be whole numbers (k,) or a mask ({n},)'
-            raise ValueError(f'{whose} {expected}, got {r.dtype}{list(r.shape)}')
-        if r.size and not 0 <= r.min() <= r.max() < n:
-            raise ValueError(f'{whose} go from {r.min()} to {r.max()}, the store has rows 0 to {n - 1}')
-        found.append(r.astype(np.int64))
-    return found
+def checked_rows(
+    rows,   # row numbers, or a mask
+    n:int,  # number of all rows
+    whose:str, # for the message
+    n_train=0, # rows before a test set: a mask may be over these alone
+)->np.ndarray: # (k,) int64
+    "One client's row numbers; an error for anything else."
+    r = np.asarray(rows.cpu() if isinstance(rows, Tensor) else rows)
+    if r.dtype == bool and r.shape in ((n,), (n_train,)): r = np.flatnonzero(r)
+    if r.size == 0: r = r.astype(np.int64).reshape(-1)
+    if r.ndim != 1 or r.dtype.kind not in 'iu':
+        expected = f'must be whole numbers (k,) or a mask ({n},)'
+        raise ValueError(f'{whose} {expected}, got {r.dtype}{list(r.shape)}')
+    if r.size and not 0 <= r.min() <= r.max() < n:
+        raise ValueError(f'{whose} go from {r.min()} to {r.max()}, the store has rows 0 to {n - 1}')
+    return r.astype(np.int64)
 
 # %% ../../nbs/federation/federation.ipynb #934fd23c
 def check_clients(train, test, arch, archs:dict):
