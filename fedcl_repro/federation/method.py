@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NET', 'average', 'FAMILIES', 'METHODS', 'logits', 'ce', 'take', 'send', 'average_of', 'add_up', 'Sweep', 'nothing',
            'to_everybody', 'Method', 'unchanged', 'addressed', 'personal', 'epochs', 'steps', 'chunks', 'Repeat',
-           'Later', 'OnData', 'Survey', 'Stage', 'stages_of', 'build_method']
+           'OnData', 'Survey', 'Stage', 'stages_of', 'build_method']
 
 # %% ../../nbs/federation/method.ipynb #4aeedb99
 import math
@@ -133,17 +133,6 @@ class Repeat:
     steps: tuple     # Sweeps and functions client -> client
     enough: Callable # (client) -> bool, asked after each pass
     most: int        # maximal number of passes, >= 1
-
-# %% ../../nbs/federation/method.ipynb #27cd9642
-@dataclass(frozen=True)
-class Later:
-    "A deferred measurement: the client holds a `Deferred` table with a row for each view of each image."
-    fn: Callable      # (net, client, x) -> (b, ...); for grouped views, (t, b, C, H, W) -> (t, b, ...)
-    name: str         # of the field
-    views: int        # augmented views of each image
-    stored: bool | Callable = False # (client) -> bool: the receiver has it from an earlier round
-    together: int = 1 # views in a group that the function gets at once; one row for each group
-    mix: Callable | None = None # (n, generator) -> partners, own shares: each view is blended first
 
 # %% ../../nbs/federation/method.ipynb #eb1020d6
 @dataclass(frozen=True)

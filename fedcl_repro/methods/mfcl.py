@@ -28,10 +28,11 @@ from ..parts.fields import sub
 from ..federation.federation import pixels
 from ..federation.lars import LARS, cosine
 from ..federation.loop import Worker
-from ..federation.method import METHODS, Later, Method, Stage, Sweep
+from ..federation.method import METHODS, Method, Stage, Sweep
 from ..federation.method import average_of, epochs, nothing, send, take, unchanged
 from ..federation.partners import search_partners
 from ..federation.privacy import datamix, secure_aggregation
+from ..federation.steps import later
 
 # %% ../../nbs/methods/mfcl.ipynb #7d5b270b
 AUTOENCODER = ('enc.', 'dec.')
@@ -108,7 +109,7 @@ def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, firs
 # %% ../../nbs/methods/mfcl.ipynb #895ff35e
 def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Method:
     "Phase 2: each client sends its table once, and the rServer trains on what it holds."
-    table = Later(
+    table = later(
         ENCODINGS[positives],
         'z',
         2 * pairs,
@@ -329,4 +330,3 @@ def whole_network(execute, held:dict, state, i=0):
 def averaged_network(execute, state, i=0):
     "The whole model of client i after training: its encoder, and what both servers hold."
     return whole_network(execute, state.clients[i] | state.servers['gserver'], state, i)
-
