@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['CLIENT_READS', 'CLIENT_ANSWERS', 'ANSWER_FORMS', 'known_to', 'ClientSide', 'expected_by_client', 'check_turn',
-           'say_hello', 'take_turn', 'check_blocks', 'take_test', 'answer_survey', 'ServerSide', 'answer_in',
-           'samples_in', 'fields_in', 'upload_in', 'received', 'unusable', 'heard_by', 'score_clients', 'score_in',
-           'survey_clients', 'Apart', 'run_apart']
+           'say_hello', 'take_turn', 'take_test', 'answer_survey', 'ServerSide', 'answer_in', 'samples_in', 'fields_in',
+           'upload_in', 'received', 'unusable', 'heard_by', 'score_clients', 'score_in', 'survey_clients', 'Apart',
+           'run_apart']
 
 # %% ../../nbs/federation/exchange.ipynb #672e2e3c
 import contextlib
@@ -118,26 +118,10 @@ def take_turn(client:ClientSide, message:dict, about:dict)->bytes:
     "Merge, train, upload."
     i, session = client.i, about.get('session', '')
     roster = Roster(about['round'], tuple(about['who']), tuple(about['n']), session)
-    check_blocks(client, message, roster.round)
     turns = take_turns(client.execute, client.stages, {i: client.fields}, {i: message}, roster)
     answer = to_bytes(turns.messages[i])
     client.fields = turns.clients[i]
     return answer
-
-# %% ../../nbs/federation/exchange.ipynb #07fa5b9fe
-def check_blocks(client:ClientSide, message:dict, r:int):
-    "Refuse a reply with a block of a field, unless the method's merge makes a whole field of it."
-    fed, i = client.execute.fed, client.i
-    network = fed.init[fed.arch[i]]
-    sent = {k: v for k, v in message.items() if k in network and isinstance(v, torch.Tensor)}
-    blocks = [k for k, v in sent.items() if v.shape != network[k].shape]
-    if not blocks: return
-    stage, place = stage_of(client.stages, r)
-    before = enter(fed, client.stages, client.fields, place) | dict(round=torch.tensor(r))
-    after = stage.method.merge(before, message)
-    for k in blocks:
-        if after[k].shape == before[k].shape: continue
-        raise BadMessage(f'field {k!r} has shape {tuple(after[k].shape)}, not {tuple(before[k].shape)}')
 
 # %% ../../nbs/federation/exchange.ipynb #ce67ff72
 def take_test(client:ClientSide, message:dict, about:dict)->bytes:

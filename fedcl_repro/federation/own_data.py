@@ -6,7 +6,7 @@
 __all__ = ['LAYOUTS', 'TOLD', 'MODES', 'FORMATS', 'READ_FORMATS', 'OTHER_PARTS', 'as_numbers', 'channels_before', 'value_limits',
            'pixel_values', 'tell_dark', 'own_inputs', 'input_array', 'features', 'own_labels', 'numbered_labels',
            'tell_classes', 'client_column', 'is_nested', 'column_of_rows', 'own_dataset', 'own_fingerprint', 'read_own',
-           'read_own_npz', 'with_columns', 'read_picture', 'n_frames', 'on_white', 'picture_arrays', 'folder_listing',
+           'read_own_npz', 'with_columns', 'read_picture', 'on_white', 'picture_arrays', 'folder_listing',
            'part_folders', 'labelled_pictures', 'in_order', 'read_folder', 'tell_left_out', 'own', 'own_path']
 
 # %% ../../nbs/federation/own_data.ipynb #01a0653b
@@ -319,18 +319,15 @@ def read_picture(path:Path):
     if not path.is_file(): raise ValueError(f'cannot read {path}: it is no file')
     try:
         with Image.open(path, formats=FORMATS) as image:
-            several, picture = n_frames(image), ImageOps.exif_transpose(image)
+            # what a camera adds to its main picture (MPO) does not count
+            several = 1 if image.format == 'MPO' else getattr(image, 'n_frames', 1)
+            picture = ImageOps.exif_transpose(image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
         raise ValueError(f'cannot read the picture {path} ({e}): replace it or leave it out') from e
     if several > 1: raise ValueError(f'{path} holds {several} pictures: save each in a file, or leave it out')
     if picture.mode in MODES: return picture
     raise ValueError(f'{path} has more than 8 bits a channel (mode {picture.mode}): convert it to 8 bits, or '
                      'give arrays as npz')
-
-# %% ../../nbs/federation/own_data.ipynb #91dcc41b
-def n_frames(image)->int:
-    "The pictures in an open file; what a camera adds to its main one (MPO) does not count."
-    return 1 if image.format == 'MPO' else getattr(image, 'n_frames', 1)
 
 # %% ../../nbs/federation/own_data.ipynb #91dcc41c
 def on_white(picture)->tuple: # (picture without transparency, whether there was some)

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['one_round', 'Turns', 'take_turns', 'rounds', 'run', 'State', 'begin', 'roster_of', 'stage_of', 'enter', 'server_of',
-           'without_training_loss', 'without_tables', 'Replies', 'take_replies', 'tuned_once', 'same_download',
-           'without_local_buffers', 'reset_buffers', 'uploads', 'receive', 'wires_of', 'seals', 'check_finite',
-           'numbers', 'finite']
+           'without_training_loss', 'without_tables', 'Replies', 'take_replies', 'check_shapes', 'tuned_once',
+           'same_download', 'without_local_buffers', 'reset_buffers', 'uploads', 'receive', 'wires_of', 'seals',
+           'check_finite', 'numbers', 'finite']
 
 # %% ../../nbs/federation/rounds.ipynb #9dca71de
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from .clients import Clients, fields_of
 from .federation import Fed, participants
 from .local_step import NonFinite
 from .loop import Compute, Loop
-from .messages import Deferred, Inbox, Roster, Rows, nbytes
+from .messages import BadMessage, Deferred, Inbox, Roster, Rows, nbytes
 from .method import Method, Stage, stages_of
 from .steps import run_steps
 
@@ -142,13 +142,21 @@ def take_replies(execute, method:Method, clients:dict, replies, r:int)->tuple: #
         c = without_training_loss(c) | dict(round=torch.tensor(r))
         if message:
             informed.append(i)
-            c = reset_buffers(fed, i, method.merge(c, message))
+            after = method.merge(c, message)
+            check_shapes(fed.init[fed.arch[i]], c, after)
+            c = reset_buffers(fed, i, after)
         merged[i] = c
         traffic += nbytes(message)
     if not method.tune: return merged, traffic
     source = getattr(replies, 'server', replies) # without a server, messages are compared by identity
     before = {i: (source, clients[i]) for i in informed}
     return merged | tuned_once(execute, method, before, merged, r), traffic
+
+def check_shapes(network:dict, before:dict, after:dict):
+    "Refuse a merge that leaves a field of the network with another shape, such as a block of it."
+    for k in network:
+        if after[k].shape == before[k].shape: continue
+        raise BadMessage(f'field {k!r} has shape {tuple(after[k].shape)}, not {tuple(before[k].shape)}')
 
 # %% ../../nbs/federation/rounds.ipynb #ad1f9dd6
 def tuned_once(execute, method:Method, before:dict, merged:dict, r:int)->dict: # id -> client
