@@ -863,8 +863,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fedcl_repro/federation/lars.py'),
                                              'fedcl_repro.federation.lars.LARS.step_': ( 'federation/lars.html#lars.step_',
                                                                                          'fedcl_repro/federation/lars.py'),
-                                             'fedcl_repro.federation.lars.cosine': ( 'federation/lars.html#cosine',
-                                                                                     'fedcl_repro/federation/lars.py'),
                                              'fedcl_repro.federation.lars.lars': ( 'federation/lars.html#lars',
                                                                                    'fedcl_repro/federation/lars.py'),
                                              'fedcl_repro.federation.lars.trust_ratio': ( 'federation/lars.html#trust_ratio',

@@ -26,10 +26,11 @@ from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
 from ..parts.fields import sub
 from ..federation.federation import pixels
-from ..federation.lars import LARS, cosine
+from ..federation.lars import LARS
 from ..federation.loop import Worker
 from ..federation.method import METHODS, Method, Stage, Sweep
 from ..federation.method import average_of, epochs, nothing, send, take, unchanged
+from ..federation.optimisers import falling
 from ..federation.partners import search_partners
 from ..federation.privacy import datamix, secure_aggregation
 from ..federation.steps import later
@@ -309,7 +310,7 @@ def mfcl(
         n_epochs = n_rounds - T - 1
         if n_epochs < 0:
             raise ValueError(f'{T} rounds of phase 1 and one to hand over do not fit into {n_rounds} rounds')
-        fall = cosine(server_lr, max(1, n_epochs), warmup if n_epochs > warmup else 0)
+        fall = falling(server_lr, max(1, n_epochs), warmup if n_epochs > warmup else 0)
         def lr(r): return fall(r - T - 1)
         serve = train_rserver(pairs, positives, server_batch, temp, lr, T + 1)
         two = representation_phase(pairs, positives, mix, dropout, serve, tested)
