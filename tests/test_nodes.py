@@ -1,8 +1,11 @@
 """Real Flower nodes on loopback, encrypted and authenticated: they end in the bits of the loop, a node that
 dies comes back to its place, one that sends garbage is refused by its name, and no stranger comes in. Skipped
 where Flower is not installed; nightly, as Flower starts a process for each message."""
+import json
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,10 +18,22 @@ from fedcl_repro.federation.exchange import from_bytes
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.rounds import rounds
 from fedcl_repro.scale.flower import read_app
-from fedcl_repro.scale.loopback import RESIDENT, SUPERNODE, Laboratory, free_ports, wait_until
 from fedcl_repro.scale.resident import ask_resident, serve_node
 from fedcl_repro.study.runs import federation, stages
 
+PAGE = Path(__file__).parents[1]/'nbs'/'scale'/'loopback.ipynb'
+
+
+def laboratory():
+    "What the cells of the page with this tag define."
+    cells = json.loads(PAGE.read_text(encoding='utf-8'))['cells']
+    code = [''.join(c['source']) for c in cells if 'laboratory' in c['metadata'].get('tags', [])]
+    names = {}
+    exec('\n'.join(code), names)
+    return SimpleNamespace(**names)
+
+
+page = laboratory()
 SMALL = ['--method', 'fedcosr', '--model', 'cnn(k=8)', '--set', 'n_clients=3', '--set', 'batch_size=64',
          '--set', 'scarcity=all_clients(share=0.05)']
 
@@ -36,11 +51,11 @@ def at(tmp_path_factory):
 @pytest.fixture(scope='module')
 def lab(at):
     "A SuperLink and three SuperNodes; the second and the third have a resident node."
-    lab = Laboratory(at/'lab', at/'short', at/'clients')
+    lab = page.Laboratory(at/'lab', at/'short', at/'clients')
     lab.open()
     for i in range(3): lab.start_node(i)
     for i in (1, 2): lab.start_resident(i)
-    wait_until(lambda: all((at/'clients'/str(i)/'node.socket').exists() for i in (1, 2)), 120)
+    page.wait_until(lambda: all((at/'clients'/str(i)/'node.socket').exists() for i in (1, 2)), 120)
     yield lab
     lab.close()
 
@@ -67,10 +82,10 @@ def test_bits_of_the_loop(at, lab):
 def test_a_stranger_is_sent_away(lab):
     "A SuperNode whose key is not registered."
     lab.call("ssh-keygen -q -t ecdsa -b 384 -N '' -f stranger")
-    command = SUPERNODE.format(**lab.about(0) | dict(own=free_ports(1)[0]))
+    command = page.SUPERNODE.format(**lab.about(0) | dict(own=page.free_ports(1)[0]))
     lab.start('stranger', command.replace('key node0', 'key stranger'))
     def said(): return [line for line in logged(lab, 'stranger') if 'Failed to activate SuperNode' in line]
-    assert wait_until(said, 120)
+    assert page.wait_until(said, 120)
     assert any('No SuperNode found with the given public key' in line for line in logged(lab, 'link'))
     lab.kill('stranger')
 
@@ -89,10 +104,11 @@ def test_a_node_dies_and_one_sends_garbage(at, lab):
     def more(n, seconds=400):
         "Wait for a further round in which n clients were tested."
         before = len(lab.said('round '))
-        wait_until(lambda: len(lab.said('round ')) > before and n_tested() == n, seconds, f'a round of {n}')
+        def done(): return len(lab.said('round ')) > before and n_tested() == n
+        page.wait_until(done, seconds, f'a round of {n}')
     for i in (1, 2): ask_resident(str(at/'clients'/str(i)), 'stop', b'')
     lab.app = at/'long'
-    for i in range(3): lab.start(f'again{i}', RESIDENT.format(**lab.about(i)))
+    for i in range(3): lab.start(f'again{i}', page.RESIDENT.format(**lab.about(i)))
     lab.run(timeout=45)
     lab.wait_for_round(1)
     lab.kill('node1')
@@ -103,9 +119,9 @@ def test_a_node_dies_and_one_sends_garbage(at, lab):
     ask_resident(where, 'stop', b'')
     time.sleep(.5)
     threading.Thread(target=serve_node, args=(Garbage(), where), daemon=True).start()
-    wait_until(lambda: lab.said('client 2 refused: these bytes are no message'), 400)
+    page.wait_until(lambda: lab.said('client 2 refused: these bytes are no message'), 400)
     more(2)
     ask_resident(where, 'stop', b'')
-    lab.start('resident3', RESIDENT.format(**lab.about(2)))
+    lab.start('resident3', page.RESIDENT.format(**lab.about(2)))
     more(3)
     assert not lab.said('client 0 refused') and not lab.said('client 1 refused')

@@ -28,9 +28,18 @@ def rate(lr, r)->float:
     "Learning rate of a round: a number, or a function of the round."
     return lr(int(r)) if callable(lr) else lr
 
-def falling(lr:float, over:int)->Callable: # round -> learning rate
-    "Half a cosine from lr to 0 over a number of rounds."
-    return lambda r: lr * (1 + math.cos(math.pi * min(r / over, 1))) / 2
+def falling(
+    lr:float,    # the highest rate
+    over:int,    # steps (rounds, epochs) until the rate is 0
+    warmup=0,    # number of these steps in which the rate rises to the highest
+)->Callable:     # of the step, counted from 0
+    "A rate that rises linearly for `warmup` steps, and falls along half a cosine to 0 at step `over`."
+    if not 0 <= warmup < max(over, 1):
+        raise ValueError(f'{warmup} steps of warm-up do not fit into {over} steps')
+    def at(t:int)->float:
+        if t < warmup: return lr * (t + 1) / warmup
+        return lr * .5 * (1 + math.cos(math.pi * min(1., (t - warmup) / max(1, over - warmup))))
+    return at
 
 # %% ../../nbs/federation/optimisers.ipynb #bd36c05c
 @dataclass(frozen=True)
@@ -136,14 +145,7 @@ class ClippedSGD(SGD):
 
 # %% ../../nbs/federation/optimisers.ipynb #547cc04d
 @OPTIMISERS.add('clipped_sgd')
-def clipped_sgd(
-    *,
-    lr=.1,
-    momentum:MOMENTUM_RANGE=.9,
-    decay=5e-4,
-    most:POSITIVE=1.,
-    fresh=True,
-    cosine_over=0,
-):
+def clipped_sgd(*, lr=.1, momentum:MOMENTUM_RANGE=.9, decay=5e-4, most:POSITIVE=1., fresh=True,
+                cosine_over=0):
     "SGD with gradients clipped to a length of `most`; the defaults are those of HeteroFL's code."
     return ClippedSGD(falling(lr, cosine_over) if cosine_over else lr, momentum, decay, fresh, most)

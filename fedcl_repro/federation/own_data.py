@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['LAYOUTS', 'TOLD', 'MODES', 'FORMATS', 'READ_FORMATS', 'OTHER_PARTS', 'as_numbers', 'channels_before', 'value_limits',
            'pixel_values', 'tell_dark', 'own_inputs', 'input_array', 'features', 'own_labels', 'numbered_labels',
-           'tell_classes', 'own_rows', 'client_column', 'is_nested', 'mask_of_all', 'column_of_rows', 'own_dataset',
-           'own_fingerprint', 'read_own', 'read_own_npz', 'with_columns', 'read_picture', 'n_frames', 'on_white',
-           'picture_arrays', 'folder_listing', 'part_folders', 'labelled_pictures', 'in_order', 'read_folder',
-           'tell_left_out', 'own', 'own_path']
+           'tell_classes', 'client_column', 'is_nested', 'column_of_rows', 'own_dataset', 'own_fingerprint', 'read_own',
+           'read_own_npz', 'with_columns', 'read_picture', 'on_white', 'picture_arrays', 'folder_listing',
+           'part_folders', 'labelled_pictures', 'in_order', 'read_folder', 'tell_left_out', 'own', 'own_path']
 
 # %% ../../nbs/federation/own_data.ipynb #01a0653b
 import hashlib
@@ -23,6 +22,7 @@ import torch
 
 from ..core import Range, check_value
 from ..data.datasets import ARRAYS, DATASETS, Dataset, as_stored, find_root
+from .federation import checked_rows
 from ..parts.fields import at_least_single
 
 # %% ../../nbs/federation/own_data.ipynb #18574dcf
@@ -192,25 +192,6 @@ def tell_classes(y:np.ndarray, n_train:int, n_classes:int, classes:tuple, asked:
     if missing and not asked:
         warnings.warn(f'{len(missing)} of {n_classes} classes have no images: {said(missing)}', stacklevel=2)
 
-# %% ../../nbs/federation/own_data.ipynb #e3f4c745
-def own_rows(
-    rows,  # row numbers, or a boolean mask over all rows
-    n:int, # number of all rows
-)->np.ndarray: # int64, ascending
-    "The rows of one client."
-    rows = as_numbers(rows, 'rows of a client')
-    if rows.ndim != 1: raise ValueError(f'rows of a client are a list or a mask, got shape {rows.shape}')
-    if rows.dtype == bool:
-        if len(rows) != n: raise ValueError(f'a mask over {n} rows has {n} entries, got {len(rows)}')
-        return np.flatnonzero(rows)
-    if not len(rows): return np.empty(0, np.int64)
-    if rows.dtype.kind == 'f': raise ValueError('rows of a client must be whole numbers or a mask, got '
-                                                'floats')
-    if rows.min() < 0 or rows.max() >= n:
-        raise ValueError(f'rows of a client must lie in 0 to {n-1}, got {rows.min()} to {rows.max()}')
-    if len(np.unique(rows)) < len(rows): raise ValueError('a client has a row twice: name each row once')
-    return np.sort(rows).astype(np.int64)
-
 # %% ../../nbs/federation/own_data.ipynb #47839e92
 def client_column(
     clients,  # an id for each row, of any type; or for each client its row numbers or mask
@@ -219,8 +200,7 @@ def client_column(
 )->np.ndarray: # (n,) int64: clients 0, 1, ... in the order of their ids; -1: no client
     "The client of each row."
     if isinstance(clients, torch.Tensor): clients = clients.detach().cpu().numpy()
-    if is_nested(clients):
-        return column_of_rows([own_rows(mask_of_all(c, n, n_train), n) for c in clients], n)
+    if is_nested(clients): return column_of_rows(clients, n, n_train)
     ids = np.asarray(clients)
     if n_train and ids.shape == (n_train,):
         return np.concatenate([client_column(ids, n_train), np.full(n - n_train, -1)])
@@ -236,17 +216,14 @@ def is_nested(clients)->bool:
     "Whether each client's rows are given, and not each row's client."
     return isinstance(clients, (list, tuple)) and any(np.ndim(c) for c in clients)
 
-# %% ../../nbs/federation/own_data.ipynb #47839e9c
-def mask_of_all(rows, n:int, n_train:int):
-    "A mask over the rows before a test set as one over all rows; anything else unchanged."
-    mask = np.asarray(rows) if np.ndim(rows) == 1 and len(rows) == n_train < n else None
-    return np.append(mask, np.zeros(n - n_train, bool)) if mask is not None and mask.dtype == bool else rows
-
 # %% ../../nbs/federation/own_data.ipynb #47839e9d
-def column_of_rows(rows:list, n:int)->np.ndarray: # (n,) int64
+def column_of_rows(clients:list, n:int, n_train:int)->np.ndarray: # (n,) int64
     "The same, from the rows of each client."
     column = np.full(n, -1)
-    for i, own in enumerate(rows):
+    for i, rows in enumerate(clients):
+        own = checked_rows(rows, n, f'rows of client {i}', n_train)
+        if len(np.unique(own)) < len(own):
+            raise ValueError(f'client {i} has a row twice: name each row once')
         if (column[own] >= 0).any():
             row = own[column[own] >= 0][0]
             raise ValueError(f'row {row} belongs to clients {column[row]} and {i}: give each row to one')
@@ -343,18 +320,15 @@ def read_picture(path:Path):
     if not path.is_file(): raise ValueError(f'cannot read {path}: it is no file')
     try:
         with Image.open(path, formats=FORMATS) as image:
-            several, picture = n_frames(image), ImageOps.exif_transpose(image)
+            # what a camera adds to its main picture (MPO) does not count
+            several = 1 if image.format == 'MPO' else getattr(image, 'n_frames', 1)
+            picture = ImageOps.exif_transpose(image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
         raise ValueError(f'cannot read the picture {path} ({e}): replace it or leave it out') from e
     if several > 1: raise ValueError(f'{path} holds {several} pictures: save each in a file, or leave it out')
     if picture.mode in MODES: return picture
     raise ValueError(f'{path} has more than 8 bits a channel (mode {picture.mode}): convert it to 8 bits, or '
                      'give arrays as npz')
-
-# %% ../../nbs/federation/own_data.ipynb #91dcc41b
-def n_frames(image)->int:
-    "The pictures in an open file; what a camera adds to its main one (MPO) does not count."
-    return 1 if image.format == 'MPO' else getattr(image, 'n_frames', 1)
 
 # %% ../../nbs/federation/own_data.ipynb #91dcc41c
 def on_white(picture)->tuple: # (picture without transparency, whether there was some)

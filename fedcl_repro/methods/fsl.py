@@ -13,7 +13,7 @@ from typing import Callable
 import torch
 import torch.nn.functional as F
 
-from ..federation.federation import draws, look, masks, pixels, plan
+from ..federation.federation import batch_of, batch_rows, in_batches, masks, plan
 from ..federation.messages import Deferred
 from ..federation.method import METHODS, Method, OnData, Sweep, average_of, send, take
 from ..parts.fields import sub, under, without
@@ -37,13 +37,9 @@ CLIENT_SWEEP = Sweep(local_loss, ('enc.', 'aux.'), after=record)
 # %% ../../nbs/methods/fsl.ipynb #30a32ae5
 def images_again(fed, i:int, r:int)->Callable: # j -> (b, C, H, W)
     "The images of each batch in client i's training of round r, augmented as they were then."
-    mine, key = fed.rows['train'][i], (r, CLIENT_SWEEP.stream, 0)
-    planned = [torch.from_numpy(rows).to(fed.device) for rows in plan(fed, i, CLIENT_SWEEP, key)]
-    drawn = draws(fed, i, CLIENT_SWEEP, key, [len(rows) for rows in planned])
-    def images(j):
-        plain = pixels(fed.x[mine[planned[j]]], fed.dtype)
-        return look(fed, CLIENT_SWEEP, plain, drawn[j])[0]
-    return images
+    key = r, CLIENT_SWEEP.stream, 0
+    rows = batch_rows(fed, i, CLIENT_SWEEP, key, plan(fed, i, CLIENT_SWEEP, key))
+    return lambda j: batch_of(fed, CLIENT_SWEEP, rows[j]).x
 
 # %% ../../nbs/methods/fsl.ipynb #7dbf8668
 def smash(execute, i:int, client)->dict:
@@ -78,7 +74,8 @@ def received_batches(inbox):
     sent = {i: m for i, m in zip(inbox.who, inbox.messages) if 'smashed' in m}
     sizes = {i: m['labels'].shape for i, m in sent.items()} # batches, samples of each
     key = inbox.round, SERVER_SWEEP.stream, 0
-    noise = {i: masks(compute.fed, i, SERVER_SWEEP, key, [b] * n) for i, (n, b) in sizes.items()}
+    def dropout(i, n, b): return in_batches(masks(compute.fed, i, SERVER_SWEEP, key, n * b), [b] * n)
+    noise = {i: dropout(i, *size) for i, size in sizes.items()}
     for j in range(max((n for n, _ in sizes.values()), default=0)):
         for i, m in sent.items():
             if j >= sizes[i][0]: continue

@@ -25,12 +25,15 @@ from ..core import COUNT, POSITIVE, OneOf, Range, stream
 from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
 from ..parts.fields import sub
-from ..federation.lars import LARS, cosine
+from ..federation.federation import pixels
+from ..federation.lars import LARS
 from ..federation.loop import Worker
-from ..federation.method import METHODS, Later, Method, Stage, Sweep
+from ..federation.method import METHODS, Method, Stage, Sweep
 from ..federation.method import average_of, epochs, nothing, send, take, unchanged
+from ..federation.optimisers import falling
 from ..federation.partners import search_partners
 from ..federation.privacy import datamix, secure_aggregation
+from ..federation.steps import later
 
 # %% ../../nbs/methods/mfcl.ipynb #7d5b270b
 AUTOENCODER = ('enc.', 'dec.')
@@ -101,7 +104,7 @@ def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, firs
 # %% ../../nbs/methods/mfcl.ipynb #895ff35e
 def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Method:
     "Phase 2: each client sends its table once, and the rServer trains on what it holds."
-    table = Later(
+    table = later(
         ENCODINGS[positives],
         'z',
         2 * pairs,
@@ -291,7 +294,7 @@ def mfcl(
         n_epochs = n_rounds - T - 1
         if n_epochs < 0:
             raise ValueError(f'{T} rounds of phase 1 and one to hand over do not fit into {n_rounds} rounds')
-        fall = cosine(server_lr, max(1, n_epochs), warmup if n_epochs > warmup else 0)
+        fall = falling(server_lr, max(1, n_epochs), warmup if n_epochs > warmup else 0)
         def lr(r): return fall(r - T - 1)
         serve = train_rserver(pairs, positives, server_batch, temp, lr, T + 1)
         averaging = averaging_phase(secure, tested)

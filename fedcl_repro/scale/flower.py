@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['MESSAGE_TYPES', 'SCORE_COLUMNS', 'PYPROJECT', 'APP', 'envelope', 'opened_envelope', 'make_client_app', 'own_place',
            'ask_node', 'Courier', 'wait_for_clients', 'make_server_app', 'serve_run', 'nodes_in', 'tell_round',
-           'one_line', 'write_server', 'repr_of', 'write_app', 'read_app']
+           'one_line', 'write_server', 'write_app', 'read_app']
 
 # %% ../../nbs/scale/flower.ipynb #76fcac2a
 import ast
+import csv
 import os
 import time
 from pathlib import Path
@@ -80,12 +81,12 @@ class Courier:
 
     def meet(self):
         "Ask new nodes which client they are. A client stays with its node, also when that comes back."
-        from fedcl_repro.federation.exchange import samples_said, to_bytes
+        from fedcl_repro.federation.exchange import answer_in, to_bytes
         present = set(self.grid.get_node_ids())
         new = present - set(self.bound.values()) - self.strangers
         claims = {} # client -> nodes
         for node, content in self.ask('hello', {node: to_bytes({}) for node in new}).items():
-            try: claims.setdefault(samples_said(content)['client'], []).append(node)
+            try: claims.setdefault(answer_in('hello', content)[1]['client'], []).append(node)
             except ValueError as e: self.turn_away(node, str(e))
         for i, nodes in claims.items():
             free = i < self.n_clients and i not in self.bound and not self.fixed
@@ -202,15 +203,13 @@ def one_line(text:str)->str:
 
 def write_server(server, rows:list, out:Path):
     "Write the rows and the fields of every server of a run."
-    from fedcl_repro.core import atomic_write, write_text
+    from fedcl_repro.core import atomic_write
     from fedcl_repro.federation.exchange import to_bytes
     out.mkdir(parents=True, exist_ok=True)
-    lines = [SCORE_COLUMNS, *rows]
-    write_text(out/'rows.csv', '\n'.join(','.join(map(repr_of, line)) for line in lines) + '\n')
+    with atomic_write(out/'rows.csv') as new, open(new, 'w', newline='') as file:
+        csv.writer(file, lineterminator='\n').writerows([SCORE_COLUMNS, *rows])
     for name, fields in server.servers.items():
         with atomic_write(out/f'{name}.server') as new: new.write_bytes(to_bytes(fields, round=server.round))
-
-def repr_of(value)->str: return value if isinstance(value, str) else repr(value)
 
 # %% ../../nbs/scale/flower.ipynb #b72ff6fd
 PYPROJECT = '''[build-system]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REPEATED', 'ClientData', 'call_by_name', 'dealt', 'SharedPlan', 'known_at_server', 'stored_data', 'known_at_node',
-           'write_private', 'deal_secrets', 'seals', 'secrets_beside', 'secrets_of_run', 'Node']
+           'write_private', 'deal_secrets', 'secrets_beside', 'Node']
 
 # %% ../../nbs/scale/nodes.ipynb #381a485a
 import hashlib
@@ -25,7 +25,7 @@ from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
 from ..federation.federation import Fed
 from ..federation.loop import Loop
 from ..federation.privacy import secrets_known_to
-from ..federation.rounds import wires_of
+from ..federation.rounds import seals
 from .resident import folder_of
 from ..study.runs import Run, config, dataset, federation_with, find_root
 from ..study.runs import run_recorded, shards, stages
@@ -150,11 +150,6 @@ def deal_secrets(folders):
         table = {j: secret.hex() for j, secret in secrets_known_to(i, who, root).items()}
         write_private(Path(folder)/'secrets.json', json.dumps(table).encode())
 
-# %% ../../nbs/scale/nodes.ipynb #5ec2e70c
-def seals(fed:Fed, run:Run)->bool:
-    "Whether clients mask messages in this run."
-    return any(hasattr(wire, 'seal') for stage in stages(run) for wire in wires_of(fed, stage.method))
-
 # %% ../../nbs/scale/nodes.ipynb #5ec2e70d
 def secrets_beside(folder:Path, i:int, needed:bool): # other client -> 32 bytes, or None
     "The table of client i."
@@ -166,25 +161,22 @@ def secrets_beside(folder:Path, i:int, needed:bool): # other client -> 32 bytes,
     raise ValueError(f'client {i} has no secrets.json in {folder}; masks cancel only with common secrets. '
                      'Let the clients agree on one for each pair; `deal_secrets` does it for a trial')
 
-# %% ../../nbs/scale/nodes.ipynb #5ec2e70e
-def secrets_of_run(table, text:str): # other client -> 32 bytes, or None
-    "The secrets of a client for one run, so that no mask of another run is used again."
-    if table is None: return None
-    return {j: hmac.digest(secret, text.encode(), hashlib.sha256) for j, secret in table.items()}
-
 # %% ../../nbs/scale/nodes.ipynb #ba1b2cae
 REPEATED = '.answer' # name of the last answer among a client's stored fields
 
 class Node:
     "Client i of a run, with its data."
-    def __init__(self, plan:SharedPlan, i:int, where:str, memory=None):
+    def __init__(self, plan:SharedPlan, i:int, where:str):
         if not 0 <= i < plan.run.n_clients:
             raise ValueError(f'client {i} of {plan.run.n_clients}: choose from 0 to {plan.run.n_clients - 1}')
         self.i, self.plan = i, plan
         fed = known_at_node(plan, i, ClientData.load(where))
         folder = folder_of(where)
-        fed.secret = secrets_of_run(secrets_beside(folder, i, seals(fed, plan.run)), plan.text)
-        self.path = Path(memory or folder)/f'client-{i}.state'
+        masked = any(seals(fed, stage.method) for stage in stages(plan.run))
+        held, text = secrets_beside(folder, i, masked), plan.text.encode()
+        def of_run(secret): return hmac.digest(secret, text, hashlib.sha256) # no mask is used in two runs
+        fed.secret = None if held is None else {j: of_run(secret) for j, secret in held.items()}
+        self.path = folder/f'client-{i}.state'
         kept = self.remembered()
         fed.private = kept.pop('private', None) or secrets.randbits(62)
         self.client = ClientSide(Loop(fed), stages(plan.run), i, **kept)

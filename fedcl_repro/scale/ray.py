@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MOST_DEATHS', 'MOST_GIVEN', 'Mailbox', 'ToMailbox', 'archived', 'unarchive', 'train_far', 'luggage_of',
-           'unpack_luggage', 'RunsAway', 'RunsOnRay', 'this_machine', 'check_cluster', 'train_on_ray']
+           'unpack_luggage', 'RunsOnRay', 'this_machine', 'check_cluster', 'train_on_ray']
 
 # %% ../../nbs/scale/ray.ipynb #dd6b2f63
 import contextlib
@@ -106,7 +106,7 @@ def unpack_luggage(luggage:dict):
 MOST_DEATHS = 3   # of a run in a row, without a checkpoint in between
 MOST_GIVEN = 200  # runs at a time; each holds a lock, which is an open file
 
-class RunsAway:
+class RunsOnRay:
     "Runs that were sent to a cluster, and their outcomes."
     def __init__(self, ray, store:Store, options:dict, progress, needs:dict):
         self.ray, self.store, self.options, self.progress = ray, store, options, progress
@@ -151,9 +151,6 @@ class RunsAway:
         for lock in self.locks.values(): lock.close()
         self.ray.kill(self.mailbox)
 
-# %% ../../nbs/scale/ray.ipynb #af81ee2d
-class RunsOnRay(RunsAway):
-    "The same, with the handling of reports and results."
     def step(self):
         "Wait a moment, then handle the reports and results that arrived."
         ready = self.ray.wait(list(self.away), timeout=.2)[0] if self.away else []
