@@ -113,7 +113,8 @@ def accuracies_of(f:Finding, profile:str)->pd.Series: # label -> percent
 def in_setting(f:Finding, found:dict, profile:str): # found: values of the paper's keys -> anything
     "What is found in the setting of a finding."
     for key, value in found.items():
-        if PAPER_OF[f.paper].say(*(key if isinstance(key, tuple) else (key,)), profile) == f.setting: return value
+        values = key if isinstance(key, tuple) else (key,)
+        if PAPER_OF[f.paper].say(*values, profile) == f.setting: return value
     raise ValueError(f'{f.name} has no rows on {f.setting!r}: choose another setting in [finding] of '
                      f'{f.paper}.toml')
 
