@@ -4840,8 +4840,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fedcl_repro/verbs/train.py'),
                                          'fedcl_repro.verbs.train.available_runs': ( 'verbs/train.html#available_runs',
                                                                                      'fedcl_repro/verbs/train.py'),
-                                         'fedcl_repro.verbs.train.check_backlog': ( 'verbs/train.html#check_backlog',
-                                                                                    'fedcl_repro/verbs/train.py'),
                                          'fedcl_repro.verbs.train.check_options': ( 'verbs/train.html#check_options',
                                                                                     'fedcl_repro/verbs/train.py'),
                                          'fedcl_repro.verbs.train.check_place': ( 'verbs/train.html#check_place',

@@ -88,7 +88,7 @@ def table_of(columns:list, rows)->str: # Markdown
 
 def link_to(place:str, text='')->str: # Markdown, seen from nbs/
     "A link to a page, or to the cell of a name in it."
-    page, _, name = place.partition('#')
+    page, _, name = checked_place(place, text or place).partition('#')
     if not place: return 'not in the paper'
     fragment = f'#def-{name}' if name else ''
     return f'[{text or name or page}]({page}.ipynb{fragment})'

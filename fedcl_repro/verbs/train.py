@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ONE_RUN', 'chosen', 'available_runs', 'asked_settings', 'one_run', 'check_place', 'training_of', 'store_of',
-           'train_as_asked', 'tell_problems', 'check_options', 'check_backlog', 'wanted_runs', 'run_verb', 'names_of',
-           'finished_runs', 'show_finished', 'save_rows', 'notes_of', 'plan_verb', 'reproduce_verb', 'page_parameters',
-           'missing_data', 'report_on']
+           'train_as_asked', 'tell_problems', 'check_options', 'wanted_runs', 'run_verb', 'names_of', 'finished_runs',
+           'show_finished', 'save_rows', 'notes_of', 'plan_verb', 'reproduce_verb', 'page_parameters', 'missing_data',
+           'report_on']
 
 # %% ../../nbs/verbs/train.ipynb #a97eb47e
 import contextlib
@@ -159,14 +159,6 @@ def check_options(options):
                          'the runs of an experiment are fixed')
     if options.note and not options.save:
         raise ValueError('--note is kept with saved rows: add --save')
-    check_backlog(options)
-
-def check_backlog(options):
-    "The project's list chooses its experiments itself."
-    more = ['names of experiments'] if options.names else []
-    more += ['--all'] if options.all else []
-    if options.backlog and more:
-        raise ValueError(f"--backlog names its experiments itself: leave {', '.join(more)} out")
 
 # %% ../../nbs/verbs/train.ipynb #a6948c57
 def wanted_runs(names:list, options)->list: # of Run
@@ -202,8 +194,11 @@ def run_verb(options)->int:
 
 # %% ../../nbs/verbs/train.ipynb #a6948c5c
 def names_of(options)->list: # of experiments
-    "The names that the options give, or those of the project's list."
-    return read_backlog(options.profile) if options.backlog else chosen(options.names, options.all)
+    "The names that the options give, or those of the project's list, which chooses its experiments itself."
+    if not options.backlog: return chosen(options.names, options.all)
+    more = ['names of experiments'] * bool(options.names) + ['--all'] * options.all
+    if more: raise ValueError(f"--backlog names its experiments itself: leave {', '.join(more)} out")
+    return read_backlog(options.profile)
 
 # %% ../../nbs/verbs/train.ipynb #4462d373
 def finished_runs(runs:list, store:Store, options)->dict: # run id -> Run
@@ -238,7 +233,6 @@ def notes_of(given:list)->dict: # name of a data set, or '' for all -> note
 # %% ../../nbs/verbs/train.ipynb #b3026618
 def plan_verb(options)->int:
     "Print the plan of experiments, or of the project's list."
-    check_backlog(options)
     names = [n for n in names_of(options)
              if experiments()[n].about['kind'] != 'claims' or n in options.names] # those train others' runs
     if not any(runs_of(n, options.profile) for n in names):
