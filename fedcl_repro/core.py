@@ -8,7 +8,7 @@ __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', '
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
            'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'did_you_mean',
            'Register', 'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
-           'write_text', 'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device', 'seconds']
+           'write_text', 'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -25,7 +25,6 @@ import pkgutil
 import re
 import shutil
 import tempfile
-import time
 import traceback
 import zlib
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from typing import Callable
 
 import numpy as np
 import torch
+from fastcore.basics import patch
 
 # %% ../nbs/core.ipynb #a0a32e1e
 def stream(
@@ -310,39 +310,16 @@ class Register(dict):
             return make
         return enter
 
-    def __missing__(self, name):
-        load_all(*self.packages)
-        if name in self: return self[name]
-        if re.search('_[0-9a-f]{12}$', str(name)):
-            raise ValueError(f'the {self.kind} {name!r} was given as an object in another session: give '
-                             'simulate the same again, which finds the run in its store')
-        known = ', '.join(sorted(self)) or 'nothing, none is known'
-        raise ValueError(f'unknown {self.kind} {name!r}{did_you_mean(name, self)}: choose from {known}')
-
-    def resolve(self, spec)->Spec: # a `Spec`, or its text
-        "The spec with all its defaults. Refuses unknown settings, wrong types and values out of range."
-        if isinstance(spec, str): spec = parse_spec(spec)
-        if not isinstance(spec, Spec):
-            raise ValueError(f"a {self.kind} is named by a text such as 'name(setting=1)', got {spec!r}")
-        entry = self[spec.name]
-        said = {k: plain(value) for k, value in spec.settings}
-        given = as_today(said, entry.about.get('formerly', {}))
-        check_given(f'{self.kind} {spec.name!r}', entry, given)
-        return Spec.of(spec.name, **{**entry.settings, **given})
-
-    def build(self, spec, *args):
-        "Call the function that the spec names, with these arguments and the spec's settings."
-        spec = self.resolve(spec)
-        return self.call(spec.name, *args, **dict(spec.settings))
-
-    def call(self, name:str, /, *args, **settings):
-        "Call the function of that name. If a user's function fails, the error names it."
-        make = self[name].make
-        if make.__module__.startswith('fedcl_repro'): return make(*args, **settings)
-        what = f'the {self.kind} {name!r}'
-        made = call_own(what, make, *args, **settings)
-        if self.makes is None or isinstance(made, self.makes): return made
-        raise OwnCodeError(f'{what} must return a {self.makes.__name__}, got {type(made).__name__}')
+# %% ../nbs/core.ipynb #dc4ffea1
+@patch
+def __missing__(self:Register, name):
+    load_all(*self.packages)
+    if name in self: return self[name]
+    if re.search('_[0-9a-f]{12}$', str(name)):
+        raise ValueError(f'the {self.kind} {name!r} was given as an object in another session: give '
+                         'simulate the same again, which finds the run in its store')
+    known = ', '.join(sorted(self)) or 'nothing, none is known'
+    raise ValueError(f'unknown {self.kind} {name!r}{did_you_mean(name, self)}: choose from {known}')
 
 # %% ../nbs/core.ipynb #dc4ffe7f
 def check_given(what:str, entry:Entry, given:dict):
@@ -352,6 +329,18 @@ def check_given(what:str, entry:Entry, given:dict):
             known, hint = ', '.join(entry.settings) or 'none', did_you_mean(k, entry.settings)
             raise ValueError(f'{what} has no setting {k!r}{hint}: it knows {known}')
         check_value(f'{what}: {k}', value, entry.settings[k], entry.ranges.get(k))
+
+@patch
+def resolve(self:Register, spec)->Spec: # a `Spec`, or its text
+    "The spec with all its defaults. Refuses unknown settings, wrong types and values out of range."
+    if isinstance(spec, str): spec = parse_spec(spec)
+    if not isinstance(spec, Spec):
+        raise ValueError(f"a {self.kind} is named by a text such as 'name(setting=1)', got {spec!r}")
+    entry = self[spec.name]
+    said = {k: plain(value) for k, value in spec.settings}
+    given = as_today(said, entry.about.get('formerly', {}))
+    check_given(f'{self.kind} {spec.name!r}', entry, given)
+    return Spec.of(spec.name, **{**entry.settings, **given})
 
 # %% ../nbs/core.ipynb #852ebd00
 class OwnCodeError(ValueError):
@@ -369,6 +358,23 @@ def place_in(make:Callable, e:Exception)->str:
     lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == file]
     where = f'in {Path(file).name}, line {lines[-1]}: ' if lines else 'with '
     return f'{where}{type(e).__name__}: {e}'
+
+# %% ../nbs/core.ipynb #dc4ffea4
+@patch
+def build(self:Register, spec, *args):
+    "Call the function that the spec names, with these arguments and the spec's settings."
+    spec = self.resolve(spec)
+    return self.call(spec, *args)
+
+@patch
+def call(self:Register, spec:Spec, *args):
+    "The same with a spec that is complete. If a user's function fails, the error names it."
+    make, settings = self[spec.name].make, dict(spec.settings)
+    if make.__module__.startswith('fedcl_repro'): return make(*args, **settings)
+    what = f'the {self.kind} {spec.name!r}'
+    made = call_own(what, make, *args, **settings)
+    if self.makes is None or isinstance(made, self.makes): return made
+    raise OwnCodeError(f'{what} must return a {self.makes.__name__}, got {type(made).__name__}')
 
 # %% ../nbs/core.ipynb #00c6c6b0
 def write_error(
@@ -446,11 +452,3 @@ def check_device(device:str):
     except (RuntimeError, AssertionError) as e:
         reason = str(e).splitlines()[0]
         raise ValueError(f"{device!r} is not available ({reason}): use device='cpu' (--device cpu)") from e
-
-# %% ../nbs/core.ipynb #85290055
-def seconds(do, device='cpu')->float:
-    "The seconds of a call, until the device has finished."
-    start = time.perf_counter()
-    do()
-    if device != 'cpu': torch.cuda.synchronize()
-    return time.perf_counter() - start

@@ -198,4 +198,4 @@ def build_method(spec, opt): # a `Method`, or a function from the number of roun
         if is_number(settings[k]): continue
         raise ValueError(f"{spec.name}: {k}='optimiser' needs an optimiser with a constant learning rate, "
                          f'and this one has {settings[k]!r}: give {k} a number')
-    return METHODS.call(spec.name, **settings)
+    return METHODS.call(spec(**settings))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 import fedcl_repro
 from ..core import stream
@@ -183,10 +184,16 @@ def represented(execute, stages:tuple, state:State, who=None)->dict: # name -> a
 
 # %% ../../nbs/study/measures.ipynb #fb7297a5
 def silhouette(z:np.ndarray, y:np.ndarray)->float:
-    "Mean silhouette of z (n, k) by class y (n,); nan if there is nothing to compare."
-    from sklearn.metrics import silhouette_score
-    comparable = 1 < len(np.unique(y)) < len(y) and np.isfinite(z).all()
-    return float(silhouette_score(z, y)) if comparable else math.nan
+    """Mean silhouette of z (n, k) by class y (n,); nan if there is nothing to compare. It equals that of
+    scikit-learn, whose import would take a third of a small run's time."""
+    _, y, n = np.unique(y, return_inverse=True, return_counts=True)
+    if not (1 < len(n) < len(y) and np.isfinite(z).all()): return math.nan
+    z, y, n = torch.from_numpy(z).double(), torch.from_numpy(y), torch.from_numpy(n)
+    sums = torch.cdist(z, z).fill_diagonal_(0) @ F.one_hot(y).double() # (n, C) of distances to each class
+    own = sums.gather(1, y[:, None])[:, 0] / (n[y] - 1)
+    nearest = (sums / n).scatter(1, y[:, None], math.inf).amin(1)
+    found = (nearest - own) / torch.maximum(own, nearest) # nan where a class has one row: 0
+    return found.nan_to_num().mean().item()
 
 # %% ../../nbs/study/measures.ipynb #e8650376
 def separations(fed, sample:dict, r:int, owner:str, split='test')->list: # of rows

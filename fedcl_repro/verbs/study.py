@@ -14,11 +14,12 @@ from pathlib import Path
 
 from ..core import check_folder, expanded, parse_value, read_plain_file
 from ..study.compare import comparison_of, replicates
-from ..study.runs import Run, run_id
+from ..study.runs import Run
 from ..study.simulation import fitting, named_data
 from ..study.sweep import sweep
-from .show import check_picture, fitted_text, show_runs
-from .train import asked_settings, check_place, store_of, train_as_asked, training_of
+from .show import check_picture, fitted_text, save_picture_as
+from .train import (
+    asked_settings, check_place, finished_runs, show_finished, store_of, train_as_asked, training_of)
 
 # %% ../../nbs/verbs/study.ipynb #a2d2dacc
 FORM = 'a study has [common], settings of all runs, and one or more [[runs]] with a method'
@@ -63,31 +64,25 @@ def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
 # %% ../../nbs/verbs/study.ipynb #586cc61a
 def study_verb(options)->int:
     "Train the runs of a study, and show them."
-    data_root = options.data_root or None
-    runs = read_study(options.file, data_root)
+    runs = read_study(options.file, options.data_root or None)
     check_place(options)
     store = store_of(options)
     n_failed = train_as_asked(runs, store, options)
-    ids = [run_id(r, data_root) for r in runs]
-    finished = [id for id in ids if store.has(id)]
-    print(f'{len(finished)} of {len(ids)} runs are finished')
-    if finished: show_runs(store, finished)
+    print(f'{len(finished_runs(runs, store, options))} of {len(runs)} runs are finished')
+    show_finished(runs, store, options)
     return int(n_failed > 0)
 
 # %% ../../nbs/verbs/study.ipynb #e4e2ce32
 def compare_verb(options)->int:
     "Train methods with several seeds, and print their paired differences."
     if options.out: check_picture(options.out)
-    data_root = options.data_root or None
     runs = replicates(options.methods, options.seeds, asked_settings(options))
     check_place(options)
     store = store_of(options)
     n_failed = train_as_asked(runs, store, options)
-    found = comparison_of(runs, store, data_root)
+    found = comparison_of(runs, store, options.data_root or None)
     print(found)
-    if options.out:
-        found.draw().savefig(expanded(options.out), bbox_inches='tight')
-        print(f'curves: {expanded(options.out).resolve()}')
+    if options.out: save_picture_as(found.draw(), options.out)
     return int(n_failed > 0)
 
 # %% ../../nbs/verbs/study.ipynb #a613e73e

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ONE_RUN', 'chosen', 'available_runs', 'asked_settings', 'one_run', 'check_place', 'training_of', 'store_of',
-           'train_as_asked', 'tell_problems', 'check_options', 'check_backlog', 'wanted_runs', 'run_verb', 'names_of',
-           'show_finished', 'save_rows', 'notes_of', 'plan_verb', 'print_plans', 'reproduce_verb', 'page_parameters',
-           'missing_data', 'report_on', 'trained_since']
+           'train_as_asked', 'tell_problems', 'check_options', 'wanted_runs', 'run_verb', 'names_of', 'finished_runs',
+           'show_finished', 'save_rows', 'notes_of', 'plan_verb', 'reproduce_verb', 'page_parameters', 'missing_data',
+           'report_on']
 
 # %% ../../nbs/verbs/train.ipynb #a97eb47e
 import contextlib
@@ -159,14 +159,6 @@ def check_options(options):
                          'the runs of an experiment are fixed')
     if options.note and not options.save:
         raise ValueError('--note is kept with saved rows: add --save')
-    check_backlog(options)
-
-def check_backlog(options):
-    "The project's list chooses its experiments itself."
-    more = ['names of experiments'] if options.names else []
-    more += ['--all'] if options.all else []
-    if options.backlog and more:
-        raise ValueError(f"--backlog names its experiments itself: leave {', '.join(more)} out")
 
 # %% ../../nbs/verbs/train.ipynb #a6948c57
 def wanted_runs(names:list, options)->list: # of Run
@@ -202,15 +194,22 @@ def run_verb(options)->int:
 
 # %% ../../nbs/verbs/train.ipynb #a6948c5c
 def names_of(options)->list: # of experiments
-    "The names that the options give, or those of the project's list."
-    return read_backlog(options.profile) if options.backlog else chosen(options.names, options.all)
+    "The names that the options give, or those of the project's list, which chooses its experiments itself."
+    if not options.backlog: return chosen(options.names, options.all)
+    more = ['names of experiments'] * bool(options.names) + ['--all'] * options.all
+    if more: raise ValueError(f"--backlog names its experiments itself: leave {', '.join(more)} out")
+    return read_backlog(options.profile)
 
 # %% ../../nbs/verbs/train.ipynb #4462d373
+def finished_runs(runs:list, store:Store, options)->dict: # run id -> Run
+    "Those of the runs whose rows are in the store."
+    ids = {run_id(r, options.data_root or None): r for r in runs}
+    return {id: r for id, r in ids.items() if store.has(id)}
+
 def show_finished(runs:list, store:Store, options):
     "Show the finished runs, whether trained now or earlier."
     from fedcl_repro.verbs.show import show_run, show_runs
-    ids = [run_id(r, options.data_root or None) for r in runs]
-    finished = [id for id in ids if store.has(id)]
+    finished = list(finished_runs(runs, store, options))
     if len(finished) == 1: show_run(store, finished[0])
     elif finished: show_runs(store, finished)
 
@@ -234,7 +233,6 @@ def notes_of(given:list)->dict: # name of a data set, or '' for all -> note
 # %% ../../nbs/verbs/train.ipynb #b3026618
 def plan_verb(options)->int:
     "Print the plan of experiments, or of the project's list."
-    check_backlog(options)
     names = [n for n in names_of(options)
              if experiments()[n].about['kind'] != 'claims' or n in options.names] # those train others' runs
     if not any(runs_of(n, options.profile) for n in names):
@@ -246,14 +244,12 @@ def plan_verb(options)->int:
         timings = known_timings(here)
         plans = [plan_of(n, options.profile, here, timings, options.seeds) for n in names]
     plans = [p for p in plans if p.runs]
-    if options.json: print(json.dumps([plan_record(p) for p in plans], indent=1))
-    else: print_plans(plans, options)
+    if options.json: lines = [json.dumps([plan_record(p) for p in plans], indent=1)]
+    else:
+        lines = [total_text(plans, options.device)]
+        for p in plans: lines += [plan_line(p), *(detail_lines(p) if options.details else ())]
+    print(*lines, sep='\n')
     return 0
-
-def print_plans(plans:list, options):
-    "The total, and a line for each plan."
-    print(total_text(plans, options.device))
-    for plan in plans: print(plan_line(plan), *(detail_lines(plan) if options.details else ()), sep='\n')
 
 # %% ../../nbs/verbs/train.ipynb #e5e69a2d
 def reproduce_verb(options)->int:
@@ -267,13 +263,15 @@ def reproduce_verb(options)->int:
     check_folder(out, '--out')
     print(f"{len(names)} pages in profile {options.profile}: {', '.join(names)}")
     with signals_noted():
-        n_failed = 0
+        n_failed, runs = 0, available_runs(names, options)
+        before = finished_runs(runs, store, options)
         with contextlib.suppress(Interrupted): # the report is written anyway
-            n_failed = train_as_asked(available_runs(names, options), store, options)
+            n_failed = train_as_asked(runs, store, options)
         parameters = page_parameters(store, options)
         pages = execute_pages(names, options.profile, out, parameters, options.jobs or cores())
         for page in pages: page['note'] = missing_data(page, options)
-        path = report_on(pages, out, store, options, time.monotonic() - start)
+        trained = [r for id, r in finished_runs(runs, store, options).items() if id not in before]
+        path = report_on(pages, out, store, options, trained, time.monotonic() - start)
         print(f'report: {path.resolve()}')
         raise_if_noted()
     bad = [page for page in pages if page['status'] == 'failed']
@@ -300,30 +298,20 @@ def missing_data(page:dict, options)->str: # empty: nothing is missing
     return ' '.join(text for text in why if text)
 
 # %% ../../nbs/verbs/train.ipynb #eafe1f8b
-def report_on(pages:list, out:Path, store:Store, options, seconds:float)->Path: # of the HTML file
-    "Write the report of executed pages, and print its first screen."
-    from fedcl_repro.study.report import report_summary, write_report
+def report_on(pages:list, out:Path, store:Store, options, trained:list, seconds:float)->Path:
+    "Write the report of executed pages, and print its first screen. `trained`: the runs trained for it."
+    from fedcl_repro.study.report import amount_of, report_summary, write_report
     names = [f"{page['paper']}/{page['artifact']}" for page in pages]
     verdicts = {name: read_verdicts(store, name, options.profile) for name in names}
+    methods = {run.method.name for run in trained}
     about = dict(
         version=fedcl_repro.__version__,
         profile=options.profile,
         device=options.device,
         seconds=seconds,
-        trained=trained_since(time.time() - seconds, available_runs(names, options), store, options),
+        trained=f"{amount_of(len(trained), 'run')} of {amount_of(len(methods), 'method')}" if trained else '',
         python=platform.python_version(),
     )
     path = write_report(pages, out, verdicts, about)
     print('\n'.join(report_summary(pages, verdicts, about)))
     return path
-
-# %% ../../nbs/verbs/train.ipynb #eafe1f8c
-def trained_since(start:float, runs:list, store:Store, options)->str: # in words; empty: none
-    "How many of these runs were trained after a time, of how many methods."
-    from fedcl_repro.study.report import amount_of
-    def ended(run):
-        path = store.folder(run_id(run, options.data_root or None)) / 'run.json'
-        return path.stat().st_mtime if path.exists() else 0.
-    found = [run for run in runs if ended(run) >= start]
-    methods = len({run.method.name for run in found})
-    return f"{amount_of(len(found), 'run')} of {amount_of(methods, 'method')}" if found else ''
