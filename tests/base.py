@@ -97,6 +97,17 @@ def environment(folder, requirements):
     return Path(folder)/'bin'/'python', site
 
 
+def reproduced(folder, *what):
+    """`fedcl reproduce` with the base requirements alone: (exit code, folder with `runs` and `report`, what
+    was said). One seed of each run."""
+    python, _ = environment(folder/'base', required())
+    folders = '--store', folder/'runs', '--out', folder/'report'
+    command = python, '-m', 'fedcl_repro.cli', 'reproduce', *what, '--seeds', '1', *folders
+    alone = {k: v for k, v in os.environ.items() if not k.startswith('PYTHON')}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
+    return done.returncode, folder, done.stdout + done.stderr
+
+
 def bare_variables():
     "What this process has set, without what would show a clone to another Python."
     return {k: v for k, v in os.environ.items() if not k.startswith(('PYTHON', 'FEDCL_'))}

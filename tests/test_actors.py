@@ -2,7 +2,7 @@
 actors are in this process; `test_ray.py` has them on a cluster."""
 import cloudpickle
 import pytest
-from test_methods import METHODS, assert_equal, final, looped, made, uneven
+from test_methods import OF_THE_FRAME, assert_equal, final, looped, made, uneven
 
 from fedcl_repro.federation.actors import RayActors, Resident, Seat
 from fedcl_repro.federation.loop import Loop
@@ -35,8 +35,8 @@ def assert_at_actors(at_home, far):
     assert (at_home.up, at_home.down) == (far.up, far.down)
 
 
-@pytest.mark.parametrize('name', METHODS)
-def test_every_method(name):
+@pytest.mark.parametrize('name', OF_THE_FRAME)
+def test_a_method(name):
     at_home, fed = looped(name, OPT, 0), uneven(name, opt=OPT)
     far = final(name, fed, InProcess(fed), 2)
     assert_at_actors(at_home, far)

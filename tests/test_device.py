@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from pretended import Forbidden, Mismatch, accelerator, home
-from test_methods import METHODS, WITHOUT_LABELS, final, has, made
+from test_methods import METHODS, OWN, WITHOUT_LABELS, final, has, made
 
 from fedcl_repro.federation.evaluation import evaluate
 from fedcl_repro.federation.executors import EXECUTORS
@@ -57,14 +57,20 @@ def assert_close(a, b):
 
 
 # a method's own code is the same in both executors; stacks are asked with the methods that keep flags
-ASKED = [('graphs', name) for name in METHODS] + [('batched', name) for name in FLAGS]
-
-
-@pytest.mark.parametrize(('executor', 'name'), ASKED)
-def test_runs_on_an_accelerator(name, executor, monkeypatch):
+def runs_on_an_accelerator(name, executor, monkeypatch):
     expected = trained(name, executor)
     with accelerator(monkeypatch) as device: found = trained(name, executor, device)
     assert_close(expected, found)
+
+
+@pytest.mark.parametrize('name', OWN)
+def test_recorded_steps_run_on_an_accelerator(name, monkeypatch):
+    runs_on_an_accelerator(name, 'graphs', monkeypatch)
+
+
+@pytest.mark.parametrize('name', FLAGS)
+def test_stacks_run_on_an_accelerator(name, monkeypatch):
+    runs_on_an_accelerator(name, 'batched', monkeypatch)
 
 
 @pytest.mark.parametrize('name', FLAGS)

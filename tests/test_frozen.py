@@ -4,8 +4,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 FROZEN = Path(__file__).with_name('frozen.json')
 
 
@@ -25,7 +23,6 @@ def verdicts_now():
     return found
 
 
-@pytest.mark.late
 def test_every_verdict_is_as_it_was():
     before, now = json.loads(FROZEN.read_text(encoding='utf-8')), verdicts_now()
     assert set(now) == set(before)

@@ -19,7 +19,7 @@ from fedcl_repro.parts.autoencoder import mfcl_model
 from fedcl_repro.parts.contrastive import ntxent
 from fedcl_repro.study.experiments import committed
 from fedcl_repro.study.runs import Run, label
-from fedcl_repro.study.show import beside_and_below, repeats
+from fedcl_repro.study.show import repeats, table_cells
 
 
 def strangers_found(positives, steps=60):
@@ -116,7 +116,7 @@ def test_a_classifier_fitted_to_what_was_received_differs_only_where_encoders_di
 @pytest.mark.parametrize('artifact', ['table1', 'table16', 'table17'])
 def test_a_cell_shows_the_balanced_accuracy_of_its_own_run(artifact):
     "CIFAR-10's test images are balanced, so it is the accuracy; a cell without a run has neither."
-    table = beside_and_below(MFCL, mfcl_printed(artifact), committed(f'mfcl/{artifact}', 'lite'), 'lite')
+    table = table_cells(MFCL, mfcl_printed(artifact), committed(f'mfcl/{artifact}', 'lite'), 'lite')
     missing = table.ours.isna()
     assert missing.any() and not missing.all()
     assert table.balanced[missing].isna().all()

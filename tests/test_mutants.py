@@ -101,11 +101,11 @@ def test_a_fault_has_its_place(page, said, fault):
     assert said != fault and planted(page, said, fault)
 
 
-def stopped_by(path, out):
+def stopped_by(path, folder):
     "What stopped a page, run in a process of its own: a page changes the registers of its process."
-    command = [sys.executable, str(ROOT/'tests'/'concept_pages.py'), str(out), str(path)]
+    command = [sys.executable, str(ROOT/'tests'/'run_pages.py'), str(folder), str(path)]
     subprocess.run(command, check=True, capture_output=True, timeout=600)
-    return json.loads(out.read_text(encoding='utf-8'))[str(path)]
+    return json.loads((folder/'pages.json').read_text(encoding='utf-8'))[str(path)]
 
 
 @pytest.mark.slow
@@ -113,11 +113,11 @@ def stopped_by(path, out):
 def test_a_check_notices_the_fault(page, said, fault, tmp_path):
     path = (tmp_path/Path(page).name).with_suffix('.ipynb')
     path.write_text(planted(page, said, fault), encoding='utf-8')
-    assert 'Error' in stopped_by(path, tmp_path/'out.json'), 'the page ran through'
+    assert 'Error' in stopped_by(path, tmp_path), 'the page ran through'
 
 
 @pytest.mark.slow
 def test_without_a_fault_nothing_stops_the_page(tmp_path):
     path = tmp_path/'centroids.ipynb'
     path.write_text((ROOT/'nbs/parts/centroids.ipynb').read_text(encoding='utf-8'), encoding='utf-8')
-    assert stopped_by(path, tmp_path/'out.json') == ''
+    assert stopped_by(path, tmp_path) == ''

@@ -17,7 +17,7 @@ from fedcl_repro.study.runs import config, run_id
 from fedcl_repro.study.store import Store, load_checkpoint, save_checkpoint
 from fedcl_repro.study.training import train
 
-NAMES = 'fedcosr/fig8', 'fedssc/table1'
+NAMES = 'fedcosr/precision', 'mapl/fig4' # two runs each
 
 
 def names_worked_down(fresh, store, jobs, *names):
@@ -54,7 +54,6 @@ def finished(store): return sorted(store.glob('*/run.json'), key=lambda p: p.sta
 def wanted(): return [run for name in NAMES for run in runs_of(name, 'quick') if run.seed < 1]
 
 
-@pytest.mark.yields
 @pytest.mark.skipif(not os.path.exists('/proc/self/task'), reason='needs /proc')
 def test_killed_work_on_names_goes_on_in_their_order(tmp_path, fresh):
     "After kill -9 in the middle, what is finished stays as it is, and the same command finishes the rest."
@@ -131,7 +130,7 @@ def test_a_run_that_the_data_do_not_allow_stops_no_plan(tmp_path):
 
 
 def test_what_is_committed_is_left_out_of_the_backlog(tmp_path, monkeypatch, capsys):
-    name, store = 'fedcosr/fig8', Store(tmp_path/'full')
+    name, store = 'fedcosr/precision', Store(tmp_path/'full')
     monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path))
     (tmp_path/'backlog.toml').write_text(f'quick = ["{name}"]')
     first = next(r for r in runs_of(name, 'quick') if r.seed < 1)

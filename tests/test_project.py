@@ -4,6 +4,7 @@ import ast
 import html
 import json
 import re
+import shutil
 import statistics
 import sys
 from collections import defaultdict
@@ -74,15 +75,17 @@ def test_every_module_has_a_notebook_of_its_name():
 
 
 def test_library_is_what_the_notebooks_export(tmp_path):
-    "Every line of every exported cell stands in its module."
-    for p in NOTEBOOKS:
-        name = module_of(p)
-        if not name: continue
-        module = (LIBRARY/f"{name.replace('.', '/')}.py").read_text(encoding='utf-8')
-        for source in exported_cells(p):
-            for line in source.splitlines():
-                if not line.strip() or line.startswith(('from fedcl_repro', 'import')): continue
-                assert line in module, f'{p.name}: {line!r} is not in {name}: run nbdev-export'
+    "Every module, to the letter: exported anew from copies of the notebooks."
+    from nbdev.export import nb_export
+    for path in NOTEBOOKS:
+        copy = tmp_path/path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+        nb_export(copy, lib_path=tmp_path/'fedcl_repro')
+    for path in MODULES:
+        if path.name == '__init__.py' and path.parent != LIBRARY: continue # of a folder, without code
+        exported = tmp_path/path.relative_to(ROOT)
+        assert path.read_text() == exported.read_text(), f'{path.name} differs: run nbdev-export'
 
 
 IN_EXTRAS = dict( # import -> extra
@@ -207,14 +210,12 @@ def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, ca
     assert list(losses[executor]) == pytest.approx(list(losses['loop']), rel=1e-2)
 
 
-@pytest.mark.late
 def test_written_pages_are_what_the_committed_rows_say():
     from fedcl_repro.status import written_files
     for path, text in written_files().items():
         assert path.read_text(encoding='utf-8') == text, f'{path.name}: run `fedcl report`'
 
 
-@pytest.mark.late
 @pytest.mark.parametrize('path', [*sorted((ROOT/'nbs'/'tours').glob('*.ipynb')), ROOT/'nbs/study/tour.ipynb'],
                          ids=in_nbs)
 def test_tours_show_the_verdicts_of_the_committed_rows(path):
@@ -229,7 +230,6 @@ def test_tours_show_the_verdicts_of_the_committed_rows(path):
     assert shown == 1
 
 
-@pytest.mark.late
 def test_pages_show_the_verdicts_of_the_committed_rows():
     from fedcl_repro.study.experiments import committed_verdicts, evidence_on, experiments
     from fedcl_repro.study.pages import notebook_of
@@ -288,16 +288,20 @@ def test_every_experiment_has_a_page_with_a_profile():
         assert checked_parameters(notebook_of(name), dict(profile='lite')) == dict(profile='lite')
 
 
-@pytest.mark.parametrize('path', NOTEBOOKS, ids=in_nbs)
-def test_notebooks_are_clean(path):
-    "No execution counts, no stray metadata; no error, warning or progress bar left in an output."
-    nb = json.loads(path.read_text(encoding='utf-8'))
-    assert set(nb['metadata']) <= {'kernelspec'}
-    for c in nb['cells']:
-        assert set(c['metadata']) <= {'tags', 'jupyter'} and c.get('execution_count') is None
-        assert not any(o['output_type'] == 'error' for o in c.get('outputs', []))
-        told = ''.join(''.join(o['text']) for o in c.get('outputs', []) if o.get('name') == 'stderr')
-        assert not re.search(r'\d%\||warning', told, re.IGNORECASE)
+def stray(notebook):
+    "Execution counts and stray metadata; an error, a warning or a progress bar left in an output."
+    yield from set(notebook['metadata']) - {'kernelspec'}
+    for c in notebook['cells']:
+        yield from set(c['metadata']) - {'tags', 'jupyter'}
+        if c.get('execution_count') is not None: yield 'an execution count'
+        outputs = c.get('outputs', [])
+        if any(o['output_type'] == 'error' for o in outputs): yield 'an error'
+        told = ''.join(''.join(o['text']) for o in outputs if o.get('name') == 'stderr')
+        if re.search(r'\d%\||warning', told, re.IGNORECASE): yield told
+
+
+def test_notebooks_are_clean():
+    for path in NOTEBOOKS: assert not list(stray(json.loads(path.read_text(encoding='utf-8')))), path
 
 
 def ends_in(source):
@@ -308,16 +312,20 @@ def ends_in(source):
     return 'test' if getattr(last.value.func, 'id', '').startswith('test_') else 'call'
 
 
-@pytest.mark.parametrize('path', NOTEBOOKS, ids=in_nbs)
-def test_a_stored_output_belongs_to_its_cell(path):
-    "A page that was not executed after an edit lacks a value, or shows one under a cell that has none."
-    for c in json.loads(path.read_text(encoding='utf-8'))['cells']:
+def out_of_step(notebook):
+    "Cells whose value has no output, or that show one and have no value."
+    for c in notebook['cells']:
         source = ''.join(c['source'])
         if c['cell_type'] != 'code' or source.startswith('#| export'): continue
         shown = any(o['output_type'] == 'execute_result' for o in c['outputs'])
         last = ends_in(source)
-        assert shown or last != 'value', f'no output, execute the page: {source}'
-        assert last in ('value', 'call') or not shown, f'a stale output, execute the page: {source}'
+        if not shown and last == 'value' or shown and last not in ('value', 'call'): yield source
+
+
+def test_a_stored_output_belongs_to_its_cell():
+    for path in NOTEBOOKS:
+        found = list(out_of_step(json.loads(path.read_text(encoding='utf-8'))))
+        assert not found, f'execute {path}: {found[0]}'
 
 
 WIDEST = 110 # columns
@@ -330,16 +338,12 @@ def wide_lines(text):
         if len(line) > WIDEST and not free: yield line
 
 
-@pytest.mark.parametrize('path', NOTEBOOKS, ids=in_nbs)
-def test_no_code_cell_is_wide(path):
-    wide = [line for source in code_cells(path) for line in wide_lines(source)]
-    assert not wide, f'{len(wide)} lines over {WIDEST} columns, the first: {wide[0]!r}'
-
-
-@pytest.mark.parametrize('path', sorted((ROOT/'tests').rglob('*.py')), ids=lambda p: p.name)
-def test_no_test_is_wide(path):
-    wide = list(wide_lines(path.read_text(encoding='utf-8')))
-    assert not wide, f'{len(wide)} lines over {WIDEST} columns, the first: {wide[0]!r}'
+def test_no_code_cell_and_no_test_is_wide():
+    texts = {path: '\n'.join(code_cells(path)) for path in NOTEBOOKS}
+    texts |= {path: path.read_text(encoding='utf-8') for path in (ROOT/'tests').rglob('*.py')}
+    for path, text in texts.items():
+        wide = list(wide_lines(text))
+        assert not wide, f'{path}: {len(wide)} lines over {WIDEST} columns, the first: {wide[0]!r}'
 
 
 def test_width_is_measured_as_said():

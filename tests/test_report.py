@@ -56,13 +56,24 @@ def test_verdicts_of_an_earlier_execution_are_removed(tmp_path, monkeypatch):
 def words_of(text): return html.unescape(re.sub('<[^>]*>', ' ', text)).split()
 
 
+def test_a_report_is_made(report):
+    "Trained in an environment of the base requirements; the verdicts say that digits stood in."
+    code, folder, said = report
+    assert code == 0, said[-3000:]
+    sentence = 'FedSSC is more accurate than MOON'
+    assert sentence in (folder/'report'/'index.html').read_text(encoding='utf-8')
+    verdicts = json.loads((folder/'runs'/'verdicts'/'fedssc-table1-quick.json').read_text())
+    found = [v for v in verdicts if v['what'].startswith(sentence)]
+    assert found and all(v['word'].startswith('stand-in') for v in found)
+
+
 def test_first_screen(report):
     "Findings, a figure and the run, in few words; no claims on digits, and no number that is none."
     code, folder, said = report
     assert code == 0, said[-3000:]
     text = (folder/'report'/'index.html').read_text(encoding='utf-8')
     first = text[text.index('<h1>'):text.index('id="pages"')]
-    assert len(words_of(first)) < 400 # all pages have a figure here; the first command has four
+    assert len(words_of(first)) < 400
     assert 'FedCoSR ranks' in first and 'Your run' in first and 'runs of' in first
     assert '>Claims</h2>' not in text
     assert 'nan' not in words_of(re.sub('src="[^"]*"', '', text))

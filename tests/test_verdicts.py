@@ -1,20 +1,31 @@
 """Judges of experiments take whatever part of the runs is there: what was not run is said, never an error."""
 import pytest
 
-from fedcl_repro.study.experiments import experiments, runs_of
+from fedcl_repro.study.experiments import PROFILES, committed, committed_runs, experiments, runs_of
 from fedcl_repro.study.store import Store
 from fedcl_repro.study.training import read_rows
 
 TRAINED = [n for n in experiments() if runs_of(n, 'quick')]
+COMMITTED = {n: profile for profile in PROFILES for n in TRAINED if committed_runs(n, profile)}
 
 
-@pytest.mark.parametrize('name', TRAINED)
-def test_a_judge_takes_part_of_the_runs(name, report):
-    rows = read_rows(runs_of(name, 'quick'), Store(report[1]/'runs'), None)
+def takes_part(name, rows):
+    "One run, all but one, none; and what is not there is not judged."
     ids = list(dict.fromkeys(rows.run))
-    assert ids, 'nothing was trained'
     judge = experiments()[name].about['judge']
-    for some in (ids[:1], ids[-1:], ids[1:], ids[:-1]):
-        for profile in ('quick', 'paper'): judge(rows[rows.run.isin(some)], profile)
+    parts = (ids[:1], 'quick'), (ids[-1:], 'paper'), (ids[1:], 'paper'), (ids[:-1], 'quick')
+    for some, profile in parts: judge(rows[rows.run.isin(some)], profile)
     words = {v.word for v in judge(rows[:0], 'quick')}
     assert not any(w.startswith('stand-in') for w in words), 'a number is judged that nobody measured'
+
+
+@pytest.mark.parametrize('name', COMMITTED)
+def test_a_judge_takes_part_of_the_committed_runs(name): takes_part(name, committed(name, COMMITTED[name]))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('name', TRAINED)
+def test_a_judge_takes_part_of_the_quick_runs(name, everything):
+    rows = read_rows(runs_of(name, 'quick'), Store(everything[1]/'runs'), None)
+    assert len(rows), 'nothing was trained'
+    takes_part(name, rows)
