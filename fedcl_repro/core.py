@@ -7,8 +7,8 @@ name, and files that are complete or absent"""
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
            'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'did_you_mean',
-           'Register', 'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
-           'write_text', 'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device']
+           'patch', 'Register', 'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded',
+           'atomic_write', 'write_text', 'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -33,7 +33,6 @@ from typing import Callable
 
 import numpy as np
 import torch
-from fastcore.basics import patch
 
 # %% ../nbs/core.ipynb #a0a32e1e
 def stream(
@@ -280,6 +279,13 @@ def did_you_mean(name, known)->str: # ' (did you mean ...?)', or empty
     "A suggestion for an unknown name."
     near = difflib.get_close_matches(str(name), list(known), 1, .5)
     return f' (did you mean {near[0]!r}?)' if near else ''
+
+# %% ../nbs/core.ipynb #9a7c0001
+def patch(f):
+    "Make a function a method of the class that annotates `self`: a long class is read in several cells."
+    cls = f.__annotations__['self']
+    f.__qualname__ = f'{cls.__name__}.{f.__name__}'
+    setattr(cls, f.__name__, f)
 
 # %% ../nbs/core.ipynb #dc4ffe7e
 class Register(dict):

@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass, replace
 
 from .exchange import from_bytes, to_bytes
-from .executors import EXECUTORS, deal
+from .executors import EXECUTORS, dealt_work
 from .federation import Fed
 from .loop import Loop, one_thread
 from .messages import Deferred
@@ -122,7 +122,7 @@ class RayActors(Loop):
         self.tuned = None # a tuning by an evaluation is valid only until this round
         homes = {i: c.seat for i, c in clients.items() if isinstance(c, Resident)}
         work = {i: self.fed.sizes[i] + 1 for i in clients} # a client without samples takes time too
-        dealt = deal(work, len(self.seats), homes)
+        dealt = dealt_work(work, len(self.seats), homes)
         asked = {seat: self.ask(seat, self.question(share, stages, clients, replies, roster))
                  for seat, share in enumerate(dealt) if share}
         after, messages, received = {}, {}, 0

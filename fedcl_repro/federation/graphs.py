@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import torch
 
 from .batched import Batched, Member, groups, signature
-from .executors import EXECUTORS, deal
+from .executors import EXECUTORS, dealt_work
 from .federation import Fed, batch_of, batch_rows
 from .local_step import local_step, own_copy, training_loss
 from .loop import Loop, SingleClient
@@ -128,7 +128,7 @@ class Graphs(Batched):
         "Take similar clients through a sweep, on all streams at once."
         inputs = [to_device(self.fed, m, sweep, key) for m in members]
         work = {a: len(m.todo) for a, m in enumerate(members)}
-        todo = [mine for mine in deal(work, len(self.streams)) if mine]
+        todo = [mine for mine in dealt_work(work, len(self.streams)) if mine]
         slots = [self.slot(p, sweep, members, inputs[0][1]) for p in range(len(todo))]
         for *_, stream in slots:
             if stream: stream.wait_stream(torch.cuda.current_stream())

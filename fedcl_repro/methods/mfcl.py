@@ -25,7 +25,6 @@ from ..core import COUNT, POSITIVE, OneOf, Range, stream
 from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
 from ..parts.fields import sub
-from ..federation.federation import pixels
 from ..federation.lars import LARS
 from ..federation.loop import Worker
 from ..federation.method import METHODS, Method, Stage, Sweep

@@ -17,7 +17,7 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
-from ..core import atomic_write
+from ..core import patch, atomic_write
 from ..extensions import use_files, used_files
 from ..federation.actors import connect_ray
 from ..federation.loop import one_thread
@@ -157,44 +157,50 @@ class RunsOnRay:
         self.hear()
         for reference in ready: self.take(reference)
 
-    def hear(self):
-        "Handle the workers' reports."
-        rounds, checkpoints = self.ray.get(self.mailbox.news.remote())
-        for id, content in checkpoints.items(): self.keep(self.runs[id], content)
-        for id, done in rounds.items():
-            self.begun.add(self.runs[id])
-            if self.runs[id] in self.locks: self.progress.put((self.runs[id], done))
+# %% ../../nbs/scale/ray.ipynb #9a7c0004
+@patch
+def hear(self:RunsOnRay):
+    "Handle the workers' reports."
+    rounds, checkpoints = self.ray.get(self.mailbox.news.remote())
+    for id, content in checkpoints.items(): self.keep(self.runs[id], content)
+    for id, done in rounds.items():
+        self.begun.add(self.runs[id])
+        if self.runs[id] in self.locks: self.progress.put((self.runs[id], done))
 
-    def keep(self, run, checkpoint:bytes):
-        "Write a checkpoint to the store."
-        self.deaths[run] = 0
-        if run not in self.locks: return # it has ended meanwhile
-        with atomic_write(self.store.checkpoint(self.id_of(run))) as new: new.write_bytes(checkpoint)
+@patch
+def keep(self:RunsOnRay, run, checkpoint:bytes):
+    "Write a checkpoint to the store."
+    self.deaths[run] = 0
+    if run not in self.locks: return # it has ended meanwhile
+    with atomic_write(self.store.checkpoint(self.id_of(run))) as new: new.write_bytes(checkpoint)
 
-    def take(self, reference):
-        "Handle a worker's result, or its death."
-        run, errors = self.away.pop(reference), self.ray.exceptions
-        try: outcome, content = self.ray.get(reference)
-        except errors.RayTaskError as e:
-            return self.ended(Outcome(run, 'failed', f'on a worker: {e.cause or e}'))
-        except errors.RayError as e: return self.bury(run, e)
-        if outcome.word == 'done':
-            unarchive(content, self.store.folder(self.id_of(run)))
-            self.store.checkpoint(self.id_of(run)).unlink(missing_ok=True)
-            self.progress.put((run, run.n_rounds))
-        elif content: self.keep(run, content)
-        self.ended(outcome)
+# %% ../../nbs/scale/ray.ipynb #9a7c0005
+@patch
+def take(self:RunsOnRay, reference):
+    "Handle a worker's result, or its death."
+    run, errors = self.away.pop(reference), self.ray.exceptions
+    try: outcome, content = self.ray.get(reference)
+    except errors.RayTaskError as e:
+        return self.ended(Outcome(run, 'failed', f'on a worker: {e.cause or e}'))
+    except errors.RayError as e: return self.bury(run, e)
+    if outcome.word == 'done':
+        unarchive(content, self.store.folder(self.id_of(run)))
+        self.store.checkpoint(self.id_of(run)).unlink(missing_ok=True)
+        self.progress.put((run, run.n_rounds))
+    elif content: self.keep(run, content)
+    self.ended(outcome)
 
-    def bury(self, run, error:Exception):
-        "Send a run again, unless its worker has died too often."
-        how = type(error).__name__
-        self.deaths[run] += 1
-        if noted(): return self.ended(Outcome(run, 'interrupted', 'it waits at its last checkpoint'))
-        if self.deaths[run] >= MOST_DEATHS:
-            return self.ended(Outcome(run, 'failed', f'its worker died {MOST_DEATHS} times in a row ({how})'))
-        gone = f'the worker of {in_words(run)} is gone ({how})'
-        print(f'{gone}: tried again from the last checkpoint', file=sys.stderr)
-        self.give(run)
+@patch
+def bury(self:RunsOnRay, run, error:Exception):
+    "Send a run again, unless its worker has died too often."
+    how = type(error).__name__
+    self.deaths[run] += 1
+    if noted(): return self.ended(Outcome(run, 'interrupted', 'it waits at its last checkpoint'))
+    if self.deaths[run] >= MOST_DEATHS:
+        return self.ended(Outcome(run, 'failed', f'its worker died {MOST_DEATHS} times in a row ({how})'))
+    gone = f'the worker of {in_words(run)} is gone ({how})'
+    print(f'{gone}: tried again from the last checkpoint', file=sys.stderr)
+    self.give(run)
 
 # %% ../../nbs/scale/ray.ipynb #91eb25a2
 def this_machine(ray):

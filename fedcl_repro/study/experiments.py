@@ -27,7 +27,8 @@ import pandas as pd
 import torch
 
 import fedcl_repro
-from ..core import Attribute, Register, atomic_write, expanded, json_in, load_all, parse_spec, write_text
+from ..core import (
+    Attribute, Register, atomic_write, expanded, json_in, load_all, parse_spec, write_text)
 from ..data.datasets import MissingData, find_root
 from .measures import MEASURE_COLUMNS
 from .representations import MAP, maps_of

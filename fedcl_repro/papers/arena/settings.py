@@ -20,7 +20,7 @@ from ...study.plan import (
     Here, committed_records, hours_of, known_timings, plan_of, planned, provenance_in)
 from ...study.questions import claims_on, paper_file
 from ...study.result_page import display_all, say_line, shown_table
-from ...study.runs import Run, methods
+from ...study.runs import methods
 from ...study.store import Store, time_spent
 from ...study.sweep import run_with, sweep, trials
 from ...study.tables import SHARE_WORDS, Paper, ask, experiment, share_of

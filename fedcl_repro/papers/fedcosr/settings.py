@@ -14,7 +14,7 @@ __all__ = ['TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'TITLES', 'SKEW', 'C
            'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'in_legend_order',
            'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4',
            'all_below_zero', 'smallest', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision', 'reading_of',
-           'by_reading', 'local']
+           'by_reading', 'training_alone']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -497,7 +497,7 @@ def by_reading(table:pd.DataFrame)->pd.DataFrame:
 LOCAL = Paper(('reading',), by_reading, say, sizes=('fedcosr/table2',), personal=True)
 
 @experiment(LOCAL, 'fedcosr/local', 'What could print 69.9 % for training alone', kind='extra')
-def local(profile):
+def training_alone(profile):
     few = dict(n_rounds=4, eval_every=1) if profile == 'quick' else dict(n_rounds=12, eval_every=2)
     first, = (r for r in runs(['local'], profile, [PRACTICAL], **few) if r.seed == 0)
     again = [replace(first, seed=s, partition_seed=s) for s in range(4)]
