@@ -68,7 +68,8 @@ def prepare(fed:Fed, sweep:Sweep, i:int, c:dict)->tuple: # (client, names that m
     c = {k: v for k, v in c.items() if not k.startswith('sum.')}
     if not sweep.train: return c, [], []
     buffers = [k for k in c if fed.is_buffer(i, k)]
-    moving = [k for k in c if k.startswith(sweep.train) and c[k].is_floating_point() and k not in buffers]
+    constant = set(buffers)
+    moving = [k for k in c if k.startswith(sweep.train) and c[k].is_floating_point() and k not in constant]
     if not moving: raise ValueError(f'a sweep trains {sweep.train}, of which client {i} has nothing')
     opt = sweep.opt or fed.opt
     state = opt.start({k: c[k] for k in moving})
