@@ -101,9 +101,10 @@ def card_lines(v:Verdict)->dict: # heading -> text
     printed = f' Its margin in print is {v.printed:+.2f}.' if v.printed is not None else ''
     between = f' (interval {v.interval[0]:+.2f} to {v.interval[1]:+.2f})' if v.interval else ''
     smaller = f'Our runs are smaller: {v.size}.' if v.size else "The size is the paper's."
+    told, *more = v.evidence.split('; ') # the margin is told if it is not the number itself
     return {
         'The paper says': f'{v.what} ({v.source}).{printed}',
-        'Here': v.evidence.partition('; ')[0] + between,
+        'Here': '; '.join([told, *(part for part in more[:1] if part.startswith('margin'))]) + between,
         'What may differ': f'{smaller} The partition and the seeds are ours.',
         'Conclusion': CONCLUSIONS[v.word]}
 
@@ -168,7 +169,7 @@ class ResultPage(Page):
 
     def show_evidence(self, view, profile:str, rows:pd.DataFrame, verdicts:list):
         "Show one set of rows. A stand-in has no claims."
-        stand_in, v = self.is_stand_in(profile), card_claim(verdicts)
+        stand_in, v = self.is_stand_in(profile) and len(rows) > 0, card_claim(verdicts)
         if stand_in: say_line(STAND_IN, look='stand-in')
         lines = card_lines(v) if v and not stand_in else {}
         lines['Trained'] = what_is_there(self, rows, profile)
