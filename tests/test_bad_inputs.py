@@ -155,6 +155,7 @@ def outside(allowed):
 
 def beyond(allowed, default):
     "A value that a range leaves out, of the type of the default."
+    if isinstance(default, int) and not isinstance(allowed, Range): return 1000 # none of a few numbers
     wrong = outside(allowed)
     return type(default)(wrong) if isinstance(allowed, Range) and default is not None else wrong
 
