@@ -138,7 +138,9 @@ class Repeat:
 @dataclass(frozen=True)
 class OnData:
     "A step that needs a client's data and network, not only its fields."
-    fn: Callable # (executor, i, client) -> client
+    fn: Callable         # (executor, i, client) -> client
+    name: str = ''       # of a deferred table that it makes
+    mix: Callable = None # how the views in that table are blended
 
 @dataclass(frozen=True)
 class Survey:

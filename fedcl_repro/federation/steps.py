@@ -72,7 +72,7 @@ def later(
     if views % together:
         raise ValueError(f'{views} views are not a whole number of {together} views together')
     def with_table(execute, i, c):
-        images = ViewedImages(execute.fed, i, name, mix)
+        images = ViewedImages(execute.fed, step, i)
         def make(at, groups): # rows (m, ...) of images (m,) and groups of views (m,)
             seen = [images.blended(at, groups * together + t) for t in range(together)]
             if together == 1: return applied(execute, fn, i, c, seen[0])
@@ -82,7 +82,8 @@ def later(
         rows = remembered(execute, name, i, c, images.n, make) if stored else make
         shape = images.n, views // together, *row
         return c | {name: Deferred(shape, rows, stored=bool(stored and stored(c)))}
-    return OnData(with_table)
+    step = OnData(with_table, name, mix)
+    return step
 
 # %% ../../nbs/federation/steps.ipynb #85526823
 def applied(execute, fn:Callable, i:int, c:dict, x):
@@ -150,10 +151,11 @@ def remembered(execute, name:str, i:int, c:dict, n:int, make):
 # %% ../../nbs/federation/steps.ipynb #fc99c02c
 class ViewedImages:
     "Augmented views of a client's images, each made on request."
-    def __init__(self, fed, i:int, name:str, mix:Callable=None):
+    def __init__(self, fed, step:OnData, i:int):
         if fed.augment is None:
-            raise ValueError(f'the table {name!r} wants augmented views: give the federation an augmentation')
-        self.fed, self.i, self.name, self.mix = fed, i, name, mix
+            raise ValueError(f'the table {step.name!r} wants augmented views: '
+                             'give the federation an augmentation')
+        self.fed, self.step, self.i = fed, step, i
         self.rows = fed.rows['train'][i]
         self.n = len(self.rows)
         self.drawn = {} # view -> draws of the augmentation for all images
@@ -162,7 +164,7 @@ class ViewedImages:
         "A random stream, the same in every round; partners and shares are the client's own if it is apart."
         apart = what == ('mix',) and self.fed.private is not None
         seed = self.fed.private if apart else self.fed.seed
-        return torch_stream(seed, 'view', self.i, self.name, *what, device=self.fed.device)
+        return torch_stream(seed, 'view', self.i, self.step.name, *what, device=self.fed.device)
 
     def draw(self, v:int)->dict:
         "Draws of the augmentation for view v of all images."
@@ -179,8 +181,8 @@ class ViewedImages:
         return self.fed.augment.apply(pixels(self.fed.x[self.rows[at]], self.fed.dtype), drawn)
 
     def blended(self, at, views):
-        "The same, with each image blended with its partner if there is `mix`."
-        if self.mix is None: return self.plain(at, views)
-        partner, own = self.mix(self.n, self.chance('mix'))
+        "The same, with each image blended with its partner if the step has `mix`."
+        if self.step.mix is None: return self.plain(at, views)
+        partner, own = self.step.mix(self.n, self.chance('mix'))
         own = own[at].to(self.fed.dtype)[:, None, None, None]
         return own * self.plain(at, views) + (1 - own) * self.plain(partner[at], views)

@@ -166,7 +166,7 @@ REPEATED = '.answer' # name of the last answer among a client's stored fields
 
 class Node:
     "Client i of a run, with its data."
-    def __init__(self, plan:SharedPlan, i:int, where:str):
+    def __init__(self, plan:SharedPlan, i:int, where:str, memory=None): # the folder of its state, if another
         if not 0 <= i < plan.run.n_clients:
             raise ValueError(f'client {i} of {plan.run.n_clients}: choose from 0 to {plan.run.n_clients - 1}')
         self.i, self.plan = i, plan
@@ -176,7 +176,7 @@ class Node:
         held, text = secrets_beside(folder, i, masked), plan.text.encode()
         def of_run(secret): return hmac.digest(secret, text, hashlib.sha256) # no mask is used in two runs
         fed.secret = None if held is None else {j: of_run(secret) for j, secret in held.items()}
-        self.path = folder/f'client-{i}.state'
+        self.path = Path(memory or folder)/f'client-{i}.state'
         kept = self.remembered()
         fed.private = kept.pop('private', None) or secrets.randbits(62)
         self.client = ClientSide(Loop(fed), stages(plan.run), i, **kept)
