@@ -124,14 +124,14 @@ def trained_in_words(rows:pd.DataFrame)->dict: # (column,) -> words
     return {(column,): how_trained(part) for column, part in place(rows).groupby('column')}
 
 def tables_of_paper(artifact:str, columns, title:str):
-    "A view of Table II or III: a table for each column, and the panels of dots."
+    "A view of Table II or III: the panels of dots, and a table for each column."
     def view(rows, profile):
         rows, counted = one_arithmetic(in_column_order(rows, columns))
         cells, there = both_prints(artifact, columns), set(place(rows).column)
         cells = cells[cells.column.isin(there)]
+        if len(rows): draw_table(cells, rows, profile)
         display_all(show_table(FEDCOSR, cells, rows, profile, title, words=trained_in_words))
         for line in filter(None, (counted, columns_missing(columns, rows))): say_line(line, look='note')
-        if len(rows): draw_table(cells, rows, profile)
     return view
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #08b98a20
