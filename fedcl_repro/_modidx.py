@@ -4047,6 +4047,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                          'fedcl_repro/study/result_page.py'),
                                                'fedcl_repro.study.result_page.ResultPage.maps': ( 'study/result_page.html#resultpage.maps',
                                                                                                   'fedcl_repro/study/result_page.py'),
+                                               'fedcl_repro.study.result_page.ResultPage.maps_beside': ( 'study/result_page.html#resultpage.maps_beside',
+                                                                                                         'fedcl_repro/study/result_page.py'),
                                                'fedcl_repro.study.result_page.ResultPage.more': ( 'study/result_page.html#resultpage.more',
                                                                                                   'fedcl_repro/study/result_page.py'),
                                                'fedcl_repro.study.result_page.ResultPage.more_maps': ( 'study/result_page.html#resultpage.more_maps',

@@ -19,7 +19,8 @@ import torch
 from test_methods import METHODS, has, made
 
 from fedcl_repro.federation.exchange import (
-    ClientSide, ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in, score_in,
+    ClientSide, ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in,
+    score_in,
     to_bytes, upload_in)
 from fedcl_repro.federation.federation import toy
 from fedcl_repro.federation.loop import Loop
@@ -529,7 +530,8 @@ def test_data_with_the_same_checksums_are_other_data(trained, monkeypatch):
 
 
 def test_own_data_are_known_by_sha256(monkeypatch):
-    monkeypatch.setattr('fedcl_repro.data.datasets.npy_member', lambda array: (0, 0)) # checksums that all agree
+    # checksums that all agree
+    monkeypatch.setattr('fedcl_repro.data.datasets.npy_member', lambda array: (0, 0))
     x, y = np.zeros((8, 1, 8, 8), np.uint8), np.arange(8) % 2
     x[:4] = 255
     one, other = own_dataset(x, y), own_dataset(x[::-1], y)

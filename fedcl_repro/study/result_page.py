@@ -14,6 +14,7 @@ from functools import cached_property
 
 import pandas as pd
 
+from ..core import patch
 from .comparable import smaller
 from fedcl_repro.study.experiments import (
     PROFILES, Page, committed, committed_maps, committed_note, committed_verdicts, evidence_on,
@@ -146,6 +147,10 @@ class ResultPage(Page):
         "The maps of the runs that this page trained."
         return maps_of(self.available(), self.store, self.data_root, self.entry.about['maps'])
 
+    def maps_beside(self, rows:pd.DataFrame, profile:str)->pd.DataFrame:
+        "The maps that belong to rows of the evidence: the page's own, or committed ones."
+        return self.maps if rows is self.rows else committed_maps(self.name, profile)
+
     def found_evidence(self)->list: # of (profile, rows, verdicts), best first
         "The committed rows of the largest profile, and the rows that this page trained."
         own = self.profile, self.rows, self.verdicts
@@ -180,21 +185,25 @@ class ResultPage(Page):
         note = committed_note(self.name, profile)
         if note: say_line(note, look='note')
 
-    def more(self, view):
-        "Another table or figure, only from the best rows."
-        profile, rows, _ = self.evidence[0]
-        self.draw(view, rows, profile)
+# %% ../../nbs/study/result_page.ipynb #ca4d0005
+@patch
+def more(self:ResultPage, view):
+    "Another table or figure, only from the best rows."
+    profile, rows, _ = self.evidence[0]
+    self.draw(view, rows, profile)
 
-    def draw(self, view, rows:pd.DataFrame, profile:str):
-        "Show rows by a view, if there are any, or if the page has no runs of its own."
-        if len(rows) or not self.runs: view(rows, profile)
+@patch
+def draw(self:ResultPage, view, rows:pd.DataFrame, profile:str):
+    "Show rows by a view, if there are any, or if the page has no runs of its own."
+    if len(rows) or not self.runs: view(rows, profile)
 
-    def more_maps(self, view):
-        "A figure of the maps that belong to the best rows. `view`: (maps, rows, profile) -> None."
-        profile, rows, _ = self.evidence[0]
-        maps = self.maps if rows is self.rows else committed_maps(self.name, profile)
-        if len(maps): view(maps, rows, profile)
-        else: say_line(f'Profile {profile}: no map is kept.', look='note')
+@patch
+def more_maps(self:ResultPage, view):
+    "A figure of the maps that belong to the best rows. `view`: (maps, rows, profile) -> None."
+    profile, rows, _ = self.evidence[0]
+    maps = self.maps_beside(rows, profile)
+    if len(maps): view(maps, rows, profile)
+    else: say_line(f'Profile {profile}: no map is kept.', look='note')
 
 # %% ../../nbs/study/result_page.ipynb #283c2a9d
 def display_all(*shown):
