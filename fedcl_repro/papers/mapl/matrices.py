@@ -212,8 +212,9 @@ def map_numbers(
 def draw_maps(
     paper:Paper, maps:pd.DataFrame, rows:pd.DataFrame, profile:str, kinds:int,
 )->pd.DataFrame: # one row per map
-    "Draw the maps of the first seed, earlier rounds first; their numbers."
+    "Draw the maps of the first seed, earlier rounds first; their numbers, means over replicates."
     table = map_numbers(paper, maps, rows, profile, kinds)
     for a in table[table.seed == 0].itertuples():
         draw_map(maps[maps.run == a.run], f'{a.what}, round {a.round}')
-    return table.drop(columns='run').set_index(['what', 'round'])
+    numbers = table.drop(columns=['run', 'seed']).groupby(['what', 'round'], sort=False)
+    return numbers.mean().assign(replicates=numbers.size())
