@@ -104,7 +104,7 @@ def card_lines(v:Verdict)->dict: # heading -> text
     smaller = f'Our runs are smaller: {v.size}.' if v.size else "The size is the paper's."
     told, *more = v.evidence.split('; ') # the margin is told if it is not the number itself
     return {
-        'The paper says': f'{v.what} ({v.source}).{printed}',
+        'We ask' if v.source == OURS else 'The paper says': f'{v.what} ({v.source}).{printed}',
         'Here': '; '.join([told, *(part for part in more[:1] if part.startswith('margin'))]) + between,
         'What may differ': f'{smaller} The partition and the seeds are ours.',
         'Conclusion': CONCLUSIONS[v.word]}
