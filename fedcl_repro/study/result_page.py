@@ -88,7 +88,7 @@ def show_verdicts(verdicts:list):
 CONCLUSIONS = {
     'holds': 'In these runs the sentence is true.',
     'fails': 'In these runs the sentence is not true.',
-    'undecided': 'The interval contains zero, so these runs decide nothing.',
+    'undecided': 'These runs decide nothing.', # for want of replicates, or because they are below a floor
     'one run': 'One run does not decide a difference of this size.'}
 
 def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
