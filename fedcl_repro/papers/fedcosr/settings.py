@@ -509,5 +509,6 @@ def training_alone(profile):
     few = dict(n_rounds=4, eval_every=1) if profile == 'quick' else dict(n_rounds=12, eval_every=2)
     first, = (r for r in runs(['local'], profile, [PRACTICAL], **few) if r.seed == 0)
     again = [replace(first, seed=s, partition_seed=s) for s in range(4)]
-    others = dict(concentration=.3), dict(concentration=.5), dict(protocol='global')
+    betas = (.3, .5, 1.) if profile == 'quick' else (.01, .3, .5, 1.) # for 0.01, digits are too few
+    others = [*(dict(concentration=beta) for beta in betas), dict(protocol='global')]
     return again + [replace(first, partition=first.partition(**other)) for other in others]
