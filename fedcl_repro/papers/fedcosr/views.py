@@ -409,7 +409,7 @@ def local_view(rows, profile):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9f
 def ablation_view(rows, profile):
     "The bars, and the numbers."
-    draw_ablation(rows, profile)
+    draw_ablation(one_arithmetic(rows)[0], profile)
     readings_table(rows, profile)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #ab27f679

@@ -144,11 +144,13 @@ def draw_graph_numbers(
 )->pd.DataFrame: # what, seed -> the last round's numbers
     "Draw the weight across clusters and the similarity of classifiers by round."
     import matplotlib.pyplot as plt
-    table = graph_numbers(paper, rows, profile).groupby(['what', 'seed'], sort=False)
+    table = graph_numbers(paper, rows, profile)
+    color = {what: f'C{k}' for k, what in enumerate(table.what.unique())} # replicates alike
+    table = table.groupby(['what', 'seed'], sort=False)
     fig, (a, b) = plt.subplots(1, 2, figsize=(7.5, 2.5))
     for (what, seed), t in table:
-        a.plot(t['round'], t.across, 'o-', ms=3, label=what)
-        b.plot(t['round'], t.apart, 'o-', ms=3)
+        a.plot(t['round'], t.across, 'o-', ms=3, lw=1, c=color[what], label=what)
+        b.plot(t['round'], t.apart, 'o-', ms=3, lw=1, c=color[what])
     a.axhline(10, ls=':', c='gray', label='a tenth')
     b.axhline(0, ls='--', lw=1, c='gray', label='alike within and across')
     a.set(xlabel='round', ylabel='weight across, %', ylim=(0, None))
