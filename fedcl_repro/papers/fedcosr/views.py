@@ -28,10 +28,10 @@ from .theorems import (
     bound, channel, information, log_c_bound, loss_of, measured_terms, settled_terms)
 from .representations import silhouettes
 from .robustness import SHARES, compared_communication
+from .said import COMPARED, PRACTICAL, TABLE2, TABLE3
 from .settings import (
-    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, PRACTICAL, SQUARE, TABLE2, TABLE3,
-    TITLES, TRAINED, WITH_FAULT, by_reading, column_of, compared, compared_labels, in_fedcrl_alone,
-    in_legend_order, nearest, place, printed, runs, say, settings_of, squares, two_ways, whole_column,
+    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, SQUARE,
+    TITLES, TRAINED, WITH_FAULT, by_reading, column_of, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say, settings_of, squares, two_ways, whole_column,
     with_arithmetic, with_earlier, with_endings)
 from .sentences import printed_claims
 from ...study.drawings import bubbles
@@ -139,7 +139,7 @@ table3_view = tables_of_paper('table3', TABLE3, 'Table III')
 # %% ../../../nbs/papers/fedcosr/views.ipynb #f42341f9
 def where_fedcosr_stands(rows, profile):
     "FedCoSR's distance to each compared method, and whether it is decided; a column for each setting."
-    rivals = [name for name in compared_labels() if name != 'FedCoSR']
+    rivals = [name for name in COMPARED if name != 'FedCoSR']
     asked = [replace(above('FedCoSR', rival, rival), comparisons=len(rivals)) for rival in rivals]
     found = ask(FEDCOSR, asked, in_column_order(rows, TABLE2), profile)
     told = [(*v.what.split(': ', 1), f'{v.margin:+.1f} {v.word}') for v in found if v.word != 'not run']
