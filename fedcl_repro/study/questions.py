@@ -50,7 +50,10 @@ class Claim:
 
     def is_about(self, keys:tuple, setting:tuple)->bool:
         "Whether it is about a setting, given by the values of these keys."
-        return all(dict(zip(keys, setting))[k] in values for k, values in self.where.items())
+        known = dict(zip(keys, setting))
+        for k in self.where:
+            if k not in known: raise ValueError(f'{self.sentence!r} is about {k!r}: choose from {", ".join(keys)}')
+        return all(known[k] in values for k, values in self.where.items())
 
     def evidence(self, table, margin:pd.Series)->str:
         "What the table shows, in words."
@@ -142,7 +145,7 @@ def below_floors(compared, higher, floors, table)->str:
 # %% ../../nbs/study/questions.ipynb #1219eda6
 @cache
 def paper_file(paper:str)->dict:
-    "The content of a paper's file: `labels`, `sizes`, `claims` and more."
+    "The content of a paper's file: `sizes`, `finding` and more."
     path = files('fedcl_repro') / 'published' / f'{paper}.toml'
     try: return tomllib.loads(path.read_text(encoding='utf-8'))
     except FileNotFoundError: return {}

@@ -10,7 +10,7 @@ __all__ = ['MEASURES', 'PRINTED', 'SHARE_WORDS', 'PAPER_OF', 'SPREADS', 'EVERY_P
            'family_spreads', 'write_spreads', 'once_a_run', 'hits_of_runs', 'shared_images', 'chance_of',
            'printed_margins', 'ask', 'not_run', 'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across',
            'printed_of', 'cells_judged', 'experiment', 'printed_cells', 'share_possible', 'printed_tables',
-           'claims_in_print', 'asked_in_print', 'as_printed', 'printed_evidence', 'our_cells', 'key_columns',
+           'claims_in_print', 'asked_in_print', 'as_printed', 'stated', 'printed_evidence', 'our_cells', 'key_columns',
            'beside_print', 'interval_of', 'beginnings', 'sentence_of', 'fits_entry', 'claim_list', 'unlisted',
            'readings']
 
@@ -536,8 +536,11 @@ def as_printed(c:Claim, cases:dict)->Verdict:
         margin = part_margins(c, table).min(axis=1)
         told = agreeing if held(c, margin).all() else broken
         told.append(f'{where}: {c.evidence(table, margin)}')
-    word = 'contradicts itself' if broken else 'holds'
-    return Verdict(c.sentence, word, printed_evidence(agreeing, broken), c.place, 'claim', basis='print')
+    return stated(c.sentence, not broken, printed_evidence(agreeing, broken), c.place, basis='print')
+
+def stated(what:str, ok:bool, evidence:str, place:str, **about)->Verdict:
+    "Verdict on a sentence that the paper's own numbers bear out, or contradict."
+    return Verdict(what, 'holds' if ok else 'contradicts itself', evidence, place, 'claim', **about)
 
 MOST_CASES = 12 # that are told one by one
 

@@ -13,8 +13,7 @@ from .said import COMPARED
 from .settings import COLUMN_OF, FEDCOSR
 from ...study.published import published
 from ...study.questions import Claim, lead
-from ...study.tables import ask
-from ...study.verdicts import Verdict
+from ...study.tables import ask, stated
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005
 PAPERS = dict(fedcrl='FedCRL', fedcosr='FedCoSR')
@@ -54,11 +53,10 @@ def judge_averages()->list: # of Verdict, one for each table, measure and paper
         for artifact, table in dict(table2='Table II', table3='Table III').items():
             for metric, what in dict(accuracy='accuracy', client_std='spread').items():
                 cells = published(paper, artifact, metric=metric, method='Averaged')
-                broken = (cells.contradicts != '').sum()
-                word = 'contradicts itself' if broken else 'holds'
-                told = f'{len(cells) - broken} of {len(cells)} are the mean of their column'
+                right = cells.contradicts == ''
+                told = f'{right.sum()} of {len(cells)} are the mean of their column'
                 sentence = f'the row Averaged is the mean of its column: {what}'
-                out.append(Verdict(sentence, word, told, f'{title} {table}', 'claim'))
+                out.append(stated(sentence, right.all(), told, f'{title} {table}'))
     return out
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00012

@@ -21,8 +21,8 @@ from ...study.experiments import belonging, claims_page
 from ...study.questions import Claim, above, lead
 from ...study.tables import (
     MEASURES, answer, as_printed, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
-    printed_tables, replicates_in_words)
-from ...study.verdicts import OURS, Verdict, per_round
+    printed_tables, replicates_in_words, stated)
+from ...study.verdicts import OURS, per_round
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
 def lost(tables:dict)->pd.DataFrame: # seed x label, percent of the accuracy before
@@ -131,8 +131,8 @@ def printed_claims(paper='fedcosr')->list: # of Verdict
     for c in OFTEN:
         with_all = {key: t for key, t in printed_by(c.of, paper).items() if not t.isna().any(axis=None)}
         out.append(as_printed(c, {'Tables II and III': with_all}))
-    dash = 'holds' if accuracy['β = 0.01',].FedPAC.isna().all() else 'contradicts itself'
-    out.append(Verdict(NOT_APPLICABLE, dash, 'no number is printed', 'FedCoSR V-B2', 'claim'))
+    no_number = accuracy['β = 0.01',].FedPAC.isna().all()
+    out.append(stated(NOT_APPLICABLE, no_number, 'no number is printed', 'FedCoSR V-B2'))
     cases = {}
     for c, before, after, _ in changes(exactly=True):
         tables = {k: printed_by(c.of, paper)[k,] for k in (before, after)}

@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER', 'SINGLE', 'QUARTER', 'IN_FLOAT32', 'QUARTERED',
-           'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'OFTEN', 'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT',
-           'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE', 'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles',
-           'settings_of', 'runs', 'with_fair_settings', 'public_runs', 'failed_runs', 'earlier_runs', 'single_runs',
-           'ending', 'scarce', 'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say',
-           'printed', 'margins_in_print', 'often', 'often_fairest', 'often_good', 'often_best', 'leads', 'margins_grow',
-           'of_split', 'judge_margins', 'cells', 'beside_single', 'cell_name', 'spread_name', 'first_name',
-           'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'in_legend_order', 'draw_whole',
-           'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5', 'fig8',
-           'squares', 'with_arithmetic', 'precision', 'reading_of', 'by_reading', 'training_alone']
+           'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE', 'FAIRER', 'OFTEN', 'FAULTS', 'CONTROLS',
+           'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE', 'BOTH_PRECISIONS', 'LOCAL',
+           'compared', 'titles', 'settings_of', 'runs', 'with_fair_settings', 'public_runs', 'failed_runs',
+           'earlier_runs', 'single_runs', 'ending', 'scarce', 'whole_column', 'with_endings', 'with_earlier',
+           'column_of', 'label_of', 'place', 'say', 'printed', 'margins_in_print', 'often', 'among_three', 'below_mean',
+           'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cells', 'beside_single', 'cell_name',
+           'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2',
+           'in_legend_order', 'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat', 'compat',
+           'judge_fig4', 'fig4', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision', 'reading_of', 'by_reading',
+           'training_alone']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -28,11 +29,11 @@ from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
 from ...study.experiments import matrix
 from ...study.runs import Run, methods, setting
-from ...study.questions import Claim, lead, top
+from ...study.questions import Claim, lead
 from ...study.show import draw_dots
 from ...study.tables import Paper, ask_across, beside_print, by_seed, claim_of_runs
-from ...study.tables import experiment, facts_by_setting, printed_cells
-from ...study.verdicts import Verdict, cell_verdicts
+from ...study.tables import experiment, facts_by_setting, printed_cells, stated
+from ...study.verdicts import cell_verdicts
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
 TITLES = dict(cifar10='CIFAR-10', emnist='EMNIST', cifar100='CIFAR-100', digits='digits')
@@ -192,33 +193,26 @@ FEDCOSR.measures.update(
     unrest=unrest(FEDCOSR), loss_unrest=unrest(FEDCOSR, pooled_loss))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #d570909c
-def often(says:str, inside, place='FedCoSR V-B3', of='spread')->Claim:
-    "Something is true in at least half of the columns. `inside`: table -> one bool per replicate."
-    def votes(tables): return pd.concat([inside(t) for t in tables.values()], axis=1)
+def often(name:str, what:str, inside, place='FedCoSR V-B3', of='spread')->Claim:
+    "Something is true of a method in at least half of the columns. `inside`: (table, name) -> bools."
+    def votes(tables): return pd.concat([inside(t, name) for t in tables.values()], axis=1)
     def margin(tables): return votes(tables).mean(axis=1) - .5
     def tell(tables, margin):
         percent = 100*votes(tables).to_numpy().mean()
         return f'in {percent:.0f} % of {len(tables)} columns'
-    sentence = f'{says} in at least half of the columns'
+    sentence = f'{name} {what} in at least half of the columns'
     return Claim(sentence, COMPARED, margin, tell, True, place, of, votes=votes)
 
-def often_fairest(name:str)->Claim:
-    "A method is often among the three smallest spreads."
-    first_three = top(name, 3, COMPARED, '', ascending=True)
-    def inside(table): return pd.Series(first_three.margin(table) >= 0, table.index)
-    return often(f'{name} has one of the three smallest spreads over clients', inside)
+def among_three(table, name): return table[COMPARED].rank(axis=1, method='min')[name] <= 3
+def below_mean(table, name): return table[name] < table[COMPARED].mean(axis=1)
+def above_all(table, name): return lead(table, name, COMPARED) > 0 # *in various settings* (VI)
 
-def often_good(name:str)->Claim:
-    "A method often has less spread over clients than the mean of all methods."
-    def inside(table): return table[name] < table[COMPARED].mean(axis=1)
-    return often(f'{name} has a smaller spread over clients than the mean method', inside)
-
-def often_best()->Claim:
-    "FedCoSR often has the highest accuracy: it outperforms the others *in various settings* (VI)."
-    def inside(table): return lead(table, 'FedCoSR', COMPARED) > 0
-    return often('FedCoSR is the most accurate', inside, 'FedCoSR VI', 'accuracy')
-
-OFTEN = [*map(often_fairest, ('FedProx', 'Ditto')), *map(often_good, ('FedRep', 'PerFedAvg')), often_best()]
+FAIREST_THREE = 'has one of the three smallest spreads over clients'
+FAIRER = 'has a smaller spread over clients than the mean method'
+OFTEN = [
+    *(often(name, FAIREST_THREE, among_three) for name in ('FedProx', 'Ditto')),
+    *(often(name, FAIRER, below_mean) for name in ('FedRep', 'PerFedAvg')),
+    often('FedCoSR', 'is the most accurate', above_all, 'FedCoSR VI', 'accuracy')]
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #02f3d684
 def leads(tables:dict)->pd.DataFrame: # seed x column, in the order of the number of classes
@@ -273,8 +267,7 @@ def in_fedcrl_alone(artifact:str)->pd.DataFrame:
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #e81f758c
 def every_cell(artifact:str, rows:pd.DataFrame, profile:str, source:str)->list: # of Verdict
     "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
-    spreads = printed(artifact, metric='client_std')
-    spreads = beside_single(spreads, rows)
+    spreads = beside_single(printed(artifact, metric='client_std'), rows)
     spreads = beside_print(FEDCOSR, spreads, rows, profile, measure='sd_clients')
     first = beside_print(FEDCOSR, in_fedcrl_alone(artifact), rows, profile)
     said = cell_verdicts(cells(artifact, rows, profile), cell_name, f'FedCoSR {source}')
@@ -376,12 +369,9 @@ IMAGES = dict(cifar10=60_000, emnist=131_600, cifar100=60_000) # training and te
 
 def judge_fig4(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the sample counts of V-A2 are possible."
-    out = []
-    for data, n in IMAGES.items():
-        what = f'20 clients can hold 8,000 samples each: {TITLES[data]}'
-        word = 'holds' if 20*8_000 <= n else 'contradicts itself'
-        out.append(Verdict(what, word, f'160,000 needed, {n:,} images exist', 'FedCoSR V-A2', 'claim'))
-    return out
+    what, told = '20 clients can hold 8,000 samples each', '160,000 needed, {:,} images exist'
+    return [stated(f'{what}: {TITLES[data]}', 20*8_000 <= n, told.format(n), 'FedCoSR V-A2')
+            for data, n in IMAGES.items()]
 
 @experiment(FEDCOSR, 'fedcosr/fig4', 'Label distributions over clients', also=judge_fig4, kind='figure')
 def fig4(profile): return []

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['FEDSSC_FILE', 'FEDSSC_SIZES', 'DEFAULT', 'MAIN', 'IMAGES_OF', 'LINE', 'TARGETS', 'FEDSSC', 'specs', 'fedssc_runs',
            'lines', 'curves_of', 'rounds_to', 'say_beta', 'round_word', 'rounds_by_seed', 'round_cells',
-           'sooner_in_print', 'never_reached', 'judge_rounds', 'table1', 'shrinking', 'judge_gaps', 'fig1', 'panels',
-           'fig2']
+           'sooner_in_print', 'never_reached', 'judge_rounds', 'table1', 'shrinking', 'judge_gaps', 'fig1',
+           'lines_of_panels', 'fig2']
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #2d861da4
 import math
@@ -20,7 +20,8 @@ from ...study.experiments import claims_page, matrix
 from ...study.published import published
 from ...study.questions import Claim, paper_file
 from ...study.runs import methods, setting
-from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, experiment, facts_by_setting
+from ...study.tables import (
+    Paper, ask_across, by_seed, claim_of_runs, experiment, facts_by_setting, stated)
 from ...study.verdicts import Verdict, per_round
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #af326e8d
@@ -113,9 +114,8 @@ def round_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame: # name, published
 def sooner_in_print(printed:pd.Series)->Verdict: # of rounds by method, infinite: never
     "Whether the printed rounds are in the order that the text gives them."
     told = ', '.join(f'{name} {in_rounds(v)}' for name, v in printed.dropna().sort_values().items())
-    word = 'holds' if printed.FedSSC < printed.MOON < printed.FedAvg else 'contradicts itself'
     what = 'in print, FedSSC reaches 68 % in fewer rounds than MOON, and FedAvg never'
-    return Verdict(what, word, told, 'FedSSC Table I', 'claim')
+    return stated(what, printed.FedSSC < printed.MOON < printed.FedAvg, told, 'FedSSC Table I')
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #d9856beb
 def never_reached(rounds, profile:str)->Verdict:
@@ -168,7 +168,7 @@ def judge_gaps(rows:pd.DataFrame, profile:str)->list: # of Verdict
 def fig1(profile): return fedssc_runs(LINES, profile, FEDSSC_SIZES[profile]['betas'])
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #6fbdbaa1
-def panels(profile:str)->dict: # title -> names
+def lines_of_panels(profile:str)->dict: # title -> names
     "The lines of each panel, FedSSC in all of them; MOON is k = 0."
     return {
         'a: losses': ['FedSSC', 'MOON', 'without MOON term', 'SupCon first'],
@@ -177,7 +177,7 @@ def panels(profile:str)->dict: # title -> names
 
 @experiment(FEDSSC, 'fedssc/fig2', 'Alternative losses and numbers of class means', kind='figure')
 def fig2(profile):
-    shown = [name for panel in panels(profile).values() for name in panel]
+    shown = [name for panel in lines_of_panels(profile).values() for name in panel]
     return fedssc_runs(dict.fromkeys(shown), profile)
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #20ada88b

@@ -9,8 +9,8 @@ __all__ = ['MAPL_FILE', 'ONE_VIEW', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNIN
            'EXACT', 'CHEAPEST', 'BUT', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_specs', 'mapl_named',
            'as_theirs', 'networks', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'on_the_way',
            'mapl_printed', 'cell_of_mapl', 'size_in_words', 'largest_in_words', 'sizes_of', 'matrix_of',
-           'mapl_experiment', 'view_of', 'table1', 'smaller1', 'lead_by_clients', 'WithClients', 'runs_of_table1',
-           'table5', 'with_clients', 'few_clients', 'table5_cells', 'communications', 'within_budget', 'spent',
+           'mapl_experiment', 'view_of', 'table1', 'smaller1', 'lead_by_clients', 'with_ten_clients', 'table5',
+           'with_clients', 'few_clients', 'table5_cells', 'communications', 'within_budget', 'spent',
            'saved_of_possible', 'printed4', 'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name',
            'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs',
            'printed_again', 'printed_scenarios', 'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts',
@@ -18,8 +18,7 @@ __all__ = ['MAPL_FILE', 'ONE_VIEW', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNIN
            'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from itertools import product
 
@@ -48,9 +47,9 @@ from .matrices import of_matrices
 from .said import (
     BASELINES, BUDGET, COPY, GRAPHS, HETEROGENEOUS, HOMOGENEOUS, LOSSES, MAPL_SAID, PAIRS, STEPS)
 from ...study.tables import Paper, asked_in_print, by_seed, cells_judged, claims_in_print
-from ...study.tables import experiment, printed_cells, share_possible
+from ...study.tables import experiment, printed_cells, share_possible, stated
 from ...study.training import in_short
-from ...study.verdicts import Verdict, claim, per_round
+from ...study.verdicts import claim, per_round
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #76739a16
 MAPL_FILE = paper_file('mapl')
@@ -244,28 +243,15 @@ def lead_by_clients(rows:pd.DataFrame)->pd.DataFrame: # label is '10 clients'
         found += [(f'{n} clients', *key, seed, points) for seed, points in ahead.items()]
     return pd.DataFrame(found, columns=[*MAPL_RUN, 'value'])
 
-# %% ../../../nbs/papers/mapl/settings.ipynb #f7d6864s
-@dataclass(frozen=True)
-class WithClients:
-    "A measure: the accuracy of runs with so many clients."
-    n: int
-    elsewhere: Callable = tuple # () -> runs that are left out, because another claim asks them the same
-
-    def own(self, rows:pd.DataFrame)->pd.Series: # of bools
-        "The rows of these runs."
-        first = rows.drop_duplicates('run')
-        others = first.run[first.settings.isin(self.elsewhere())]
-        return (rows.n_clients == self.n) & ~rows.run.isin(others)
-
-    def __call__(self, rows): return MAPL.measured(rows[self.own(rows)], 'accuracy')
-
 # %% ../../../nbs/papers/mapl/settings.ipynb #f7d6865s
-def runs_of_table1()->list:
-    "All runs of Table 1, which asks them whether MAPL is best."
-    return [r for profile in PROFILES for r in shown_runs('mapl/table1', profile)]
+def with_ten_clients(rows:pd.DataFrame)->pd.DataFrame:
+    "A measure: the accuracy of runs with ten clients, without those of Table 1, which asks the same of them."
+    of_table1 = [r for profile in PROFILES for r in shown_runs('mapl/table1', profile)]
+    runs = rows.drop_duplicates('run')
+    own = runs.run[(runs.n_clients == 10) & ~runs.settings.isin(of_table1)]
+    return MAPL.measured(rows[rows.run.isin(own)], 'accuracy')
 
-MAPL.measures.update({
-    'lead by clients': lead_by_clients, 'ten clients': WithClients(10, runs_of_table1)})
+MAPL.measures.update({'lead by clients': lead_by_clients, 'ten clients': with_ten_clients})
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #a13337cf
 def table5(profile)->list: # of Run
@@ -606,9 +592,7 @@ def counted_facts()->list: # of (sentence, whether it is so, evidence, place)
 # %% ../../../nbs/papers/mapl/settings.ipynb #a0fda089
 def mapl_alone(rows, profile)->list: # of Verdict
     "Verdicts that can be computed from the paper, or counted, without training."
-    words = {True: 'holds', False: 'contradicts itself'}
-    found = [Verdict(what, words[bool(ok)], told, f'MAPL {place}', 'claim')
-             for what, ok, told, place in printed_facts()]
+    found = [stated(what, ok, told, f'MAPL {place}') for what, ok, told, place in printed_facts()]
     found += [claim(what, [ok], told, f'MAPL {place}') for what, ok, told, place in counted_facts()]
     for c in claims_in_print(MAPL):
         table = c.printed['artifact'].replace('table', 'Table ')
