@@ -46,4 +46,5 @@ def test_shared_fields_and_a_column_that_is_not_there():
     first, second = claims('Toy 1', above('A', 'B'), above('A', 'C', of='spread'), where=dict(x=[1]))
     assert (first.place, second.of) == ('Toy 1', 'spread')
     assert first.is_about(('x', 'y'), (1, 2)) and not second.is_about(('x', 'y'), (2, 2))
-    with pytest.raises(ValueError, match="A is above B' is about 'x': choose from y, z"): first.is_about(('y', 'z'), (1, 2))
+    with pytest.raises(ValueError, match="A is above B' is about 'x': choose from y, z"):
+        first.is_about(('y', 'z'), (1, 2))

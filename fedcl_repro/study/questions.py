@@ -52,7 +52,8 @@ class Claim:
         "Whether it is about a setting, given by the values of these keys."
         known = dict(zip(keys, setting))
         for k in self.where:
-            if k not in known: raise ValueError(f'{self.sentence!r} is about {k!r}: choose from {", ".join(keys)}')
+            if k in known: continue
+            raise ValueError(f'{self.sentence!r} is about {k!r}: choose from {", ".join(keys)}')
         return all(known[k] in values for k, values in self.where.items())
 
     def evidence(self, table, margin:pd.Series)->str:
@@ -65,8 +66,8 @@ class Claim:
 
     def why_open(self, table)->str:
         "Why this table cannot decide it; empty if it can."
-        if self.unless: return self.unless(table)
-        return below_floors((*self.needs, *self.rivals), self.higher, self.floors, table) if self.floors else ''
+        if self.unless or not self.floors: return self.unless(table) if self.unless else ''
+        return below_floors((*self.needs, *self.rivals), self.higher, self.floors, table)
 
 def claims(place:str, *said:Claim, **more)->list: # of Claim
     "The claims of a paper in one place. `more`: other fields that they share, such as `of` or `where`."

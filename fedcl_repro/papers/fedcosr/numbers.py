@@ -9,7 +9,7 @@ __all__ = ['PAPERS', 'columns_of', 'printed_gains', 'gain_claim', 'gain_claims',
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00002
 import pandas as pd
 
-from .said import COMPARED
+from .said import SIXTEEN
 from .settings import COLUMN_OF, FEDCOSR
 from ...study.published import published
 from ...study.questions import Claim, lead
@@ -31,10 +31,10 @@ def printed_gains(paper:str)->dict: # column -> points
 def gain_claim(paper:str, points:float, column:str, exactly=False)->Claim:
     "FedCoSR is at least so far above the second best, or exactly so far, to the digit."
     def margin(table):
-        gap = lead(table, 'FedCoSR', COMPARED) - points
+        gap = lead(table, 'FedCoSR', SIXTEEN) - points
         return .0051 - gap.abs() if exactly else gap
-    def tell(table, margin): return f"{lead(table, 'FedCoSR', COMPARED).mean():+.2f} points"
-    sentence, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', COMPARED
+    def tell(table, margin): return f"{lead(table, 'FedCoSR', SIXTEEN).mean():+.2f} points"
+    sentence, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', SIXTEEN
     place, rivals = f'{PAPERS[paper]} V-B1', len(labels) - 1
     where = dict(column=[column])
     return Claim(sentence, labels, margin, tell, not exactly, place, where=where, comparisons=rivals)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ...core import Spec
 from .counted import BESIDE, communication_table, sizes
-from .said import COMPARED, PATHOLOGICAL, PRACTICAL, TABLE3
+from .said import SIXTEEN, PATHOLOGICAL, PRACTICAL, TABLE3
 from .settings import (
     FAIR, FEDCOSR, compared, every_cell, judge_often, place, runs, titles)
 from ...study.runs import methods, setting
@@ -39,7 +39,7 @@ def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
     table = FEDCOSR.runs(rows)
     failed = []
     for _, part in table[table.column == 'β = 0.01'].groupby('seed'):
-        missing = set(COMPARED) - set(part.label)
+        missing = set(SIXTEEN) - set(part.label)
         if 'FedPAC' not in missing: failed.append(False)
         elif missing == {'FedPAC'}: failed.append(True)
     ended = f'{failed.count(False)} of {len(failed)} runs of FedPAC went to their end'
@@ -142,7 +142,7 @@ def fig7(profile):
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #8ce73eb2
 def compared_communication()->pd.DataFrame: # one row per method and client
     "Counted scalars of the methods that the paper compares, beside formulas and charges."
-    names = [name for name in compared() if methods()[name].about['title'] in COMPARED]
+    names = [name for name in compared() if methods()[name].about['title'] in SIXTEEN]
     return communication_table(tuple(names))
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #4857281e

@@ -15,7 +15,7 @@ import pandas as pd
 
 from .numbers import judge_numbers
 from .robustness import NOT_APPLICABLE
-from .said import COMPARED, FEDCOSR_SAID, PATHOLOGICAL, PRACTICAL
+from .said import SIXTEEN, FEDCOSR_SAID, PATHOLOGICAL, PRACTICAL
 from .settings import FEDCOSR, OFTEN, margins_grow, of_split, place, printed
 from ...study.experiments import belonging, claims_page
 from ...study.questions import Claim, above, lead
@@ -35,40 +35,41 @@ def loses(limit:float, exactly=False, **about)->Claim:
         gap = limit - lost(tables).FedCoSR
         return .5 - gap.abs() if exactly else gap
     def tell(tables, margin): return f'{lost(tables).FedCoSR.mean():.2f} %'
-    return Claim(f'FedCoSR loses {limit:g} % with 100 clients', ('FedCoSR',), margin, tell, equal=True, **about)
+    sentence = f'FedCoSR loses {limit:g} % with 100 clients'
+    return Claim(sentence, ('FedCoSR',), margin, tell, equal=True, **about)
 
 def most_of(says:str, labels, is_so, what:str, share=.5, **about)->Claim:
     "Something is true of more than this share of the labels. `is_so`: tables -> seed x label of bools."
     def margin(tables): return is_so(tables).mean(axis=1) - share
     def tell(tables, margin): return f'{is_so(tables).sum(axis=1).mean():.0f} of {len(labels)} {what}'
-    return Claim(says, COMPARED, margin, tell, votes=is_so, **about)
+    return Claim(says, SIXTEEN, margin, tell, votes=is_so, **about)
 
 def most_lose(says:str, low:float, high:float, **about)->Claim:
     "More than half of the other methods lose so many percent."
-    others = [label for label in COMPARED if label != 'FedCoSR']
+    others = [label for label in SIXTEEN if label != 'FedCoSR']
     def is_so(tables): return lost(tables)[others].apply(lambda share: share.between(low, high))
     return most_of(says, others, is_so, 'others', **about)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #f0fbe026
 def best_after(says:str, **about)->Claim:
     "FedCoSR has the highest accuracy after the change; its rank before does not matter."
-    def margin(tables): return lead(list(tables.values())[1], 'FedCoSR', COMPARED)
+    def margin(tables): return lead(list(tables.values())[1], 'FedCoSR', SIXTEEN)
     def tell(tables, margin): return f'{margin.mean():+.2f} points to the best other'
-    return Claim(says, COMPARED, margin, tell, **about)
+    return Claim(says, SIXTEEN, margin, tell, **about)
 
 def most_have_less(says:str, more=False, share=.5, **about)->Claim:
     "For more than this share of the methods a measure is smaller after the change, or larger if `more`."
     def is_so(tables):
-        before, after = (t[COMPARED] for t in tables.values())
+        before, after = (t[SIXTEEN] for t in tables.values())
         return after > before if more else after < before
-    return most_of(says, COMPARED, is_so, 'methods', share, **about)
+    return most_of(says, SIXTEEN, is_so, 'methods', share, **about)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #4015d3bc
 SPLITTING = ['FedPer', 'FedRep', 'LG-FedAvg', 'FedProto', 'FedPAC', 'FedGH', 'FedCoSR']
 
 def split_scales(says:str, **about)->Claim:
     "Methods that split models or share representations lose less on average than others."
-    others = [label for label in COMPARED if label not in SPLITTING]
+    others = [label for label in SIXTEEN if label not in SPLITTING]
     def both(tables):
         share = lost(tables)
         return share[SPLITTING].mean(axis=1), share[others].mean(axis=1)
@@ -78,7 +79,7 @@ def split_scales(says:str, **about)->Claim:
     def tell(tables, margin):
         own, theirs = both(tables)
         return f'{own.mean():.1f} % lost, the others {theirs.mean():.1f} %'
-    return Claim(says, COMPARED, margin, tell, **about)
+    return Claim(says, SIXTEEN, margin, tell, **about)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5b71d13f
 def most_have(says:str, share=.8, **about)->Claim:
@@ -114,7 +115,7 @@ def printed_by(of:str, paper='fedcosr')->dict: # (column,) -> table of one row
     "Tables II and III as a paper prints them. `of`: 'accuracy' or 'spread'; `paper`: or its first version."
     metric = dict(accuracy='accuracy', spread='client_std')[of]
     cells = pd.concat([printed(artifact, paper, metric) for artifact in ('table2', 'table3')])
-    return printed_tables(cells, FEDCOSR.keys, COMPARED)
+    return printed_tables(cells, FEDCOSR.keys, SIXTEEN)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261b
 @cache

@@ -24,7 +24,7 @@ import pandas as pd
 
 from ...core import Spec
 from .said import (
-    COMPARED, FEDCOSR_SAID, FIG5, PATHOLOGICAL, PRACTICAL, TABLE2, TABLE3)
+    SIXTEEN, FEDCOSR_SAID, FIG5, PATHOLOGICAL, PRACTICAL, TABLE2, TABLE3)
 from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
 from ...study.experiments import matrix
@@ -201,11 +201,11 @@ def often(name:str, what:str, inside, place='FedCoSR V-B3', of='spread')->Claim:
         percent = 100*votes(tables).to_numpy().mean()
         return f'in {percent:.0f} % of {len(tables)} columns'
     sentence = f'{name} {what} in at least half of the columns'
-    return Claim(sentence, COMPARED, margin, tell, True, place, of, votes=votes)
+    return Claim(sentence, SIXTEEN, margin, tell, True, place, of, votes=votes)
 
-def among_three(table, name): return table[COMPARED].rank(axis=1, method='min')[name] <= 3
-def below_mean(table, name): return table[name] < table[COMPARED].mean(axis=1)
-def above_all(table, name): return lead(table, name, COMPARED) > 0 # *in various settings* (VI)
+def among_three(table, name): return table[SIXTEEN].rank(axis=1, method='min')[name] <= 3
+def below_mean(table, name): return table[name] < table[SIXTEEN].mean(axis=1)
+def above_all(table, name): return lead(table, name, SIXTEEN) > 0 # *in various settings* (VI)
 
 FAIREST_THREE = 'has one of the three smallest spreads over clients'
 FAIRER = 'has a smaller spread over clients than the mean method'
@@ -218,14 +218,14 @@ OFTEN = [
 def leads(tables:dict)->pd.DataFrame: # seed x column, in the order of the number of classes
     "FedCoSR's distance to the second best."
     names = [name for name in TABLE2 if (name,) in tables]
-    return pd.DataFrame({name: lead(tables[name,], 'FedCoSR', COMPARED) for name in names})
+    return pd.DataFrame({name: lead(tables[name,], 'FedCoSR', SIXTEEN) for name in names})
 
 def margins_grow()->Claim:
     "The lead grows from each data set to the one with the next larger number of classes."
     def margin(tables): return leads(tables).diff(axis=1).iloc[:, 1:].min(axis=1)
     def tell(tables, margin): return ', '.join(f'{name} {v:+.2f}' for name, v in leads(tables).mean().items())
     sentence = 'the margin of FedCoSR grows with the number of classes'
-    return Claim(sentence, COMPARED, margin, tell, True, 'FedCoSR V-B1', comparisons=2)
+    return Claim(sentence, SIXTEEN, margin, tell, True, 'FedCoSR V-B1', comparisons=2)
 
 def of_split(tables:dict, word:str)->dict:
     "The tables of a split of Table II: of columns that begin with this word."
@@ -301,7 +301,7 @@ def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
 def draw_whole(rows:pd.DataFrame, profile:str):
     "Published and ours on all images of practical CIFAR-10, sorted by print, with the majority class."
     rows = rows[(place(rows).column == PRACTICAL).to_numpy()]
-    return draw_dots(FEDCOSR, printed('table2'), rows, profile, COMPARED, by_print=True)
+    return draw_dots(FEDCOSR, printed('table2'), rows, profile, SIXTEEN, by_print=True)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fc5cbce1
 def earlier2(profile):
@@ -408,7 +408,8 @@ def with_arithmetic(table:pd.DataFrame)->pd.DataFrame:
     column = [whole_column(c) for c in table.column]
     return table.assign(column=column, label=[f'{n}, {r.dtype}' for n, r in zip(table.label, table.settings)])
 
-BOTH_PRECISIONS = Paper(('column',), with_arithmetic, say, sizes=('fedcosr/table2',), says=FEDCOSR_SAID, personal=True)
+BOTH_PRECISIONS = Paper(
+    ('column',), with_arithmetic, say, sizes=('fedcosr/table2',), says=FEDCOSR_SAID, personal=True)
 
 @experiment(BOTH_PRECISIONS, 'fedcosr/precision', 'Products in bfloat16 instead of float32', kind='extra')
 def precision(profile):

@@ -28,7 +28,7 @@ from .theorems import (
     bound, channel, information, log_c_bound, loss_of, measured_terms, settled_terms)
 from .representations import silhouettes
 from .robustness import SHARES, compared_communication
-from .said import COMPARED, PRACTICAL, TABLE2, TABLE3
+from .said import SIXTEEN, PRACTICAL, TABLE2, TABLE3
 from .settings import (
     AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, SQUARE, TITLES, TRAINED, WITH_FAULT,
     by_reading, column_of, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say,
@@ -139,7 +139,7 @@ table3_view = tables_of_paper('table3', TABLE3, 'Table III')
 # %% ../../../nbs/papers/fedcosr/views.ipynb #f42341f9
 def where_fedcosr_stands(rows, profile):
     "FedCoSR's distance to each compared method, and whether it is decided; a column for each setting."
-    rivals = [name for name in COMPARED if name != 'FedCoSR']
+    rivals = [name for name in SIXTEEN if name != 'FedCoSR']
     asked = [replace(above('FedCoSR', rival, rival), comparisons=len(rivals)) for rival in rivals]
     found = ask(FEDCOSR, asked, in_column_order(rows, TABLE2), profile)
     told = [(*v.what.split(': ', 1), f'{v.margin:+.1f} {v.word}') for v in found if v.word != 'not run']
@@ -290,10 +290,11 @@ def draw_shares(rows:pd.DataFrame):
     table['percent'] = 100*table.kept
     members = dict(table[['label', 'family']].drop_duplicates().values)
     colour, dash = style_of(members)
-    look = dict(palette=colour, dashes=dash, hue_order=list(members), style_order=list(members), marker='o')
+    look = dict(hue='label', palette=colour, hue_order=list(members), marker='o')
+    look |= dict(style='label', dashes=dash, style_order=list(members))
     with panels(1, 2, (9, 3.2), legend=True, sharex=True) as axes:
         for ax, (split, part) in zip(axes[0], table.groupby('split', sort=False)):
-            sns.lineplot(part, x='percent', y='micro', hue='label', style='label', errorbar='sd', ax=ax, **look)
+            sns.lineplot(part, x='percent', y='micro', errorbar='sd', ax=ax, **look)
             least = {100*k: a for (s, k), a in trivial.items() if s == split}
             ax.plot(list(least), list(least.values()), 'k--', lw=1, label='majority class of each client')
             ax.set(xlabel='training data kept, %', ylabel='accuracy, merged, %', title=split)

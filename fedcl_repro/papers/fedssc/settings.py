@@ -14,7 +14,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from .said import FEDSSC_SAID, LINES, in_rounds, with_means
+from .said import FEDSSC_SAID, LINES, in_rounds, lines_of_k
 from ...study.curve_measures import OverPart
 from ...study.experiments import claims_page, matrix
 from ...study.published import published
@@ -173,7 +173,7 @@ def lines_of_panels(profile:str)->dict: # title -> names
     return {
         'a: losses': ['FedSSC', 'MOON', 'without MOON term', 'SupCon first'],
         'b: local contrast': ['FedSSC', 'local pairs'],
-        'c: k': ['MOON', *with_means(profile)]}
+        'c: k': ['MOON', *lines_of_k(profile)]}
 
 @experiment(FEDSSC, 'fedssc/fig2', 'Alternative losses and numbers of class means', kind='figure')
 def fig2(profile):

@@ -45,7 +45,7 @@ from ...study.result_page import display_all, table_view
 from ...study.show import show_dots, show_table
 from .matrices import of_matrices
 from .said import (
-    BASELINES, BUDGET, COPY, GRAPHS, HETEROGENEOUS, HOMOGENEOUS, LOSSES, MAPL_SAID, PAIRS, STEPS)
+    MAPL_BASELINES, BUDGET, COPY, GRAPHS, HETEROGENEOUS, HOMOGENEOUS, LOSSES, MAPL_SAID, PAIRS, STEPS)
 from ...study.tables import Paper, asked_in_print, by_seed, cells_judged, claims_in_print
 from ...study.tables import experiment, printed_cells, share_possible, stated
 from ...study.training import in_short
@@ -573,7 +573,7 @@ def isolated(preset:str, n_rows=200, n=20, steps=1000)->int:
 # %% ../../../nbs/papers/mapl/settings.ipynb #c0u47e3s
 def counted_facts()->list: # of (sentence, whether it is so, evidence, place)
     "Sentences about what can be counted without training."
-    trained = {formula_name(name): forward_passes(name)[0] for name in [*BASELINES, 'MAPL']}
+    trained = {formula_name(name): forward_passes(name)[0] for name in [*MAPL_BASELINES, 'MAPL']}
     twice = {name for name, n in trained.items() if n == 2}
     once = {name for name, n in trained.items() if n == 1}
     each = ', '.join(f'{name} {n}' for name, n in trained.items())

@@ -89,7 +89,8 @@ def judge_printed_cost(claim:dict)->Verdict:
         told = f'{one}, {low_network}: {low:.2g}, {other}, {network}: {high:.2g}'
         told += f" {'bytes' if 'bytes' in metric else 'operations' if metric == 'flops' else 'bits'}"
         (agreeing if least <= high / low <= most else broken).append(told)
-    return stated(f"in print, {claim['says']}", not broken, printed_evidence(agreeing, broken), claim['place'])
+    told = printed_evidence(agreeing, broken)
+    return stated(f"in print, {claim['says']}", not broken, told, claim['place'])
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #6a2f89bd
 def judge_printed_costs(artifact:str)->list: # of Verdict
