@@ -8,13 +8,12 @@ import pytest
 from fedcl_repro.papers.arena import settings as arena
 from fedcl_repro.study.experiments import EXPERIMENTS, experiments, runs_of
 from fedcl_repro.study.intervals import ALPHA
-from fedcl_repro.study.questions import claims_on
 from fedcl_repro.study.store import Store
 from fedcl_repro.study.tables import answer, owner_of
 from fedcl_repro.study.training import described
 from fedcl_repro.study.verdicts import OURS
 
-CLAIMS = claims_on('arena', 'arena', arena.ARENA.keys, **arena.arena_values('lite'))
+CLAIMS = arena.arena_claims('lite')
 
 
 def rows_of(profile='lite', noise=.3, **accuracy):

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['COLOURS', 'PALETTE', 'DASHES', 'MOST_MARKS', 'MOST_CELLS', 'HATCHES', 'GREEN', 'BLUE', 'ORANGE', 'YELLOW', 'PURPLE',
            'WORD_COLOURS', 'STAYS', 'style_of', 'smooth', 'plain_label', 'families_of', 'curves', 'smoothed',
-           'apart_below', 'break_axis', 'shared_legend', 'set_style', 'is_light', 'only_light_svgs', 'bars',
+           'apart_below', 'break_axis', 'shared_legend', 'panels', 'set_style', 'is_light', 'only_light_svgs', 'bars',
            'say_start', 'lower_limit', 'cell_style', 'with_code', 'says_something', 'verdict_second', 'nice_table',
            'without_thin', 'noted_table', 'draw_corners']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
 import html
 import re
+from contextlib import contextmanager
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -131,6 +132,16 @@ def shared_legend(fig):
             known.setdefault(text.get_text(), line)
         legend.remove()
     fig.legend(known.values(), known.keys(), loc='center left', bbox_to_anchor=(1, .5), frameon=False)
+
+# %% ../../nbs/study/figures.ipynb #52e32c3d
+@contextmanager
+def panels(down:int, across:int, size:tuple, legend=False, **how):
+    "Axes of a figure, (down, across), that is shown at the end; `legend`: one for all panels."
+    fig, axes = plt.subplots(down, across, figsize=size, squeeze=False, **how)
+    yield axes
+    fig.tight_layout()
+    if legend: shared_legend(fig)
+    plt.show()
 
 # %% ../../nbs/study/figures.ipynb #ba0e507e
 def set_style():

@@ -9,8 +9,8 @@ __all__ = ['MEASURES', 'PRINTED', 'SHARE_WORDS', 'PAPER_OF', 'SPREADS', 'EVERY_P
            'replicates_in_words', 'answer', 'spreads_path', 'committed_spreads', 'family_of', 'is_borrowed',
            'family_spreads', 'write_spreads', 'once_a_run', 'hits_of_runs', 'shared_images', 'chance_of',
            'printed_margins', 'ask', 'not_run', 'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across',
-           'printed_of', 'claims_asked', 'cells_judged', 'experiment', 'printed_cells', 'share_possible',
-           'printed_tables', 'asked_in_print', 'as_printed', 'printed_evidence', 'our_cells', 'key_columns',
+           'printed_of', 'cells_judged', 'experiment', 'printed_cells', 'share_possible', 'printed_tables',
+           'claims_in_print', 'asked_in_print', 'as_printed', 'stated', 'printed_evidence', 'our_cells', 'key_columns',
            'beside_print', 'interval_of', 'beginnings', 'sentence_of', 'fits_entry', 'claim_list', 'unlisted',
            'readings']
 
@@ -28,7 +28,7 @@ from .experiments import EXPERIMENTS, PROFILES, committed, committed_hits, paper
 from .intervals import (
     ALPHA, Spread, images_redrawn, interval, moved, pooled_spread, seeds_that_agree, share_interval)
 from .published import published, read_published, with_values
-from .questions import Claim, claims_on
+from .questions import Claim
 from .runs import methods, setting
 from .verdicts import (
     Verdict, cell_verdicts, claim, compare, summary, table_of_means, verdict_counts)
@@ -73,13 +73,18 @@ class Paper:
     margins: Callable = None # name of a table -> measure -> published cells whose margins are shown beside
                              # ours; by default its accuracies
     cell: Callable = None    # a published cell -> its name: 'MAPL, Scenario 1, CIFAR-10'
-    values: Callable = None  # profile -> values that the claims in its file take from it
+    says: dict = field(default_factory=dict) # artifact -> claims, or (profile) -> claims
     not_asked: str = ''      # why no claim is checked in the profile `quick`
     personal: bool = False  # clients are tested on their own classes, so the majority class is shown too
     size: Callable = images_and_rounds # runs -> their size in words, said where it is not the paper's
 
     @property
     def name(self)->str: return self.sizes[0].split('/')[0] if self.sizes else ''
+
+    def claims_on(self, artifact:str, profile:str)->list: # of Claim
+        "What the paper says of a table or figure, as it is asked of the runs of a profile."
+        said = self.says.get(artifact, ())
+        return list(said(profile) if callable(said) else said)
 
     def runs(self, rows:pd.DataFrame, moment='merged', at='late')->pd.DataFrame:
         "One row per run, with the paper's columns; empty without rows."
@@ -224,10 +229,10 @@ def answer(
     "A verdict with the confidence interval of the margin."
     margin = part_margins(c, table)
     what = f'{c.sentence}: {where}' if where else c.sentence
-    why_open = c.unless(table) if c.unless else '' # such as runs below a trivial one
+    why_open = c.why_open(table) # such as runs below a trivial one
     word, found, part = decided(c, table, margin, chance)
     least = margin.min(axis=1)
-    told, by = [c.tell(table, least)], f'{found.mean:+.2f}'
+    told, by = [c.evidence(table, least)], f'{found.mean:+.2f}'
     if by not in told[0]: told.append(f'margin {by}') # a rank, or a number that has a limit
     how = 'decided by' if word == 'fails' else 'least at'
     if part and margin.shape[1] > 1: told.append(f'{how} {part}')
@@ -378,7 +383,7 @@ def ask(
     facts = facts_by_setting(paper, rows)
     printed = {of: printed_margins(paper, numbers) for of, numbers in (cells or {}).items()}
     for c in said:
-        about = {key: t for key, t in tables[c.of].items() if c.where is None or c.where(*key)}
+        about = {key: t for key, t in tables[c.of].items() if c.is_about(paper.keys, key)}
         fitting = {key: asked_rows(c, t) for key, t in about.items()}
         asked = {key: t for key, t in fitting.items() if len(t)}
         for key, t in asked.items():
@@ -449,13 +454,6 @@ def printed_of(paper:Paper, table:str, profile:str)->dict: # measure -> publishe
     if not table or profile == 'quick': return {}
     return paper.margins(table) if paper.margins else dict(accuracy=paper.printed(table))
 
-# %% ../../nbs/study/tables.ipynb #06dad4eb
-def claims_asked(paper:Paper, name:str, said, profile:str)->list: # of Claim
-    "Claims of the paper's file on an artifact, and those of the code: claims, or profile -> claims."
-    values = paper.values(profile) if paper.values else {}
-    written = claims_on(*name.split('/'), paper.keys, **values)
-    return [*written, *(said(profile) if callable(said) else said)]
-
 # %% ../../nbs/study/tables.ipynb #06dad4ec
 def cells_judged(paper:Paper, cells:pd.DataFrame, rows, profile:str, source:str, more='')->list: # of Verdict
     "A verdict for each published cell. `more`: words added to all their names."
@@ -464,16 +462,16 @@ def cells_judged(paper:Paper, cells:pd.DataFrame, rows, profile:str, source:str,
 
 # %% ../../nbs/study/tables.ipynb #06dad4ed
 def experiment(
-    paper:Paper, name:str, title:str, said=(), also=None, kind='table', cells='', margins='', **about,
+    paper:Paper, name:str, title:str, also=None, kind='table', cells='', margins='', **about,
 ):
     """Register the runs of a table or figure, (profile) -> runs: 'mapl/table1'.
 
-    Its judge checks the claims that the paper's file has under this name. `said`: further claims, or
-    (profile) -> claims. `cells`: the published table that is judged. `margins`: the one whose margins are
-    shown beside ours, if it is another. `also`: (rows, profile) -> verdicts.
+    Its judge checks what the paper says of it. `cells`: the published table that is judged. `margins`: the
+    one whose margins are shown beside ours, if it is another. `also`: (rows, profile) -> verdicts.
     """
+    group, artifact = name.split('/')
     def judge(rows, profile):
-        asked = claims_asked(paper, name, said, profile)
+        asked = paper.claims_on(artifact, profile)
         if profile == 'quick' and paper.not_asked:
             found = [claim(c.sentence, [], paper.not_asked, c.place) for c in asked]
         else:
@@ -483,7 +481,6 @@ def experiment(
             source = f'{paper.title} Table {cells[5:]}'
             found += cells_judged(paper, paper.printed(cells), rows, profile, source)
         return found + (also(rows, profile) if also else [])
-    group, artifact = name.split('/')
     PAPER_OF.setdefault(group, paper)
     about = dict(paper=group, artifact=artifact, kind=kind, title=title, judge=judge) | about
     return EXPERIMENTS.add(name, **about)
@@ -519,12 +516,17 @@ def printed_tables(cells:pd.DataFrame, keys, labels)->dict: # values of the keys
     return {key: t.reindex(columns=labels) for key, t in tables.items()}
 
 # %% ../../nbs/study/tables.ipynb #605f42eb
-def asked_in_print(paper:Paper, c:Claim, artifact:str, words:str, **equal)->Verdict:
-    "Whether a printed table supports a claim that is about it. `words`: before its sentence."
-    cells = paper.printed(artifact, **equal)
-    tables = printed_tables(cells, paper.keys, [*c.needs, *c.rivals])
-    about = {paper.say(*key, 'paper'): t for key, t in tables.items() if c.where is None or c.where(*key)}
-    return as_printed(replace(c, sentence=f'{words}{c.sentence}'), about)
+def claims_in_print(paper:Paper, *artifacts)->list: # of Claim, whose `printed` is a dict
+    "Claims of the paper that its printed tables can support: these tables, or all."
+    said = [c for artifact in paper.says for c in paper.claims_on(artifact, 'paper') if c.printed]
+    said = [c if isinstance(c.printed, dict) else replace(c, printed=dict(artifact=c.printed)) for c in said]
+    return [c for c in said if not artifacts or c.printed['artifact'] in artifacts]
+
+def asked_in_print(paper:Paper, c:Claim)->Verdict:
+    "Whether its printed table supports a claim."
+    tables = printed_tables(paper.printed(**c.printed), paper.keys, [*c.needs, *c.rivals])
+    about = {paper.say(*key, 'paper'): t for key, t in tables.items() if c.is_about(paper.keys, key)}
+    return as_printed(replace(c, sentence=f'in print, {c.sentence}'), about)
 
 # %% ../../nbs/study/tables.ipynb #605f42ec
 def as_printed(c:Claim, cases:dict)->Verdict:
@@ -533,9 +535,12 @@ def as_printed(c:Claim, cases:dict)->Verdict:
     for where, table in cases.items():
         margin = part_margins(c, table).min(axis=1)
         told = agreeing if held(c, margin).all() else broken
-        told.append(f'{where}: {c.tell(table, margin)}')
-    word = 'contradicts itself' if broken else 'holds'
-    return Verdict(c.sentence, word, printed_evidence(agreeing, broken), c.place, 'claim', basis='print')
+        told.append(f'{where}: {c.evidence(table, margin)}')
+    return stated(c.sentence, not broken, printed_evidence(agreeing, broken), c.place, basis='print')
+
+def stated(what:str, ok:bool, evidence:str, place:str, **about)->Verdict:
+    "Verdict on a sentence that the paper's own numbers bear out, or contradict."
+    return Verdict(what, 'holds' if ok else 'contradicts itself', evidence, place, 'claim', **about)
 
 MOST_CASES = 12 # that are told one by one
 

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_SIZES', 'ARENA_TRIALS', 'ARENA_AFTER', 'ARENA', 'ARENA_MARKERS', 'arena_specs',
            'arena_base', 'arena_grid', 'arena_trials', 'tuned_in_arena', 'arena_tuning_path', 'arena_tuning',
-           'settings_chosen', 'write_arena_tuning', 'arena_tested', 'arena_label', 'arena_placed', 'arena_values',
-           'arena_said', 'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena', 'arena_costs',
-           'arena_table', 'side_by_side_bytes', 'draw_arena', 'arena_shown', 'arena_state', 'arena_view']
+           'settings_chosen', 'write_arena_tuning', 'arena_tested', 'arena_label', 'arena_placed', 'arena_sides',
+           'arena_claims', 'arena_said', 'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena',
+           'arena_costs', 'arena_table', 'side_by_side_bytes', 'draw_arena', 'arena_shown', 'arena_state', 'arena_view']
 
 # %% ../../../nbs/papers/arena/settings.ipynb #ccc77be9
 import numpy as np
@@ -18,13 +18,13 @@ from ...study.experiments import committed, in_package, papers_folder
 from ...study.intervals import ALPHA, interval
 from ...study.plan import (
     Here, committed_records, hours_of, known_timings, plan_of, planned, provenance_in)
-from ...study.questions import claims_on, paper_file
+from ...study.questions import above, best, claims, paper_file
 from ...study.result_page import display_all, say_line, shown_table
 from ...study.runs import methods
 from ...study.store import Store, time_spent
 from ...study.sweep import run_with, sweep, trials
 from ...study.tables import SHARE_WORDS, Paper, ask, experiment, share_of
-from ...study.verdicts import table_of_means
+from ...study.verdicts import OURS, table_of_means
 
 # %% ../../../nbs/papers/arena/settings.ipynb #7dd091d0
 ARENA_FILE, ARENA_TUNED_AT = paper_file('arena'), {'paper': 'lite'}
@@ -113,26 +113,37 @@ def arena_placed(table:pd.DataFrame)->pd.DataFrame:
     return table.assign(label=labels + after, images=images)
 
 # %% ../../../nbs/papers/arena/settings.ipynb #6590e5c8
-def arena_values(profile:str, also=())->dict: # name -> labels
-    "The labels that the claims in the file take. `also`: further methods, such as a user's."
+def arena_sides(profile:str, also=())->tuple: # two lists of labels: personal methods; all that share
+    "Methods that train on one view and share something. `also`: further methods, such as a user's."
     specs = [*arena_specs(profile).values(), *also]
     about = {arena_label(s.name): methods()[s.name].about for s in specs}
-    def shares(a): return 'views' not in a['needs'] and a['family'] != 'local' # and trains on one view
-    one_view = {label: a for label, a in about.items() if shares(a)}
-    personal = [label for label, a in one_view.items() if a['owner'] == 'personal']
-    shared = [label + ARENA_AFTER for label in one_view if label not in personal]
-    asked = ['digits', SHARE_WORDS[.25]] # all images are only a spot check
-    return dict(PERSONAL=personal, SHARING=[*personal, *shared], ASKED=asked)
+    one_view = {label: a['owner'] for label, a in about.items()
+                if 'views' not in a['needs'] and a['family'] != 'local'}
+    personal = [label for label, owner in one_view.items() if owner == 'personal']
+    return personal, [*personal, *(label + ARENA_AFTER for label in one_view if label not in personal)]
+
+def arena_claims(profile:str, also=())->list: # of Claim
+    "What answers the five questions; all images are only a spot check, of which nothing is asked."
+    personal, sharing = arena_sides(profile, also)
+    return claims(OURS,
+        best('Local', sharing, 'no method that shares is above training alone'),
+        best('FedAvg + epoch', personal, 'no personal method is above FedAvg after one local epoch'),
+        above('FedCoSR', 'FedPer', 'class means help FedPer (FedCoSR is above it)'),
+        above('FedSSC', 'MOON', 'class means help MOON (FedSSC is above it)'),
+        above('MAPL', 'Local, two views', 'MAPL is above Local with two views'),
+        above('Local', ['FedSimCLR', 'MFCL(GN)'],
+            'features without labels are two points below training alone', by=2),
+        where=dict(images=['digits', SHARE_WORDS[.25]]))
 
 def arena_said(images, profile)->str: return 'digits' if images == 'digits' else 'CIFAR-10'
 
 ARENA = Paper(
     ('images',), arena_placed, arena_said, tested=arena_tested, sizes=('arena/arena',), title='The arena',
-    values=arena_values, personal=True)
+    says=dict(arena=arena_claims), personal=True)
 
 def arena_verdicts(rows:pd.DataFrame, profile:str, also=())->list: # of Verdict
     "The verdicts on the claims, with further methods in the comparisons."
-    return ask(ARENA, claims_on('arena', 'arena', ARENA.keys, **arena_values(profile, also)), rows, profile)
+    return ask(ARENA, arena_claims(profile, also), rows, profile)
 
 def arena_answers(verdicts)->pd.DataFrame: # question, answer, why
     "The five questions with their answers."

@@ -9,11 +9,11 @@ __all__ = ['PAPERS', 'columns_of', 'printed_gains', 'gain_claim', 'gain_claims',
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00002
 import pandas as pd
 
-from .settings import COLUMN_OF, FEDCOSR, compared_labels
+from .said import SIXTEEN
+from .settings import COLUMN_OF, FEDCOSR
 from ...study.published import published
 from ...study.questions import Claim, lead
-from ...study.tables import ask
-from ...study.verdicts import Verdict
+from ...study.tables import ask, stated
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005
 PAPERS = dict(fedcrl='FedCRL', fedcosr='FedCoSR')
@@ -31,13 +31,13 @@ def printed_gains(paper:str)->dict: # column -> points
 def gain_claim(paper:str, points:float, column:str, exactly=False)->Claim:
     "FedCoSR is at least so far above the second best, or exactly so far, to the digit."
     def margin(table):
-        gap = lead(table, 'FedCoSR', compared_labels()) - points
+        gap = lead(table, 'FedCoSR', SIXTEEN) - points
         return .0051 - gap.abs() if exactly else gap
-    def tell(table, margin): return f"{lead(table, 'FedCoSR', compared_labels()).mean():+.2f} points"
-    def here(name): return name == column
-    sentence, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', compared_labels()
+    def tell(table, margin): return f"{lead(table, 'FedCoSR', SIXTEEN).mean():+.2f} points"
+    sentence, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', SIXTEEN
     place, rivals = f'{PAPERS[paper]} V-B1', len(labels) - 1
-    return Claim(sentence, labels, margin, tell, not exactly, place, where=here, comparisons=rivals)
+    where = dict(column=[column])
+    return Claim(sentence, labels, margin, tell, not exactly, place, where=where, comparisons=rivals)
 
 def gain_claims(exactly=False)->list: # of Claim, ten
     "All gains that both papers state."
@@ -53,11 +53,10 @@ def judge_averages()->list: # of Verdict, one for each table, measure and paper
         for artifact, table in dict(table2='Table II', table3='Table III').items():
             for metric, what in dict(accuracy='accuracy', client_std='spread').items():
                 cells = published(paper, artifact, metric=metric, method='Averaged')
-                broken = (cells.contradicts != '').sum()
-                word = 'contradicts itself' if broken else 'holds'
-                told = f'{len(cells) - broken} of {len(cells)} are the mean of their column'
+                right = cells.contradicts == ''
+                told = f'{right.sum()} of {len(cells)} are the mean of their column'
                 sentence = f'the row Averaged is the mean of its column: {what}'
-                out.append(Verdict(sentence, word, told, f'{title} {table}', 'claim'))
+                out.append(stated(sentence, right.all(), told, f'{title} {table}'))
     return out
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00012
@@ -88,10 +87,9 @@ def arrows_of(name:str, printed_sides:pd.Series, of:str)->Claim:
         return better == printed_sides.astype(bool)
     def margin(table): return agree(table).mean(axis=1) - 1
     def tell(table, margin): return f'{agree(table).sum(axis=1).mean():.0f} of {len(labels)} arrows'
-    def here(column): return column == name
     sentence = f'all methods are on the printed side of the mean {of}'
     place = 'FedCoSR Tables II, III'
-    return Claim(sentence, labels, margin, tell, True, place, of, where=here)
+    return Claim(sentence, labels, margin, tell, True, place, of, where=dict(column=[name]))
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00015
 def judge_numbers(rows:pd.DataFrame, profile:str)->list: # of Verdict

@@ -4,21 +4,21 @@
 
 # %% auto #0
 __all__ = ['BETAS', 'ON_CIFAR10', 'TRAINED3', 'NOT_APPLICABLE', 'KEPT', 'POOR', 'SHARES', 'OWN_CHARGES', 'SAME_SHARE', 'table1',
-           'table3_claims', 'judge_fedpac', 'more_of_table3', 'table3', 'fig6', 'kept_in', 'with_kept', 'say_kept',
-           'fig7_claims', 'gain_over_local', 'judge_fig7', 'fig7', 'compared_communication', 'told_of',
-           'judge_communication', 'communication']
+           'judge_fedpac', 'more_of_table3', 'table3', 'fig6', 'kept_in', 'with_kept', 'say_kept', 'fig7_claims',
+           'gain_over_local', 'judge_fig7', 'fig7', 'compared_communication', 'told_of', 'judge_communication',
+           'communication']
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #4ed0b771
 import pandas as pd
 
 from ...core import Spec
 from .counted import BESIDE, communication_table, sizes
-from fedcl_repro.papers.fedcosr.settings import (
-    FAIR, FEDCOSR, PATHOLOGICAL, PRACTICAL, TABLE3, compared, compared_labels, every_cell,
-    judge_often, place, runs, titles)
+from .said import SIXTEEN, PATHOLOGICAL, PRACTICAL, TABLE3
+from .settings import (
+    FAIR, FEDCOSR, compared, every_cell, judge_often, place, runs, titles)
 from ...study.runs import methods, setting
 from ...study.questions import Claim, claims, lead
-from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, claims_asked, experiment
+from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, experiment
 from ...study.tables import facts_by_setting
 from ...study.verdicts import OURS, claim
 
@@ -31,10 +31,6 @@ BETAS = ['β = 0.01', 'β = 1']
 ON_CIFAR10 = [column for column, (data, *_) in TABLE3.items() if data == 'cifar10']
 TRAINED3 = dict(quick=BETAS, lite=ON_CIFAR10, paper=list(TABLE3))
 
-def table3_claims()->list: # of Claim
-    "What the text says of Table III."
-    return claims_asked(FEDCOSR, 'fedcosr/table3', (), 'paper')
-
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #f66c89bb
 NOT_APPLICABLE = 'FedPAC is not applicable at β = 0.01'
 
@@ -43,7 +39,7 @@ def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
     table = FEDCOSR.runs(rows)
     failed = []
     for _, part in table[table.column == 'β = 0.01'].groupby('seed'):
-        missing = set(compared_labels()) - set(part.label)
+        missing = set(SIXTEEN) - set(part.label)
         if 'FedPAC' not in missing: failed.append(False)
         elif missing == {'FedPAC'}: failed.append(True)
     ended = f'{failed.count(False)} of {len(failed)} runs of FedPAC went to their end'
@@ -146,7 +142,7 @@ def fig7(profile):
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #8ce73eb2
 def compared_communication()->pd.DataFrame: # one row per method and client
     "Counted scalars of the methods that the paper compares, beside formulas and charges."
-    names = [name for name in compared() if methods()[name].about['title'] in compared_labels()]
+    names = [name for name in compared() if methods()[name].about['title'] in SIXTEEN]
     return communication_table(tuple(names))
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #4857281e

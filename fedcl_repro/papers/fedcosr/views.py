@@ -28,11 +28,11 @@ from .theorems import (
     bound, channel, information, log_c_bound, loss_of, measured_terms, settled_terms)
 from .representations import silhouettes
 from .robustness import SHARES, compared_communication
+from .said import SIXTEEN, PRACTICAL, TABLE2, TABLE3
 from .settings import (
-    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, PRACTICAL, SQUARE, TABLE2, TABLE3,
-    TITLES, TRAINED, WITH_FAULT, by_reading, column_of, compared, compared_labels, in_fedcrl_alone,
-    in_legend_order, nearest, place, printed, runs, say, settings_of, squares, two_ways, whole_column,
-    with_arithmetic, with_earlier, with_endings)
+    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, SQUARE, TITLES, TRAINED, WITH_FAULT,
+    by_reading, column_of, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say,
+    settings_of, squares, two_ways, whole_column, with_arithmetic, with_earlier, with_endings)
 from .sentences import printed_claims
 from ...study.drawings import bubbles
 from ...study.curve_measures import pooled_loss
@@ -139,7 +139,7 @@ table3_view = tables_of_paper('table3', TABLE3, 'Table III')
 # %% ../../../nbs/papers/fedcosr/views.ipynb #f42341f9
 def where_fedcosr_stands(rows, profile):
     "FedCoSR's distance to each compared method, and whether it is decided; a column for each setting."
-    rivals = [name for name in compared_labels() if name != 'FedCoSR']
+    rivals = [name for name in SIXTEEN if name != 'FedCoSR']
     asked = [replace(above('FedCoSR', rival, rival), comparisons=len(rivals)) for rival in rivals]
     found = ask(FEDCOSR, asked, in_column_order(rows, TABLE2), profile)
     told = [(*v.what.split(': ', 1), f'{v.margin:+.1f} {v.word}') for v in found if v.word != 'not run']
@@ -198,14 +198,12 @@ def held_by_column(profile:str, data_root=None)->dict: # title -> (clients, clas
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b9cedf18
 def draw_held(counts:dict):
     "Bubbles: a panel for each column."
-    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import panels
     half = -(-len(counts) // 2)
-    fig, axes = plt.subplots(half, 2, figsize=(9, 3.4*half), squeeze=False)
-    for ax, (column, held) in zip(axes.flat, counts.items()):
-        bubbles(held, ax=ax)
-        ax.set_title(column)
-    fig.tight_layout()
-    plt.show()
+    with panels(half, 2, (9, 3.4*half)) as axes:
+        for ax, (column, held) in zip(axes.flat, counts.items()):
+            bubbles(held, ax=ax)
+            ax.set_title(column)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #e56f7e16
 def held_on(page):
@@ -227,24 +225,20 @@ def smoothing(rounds:pd.Series, longest:int)->int: # recorded rounds
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b0aeb797
 def fig5_view(rows, profile, longest=50):
     "Accuracy above and the training objective below, for each column of the paper."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import break_axis, curves, shared_legend
+    from fedcl_repro.study.figures import break_axis, curves, panels
     objective = pooled_loss(rows, 'train', 'trained')
     accuracy, loss = in_legend_order(per_round(rows)), in_legend_order(objective)
     window, columns = smoothing(accuracy['round'], longest), list(accuracy.column.unique())
-    fig, axes = plt.subplots(3, len(columns), figsize=(4.4*len(columns), 6.6), squeeze=False,
-                             height_ratios=(3, .8, 2.4))
-    for (upper, strip, lower), column in zip(axes.T, columns):
-        above, below = accuracy[accuracy.column == column], loss[loss.column == column]
-        for ax in upper, strip: curves(above, 'micro', window, ax, 'test accuracy, merged, %', accuracy)
-        upper.set_title(say(column, profile))
-        majority_line(upper, majority_of(FEDCOSR, rows).get(column))
-        upper.legend(fontsize=7)
-        break_axis(upper, strip, above, 'micro')
-        curves(below, 'micro', window, lower, 'training objective, nats', accuracy).set_yscale('log')
-    fig.tight_layout()
-    shared_legend(fig)
-    plt.show()
+    n, trivial = len(columns), majority_of(FEDCOSR, rows)
+    with panels(3, n, (4.4*n, 6.6), legend=True, height_ratios=(3, .8, 2.4)) as axes:
+        for (upper, strip, lower), column in zip(axes.T, columns):
+            above, below = accuracy[accuracy.column == column], loss[loss.column == column]
+            for ax in upper, strip: curves(above, 'micro', window, ax, 'test accuracy, merged, %', accuracy)
+            upper.set_title(say(column, profile))
+            majority_line(upper, trivial.get(column))
+            upper.legend(fontsize=7)
+            break_axis(upper, strip, above, 'micro')
+            curves(below, 'micro', window, lower, 'training objective, nats', accuracy).set_yscale('log')
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #5cfd456e
 def each_client(rows:pd.DataFrame)->pd.DataFrame:
@@ -256,25 +250,21 @@ def each_client(rows:pd.DataFrame)->pd.DataFrame:
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b5b58797
 def draw_each_client(rows:pd.DataFrame):
     "A row of bars for each method; the dashed line is the majority class, pooled."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import style_of
+    from fedcl_repro.study.figures import panels, style_of
     table, (trivial,) = each_client(rows), majority_of(FEDCOSR, rows).values() or (None,) # of one column
     colours = style_of(dict(table[['label', 'family']].drop_duplicates().values))[0]
     groups = list(table.groupby('label', sort=False))
-    shape = dict(figsize=(7, 1.5*len(groups)), sharex=True, sharey=True, squeeze=False)
-    fig, axes = plt.subplots(len(groups), 1, **shape)
-    for ax, (name, part) in zip(axes.flat, groups):
-        by_client, each = part.groupby('client').accuracy, part.groupby('seed').accuracy
-        bars = by_client.mean()
-        ax.bar(bars.index + 1, bars, yerr=by_client.std().fillna(0), color=colours[name])
-        mean, spread = each.mean().mean(), each.std(ddof=0).mean()
-        ax.set_title(f'{name}: {mean:.1f} on average, spread {spread:.1f}', fontsize=9)
-        ax.axvspan(15.5, 20.5, color='gray', alpha=.15)
-        majority_line(ax, trivial)
-        ax.set(ylabel='accuracy, %', xticks=range(1, 21))
-    axes[-1, 0].set_xlabel('client')
-    fig.tight_layout()
-    plt.show()
+    with panels(len(groups), 1, (7, 1.5*len(groups)), sharex=True, sharey=True) as axes:
+        for ax, (name, part) in zip(axes.flat, groups):
+            by_client, each = part.groupby('client').accuracy, part.groupby('seed').accuracy
+            bars = by_client.mean()
+            ax.bar(bars.index + 1, bars, yerr=by_client.std().fillna(0), color=colours[name])
+            mean, spread = each.mean().mean(), each.std(ddof=0).mean()
+            ax.set_title(f'{name}: {mean:.1f} on average, spread {spread:.1f}', fontsize=9)
+            ax.axvspan(15.5, 20.5, color='gray', alpha=.15)
+            majority_line(ax, trivial)
+            ax.set(ylabel='accuracy, %', xticks=range(1, 21))
+        axes[-1, 0].set_xlabel('client')
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #603d7f74
 def fig6_table(rows:pd.DataFrame)->pd.DataFrame:
@@ -294,24 +284,21 @@ def fig6_view(rows, profile):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #39b1c19f
 def draw_shares(rows:pd.DataFrame):
     "Accuracy by the share that clients keep, a panel for each split."
-    import matplotlib.pyplot as plt
     import seaborn as sns
-    from fedcl_repro.study.figures import shared_legend, style_of
+    from fedcl_repro.study.figures import panels, style_of
     table, trivial = SHARES.runs(rows), majority_of(SHARES, rows)
     table['percent'] = 100*table.kept
     members = dict(table[['label', 'family']].drop_duplicates().values)
     colour, dash = style_of(members)
-    look = dict(palette=colour, dashes=dash, hue_order=list(members), style_order=list(members), marker='o')
-    fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharex=True)
-    for ax, (split, part) in zip(axes, table.groupby('split', sort=False)):
-        sns.lineplot(part, x='percent', y='micro', hue='label', style='label', errorbar='sd', ax=ax, **look)
-        least = {100*k: a for (s, k), a in trivial.items() if s == split}
-        ax.plot(list(least), list(least.values()), 'k--', lw=1, label='majority class of each client')
-        ax.set(xlabel='training data kept, %', ylabel='accuracy, merged, %', title=split)
-        ax.legend(title=None)
-    fig.tight_layout()
-    shared_legend(fig)
-    plt.show()
+    look = dict(hue='label', palette=colour, hue_order=list(members), marker='o')
+    look |= dict(style='label', dashes=dash, style_order=list(members))
+    with panels(1, 2, (9, 3.2), legend=True, sharex=True) as axes:
+        for ax, (split, part) in zip(axes[0], table.groupby('split', sort=False)):
+            sns.lineplot(part, x='percent', y='micro', errorbar='sd', ax=ax, **look)
+            least = {100*k: a for (s, k), a in trivial.items() if s == split}
+            ax.plot(list(least), list(least.values()), 'k--', lw=1, label='majority class of each client')
+            ax.set(xlabel='training data kept, %', ylabel='accuracy, merged, %', title=split)
+            ax.legend(title=None)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a28b142
 def fig7_view(rows, profile):
@@ -325,20 +312,17 @@ def fig7_view(rows, profile):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #7f8f8d9b
 def draw_ablation(rows:pd.DataFrame, profile:str):
     "Accuracy of the merged and of the trained models without each part, for each column of the paper."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import bars
+    from fedcl_repro.study.figures import bars, panels
     tables = {moment: FEDCOSR.runs(rows, moment) for moment in ('merged', 'trained')}
     columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, rows)
     bars_of = tables['merged'].groupby('column').label.nunique()
     columns = [column for column in columns if bars_of[column] > 1] or columns # a lone bar compares nothing
-    fig, axes = plt.subplots(2, len(columns), figsize=(4.2*len(columns), 6.6), squeeze=False)
-    for line, (moment, table) in zip(axes, tables.items()):
-        for ax, column in zip(line, columns):
-            bars(table[table.column == column], 'micro', ax, f'accuracy, {moment}, %')
-            majority_line(ax, trivial.get(column))
-    for ax, column in zip(axes[0], columns): ax.set_title(say(column, profile))
-    fig.tight_layout()
-    plt.show()
+    with panels(2, len(columns), (4.2*len(columns), 6.6)) as axes:
+        for line, (moment, table) in zip(axes, tables.items()):
+            for ax, column in zip(line, columns):
+                bars(table[table.column == column], 'micro', ax, f'accuracy, {moment}, %')
+                majority_line(ax, trivial.get(column))
+        for ax, column in zip(axes[0], columns): ax.set_title(say(column, profile))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9d
 def draw_square(rows:pd.DataFrame, profile:str):
@@ -359,7 +343,7 @@ def square_view(rows, profile):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9c
 def readings_table(rows, profile, paper=FEDCOSR):
     "All readings of accuracy and spread, beside the majority class."
-    table = readings(paper, with_majority(rows))
+    table = readings(paper, with_majority(rows)).sort_index(level=0, sort_remaining=False)
     display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9dd
@@ -445,17 +429,15 @@ def kept_view(rows:pd.DataFrame, profile:str):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b9d8c474
 def draw_embeddings(samples:dict, images:np.ndarray, most=600):
     "The images and each method's representations of them, by t-SNE. `samples`: name -> what a run kept."
-    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import panels
     first = next(iter(samples.values()))
     take = np.arange(len(first['y']))[:: max(1, -(-len(first['y']) // most))]
     drawn = {'images': images[first['row'][take]].reshape(len(take), -1)}
     drawn |= {name: s['z'][take] for name, s in samples.items()}
-    fig, axes = plt.subplots(2, 3, figsize=(9, 6))
-    for ax in axes.flat[len(drawn):]: ax.set_visible(False)
-    for ax, (name, x) in zip(axes.flat, drawn.items()):
-        scatter(ax, projected(x.astype(np.float32)), first['y'][take], name)
-    fig.tight_layout()
-    plt.show()
+    with panels(2, 3, (9, 6)) as axes:
+        for ax in axes.flat[len(drawn):]: ax.set_visible(False)
+        for ax, (name, x) in zip(axes.flat, drawn.items()):
+            scatter(ax, projected(x.astype(np.float32)), first['y'][take], name)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #3eecb367
 def embeddings_of(page):
@@ -577,22 +559,20 @@ def fault_table(rows:pd.DataFrame)->pd.DataFrame:
 
 def faults_view(rows, profile):
     "Both versions and the printed value, as a table and as one line per method."
-    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import panels
     table = fault_table(rows)
     trivial = majority_of(FEDCOSR, rows).get(PRACTICAL)
     caption = f'{say(PRACTICAL, profile)}, pooled accuracy in percent'
     if trivial: caption += f'; the majority class of each client has {trivial:.1f}'
     display_all(shown_table(table, f'{caption}.'))
-    fig, ax = plt.subplots(figsize=(6.4, 1.2 + .5*len(table)))
-    ax.hlines(table.index, table[AS_DEFINED], table[WITH_FAULT], colors='lightgray')
-    ax.plot(table.printed, table.index, 'o', mfc='none', c='gray', label='printed')
-    ax.plot(table[AS_DEFINED], table.index, 'D', c='C2', label=AS_DEFINED)
-    ax.plot(table[WITH_FAULT], table.index, 'X', c='C3', ms=7, label=WITH_FAULT)
-    ax.set(xlabel='accuracy, pooled, %', ylim=(len(table) - .5, -.5))
-    majority_line(ax, trivial, upright=True)
-    ax.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
-    fig.tight_layout()
-    plt.show()
+    with panels(1, 1, (6.4, 1.2 + .5*len(table))) as ((ax,),):
+        ax.hlines(table.index, table[AS_DEFINED], table[WITH_FAULT], colors='lightgray')
+        ax.plot(table.printed, table.index, 'o', mfc='none', c='gray', label='printed')
+        ax.plot(table[AS_DEFINED], table.index, 'D', c='C2', label=AS_DEFINED)
+        ax.plot(table[WITH_FAULT], table.index, 'X', c='C3', ms=7, label=WITH_FAULT)
+        ax.set(xlabel='accuracy, pooled, %', ylim=(len(table) - .5, -.5))
+        majority_line(ax, trivial, upright=True)
+        ax.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #ad22fd65
 def draw_channel(ax, own:int):
@@ -609,14 +589,12 @@ def draw_channel(ax, own:int):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #df543547
 def theorem1_view(rows, profile):
     "Theorem 1 for a client with all classes, and for one with two of ten."
-    import matplotlib.pyplot as plt
-    fig, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True)
-    draw_channel(axes[0], own=10)
-    draw_channel(axes[1], own=2)
-    axes[0].set_ylabel('nats')
-    axes[0].legend(fontsize=7)
-    fig.tight_layout()
-    plt.show()
+    from fedcl_repro.study.figures import panels
+    with panels(1, 2, (9, 3), sharey=True) as ((left, right),):
+        draw_channel(left, own=10)
+        draw_channel(right, own=2)
+        left.set_ylabel('nats')
+        left.legend(fontsize=7)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #982381bb
 def draw_training(ax, terms:pd.DataFrame):
@@ -641,15 +619,13 @@ def draw_bound(ax, b):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #3df8ebc7
 def theorem2_view(rows, profile):
     "Theorem 2 on the toy federation: what happens, what the bound allows, and both in numbers."
-    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import panels
     terms = measured_terms()
     settled = settled_terms(terms)
     b = bound(settled, .05)
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3))
-    draw_training(left, terms)
-    draw_bound(right, b)
-    fig.tight_layout()
-    plt.show()
+    with panels(1, 2, (9, 3)) as ((left, right),):
+        draw_training(left, terms)
+        draw_bound(right, b)
     table = pd.DataFrame(dict(allowed=b.allowed, happened=b.change, loss=settled.loss))
     extremes = table.describe().loc[['min', 'mean', 'max']].reset_index(names='')
     display_all(shown_table(extremes, 'Theorem 2, in each client and round after the twelfth, nats.'))

@@ -9,8 +9,9 @@ __all__ = ['IN_PANEL_C', 'main_table', 'table_with_target', 'final_accuracy', 'b
 # %% ../../../nbs/papers/fedssc/views.ipynb #b7f08ea3
 import pandas as pd
 
+from .said import in_rounds
 from .settings import (
-    DEFAULT, FEDSSC, FEDSSC_SIZES, LINES, MAIN, curves_of, in_rounds, lines, panels, round_cells)
+    DEFAULT, FEDSSC, FEDSSC_SIZES, LINES, MAIN, curves_of, lines, lines_of_panels, round_cells)
 from ...study.result_page import display_all, shown_table
 from ...study.show import HOW_IT_ENDS, HOW_TO_READ, accuracy_blocks
 from ...study.tables import our_cells
@@ -48,17 +49,14 @@ def final_accuracy(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per 
 
 def betas_view(rows, profile):
     "Learning curves, a panel for each β; then the final accuracies."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import curves
+    from fedcl_repro.study.figures import curves, panels
     table = curves_of(rows, LINES)
     betas = sorted(table.beta.unique())
-    fig, axes = plt.subplots(1, len(betas), figsize=(3.2*len(betas), 3), sharey=True, squeeze=False)
-    for ax, beta in zip(axes[0], betas):
-        part = table[table.beta == beta]
-        curves(part, 'micro', ax=ax, ylabel='test accuracy, global model, %', whole=table)
-        ax.set_title(f'β = {beta:g}')
-    fig.tight_layout()
-    plt.show()
+    with panels(1, len(betas), (3.2*len(betas), 3), sharey=True) as axes:
+        for ax, beta in zip(axes[0], betas):
+            part = table[table.beta == beta]
+            curves(part, 'micro', ax=ax, ylabel='test accuracy, global model, %', whole=table)
+            ax.set_title(f'β = {beta:g}')
     caption = f'Accuracy after the last round, percent. {HOW_IT_ENDS}'
     display_all(shown_table(final_accuracy(rows, profile), caption))
 
@@ -67,18 +65,15 @@ IN_PANEL_C = {'MOON': 'MOON (k = 0)', 'FedSSC': 'FedSSC (k = 1)'}
 
 def draw_alternatives(rows:pd.DataFrame, profile:str):
     "The panels of the figure that have more lines than FedSSC's."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import curves
+    from fedcl_repro.study.figures import curves, panels
     table = curves_of(rows, beta=DEFAULT)
-    parts = {title: table[table.label.isin(names)] for title, names in panels(profile).items()}
+    parts = {title: table[table.label.isin(names)] for title, names in lines_of_panels(profile).items()}
     parts = {title: part for title, part in parts.items() if part.label.nunique() > 1}
-    fig, axes = plt.subplots(1, len(parts), figsize=(3.8*len(parts), 3), sharey=True, squeeze=False)
-    for ax, (title, part) in zip(axes[0], parts.items()):
-        if title.startswith('c'): part = part.assign(label=part.label.replace(IN_PANEL_C))
-        curves(part, 'micro', ax=ax, ylabel='test accuracy, global model, %')
-        ax.set_title(title)
-    fig.tight_layout()
-    plt.show()
+    with panels(1, len(parts), (3.8*len(parts), 3), sharey=True) as axes:
+        for ax, (title, part) in zip(axes[0], parts.items()):
+            if title.startswith('c'): part = part.assign(label=part.label.replace(IN_PANEL_C))
+            curves(part, 'micro', ax=ax, ylabel='test accuracy, global model, %')
+            ax.set_title(title)
 
 def alternatives_view(rows, profile):
     "The panels, then the accuracies after the last round."

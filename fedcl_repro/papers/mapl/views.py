@@ -183,20 +183,18 @@ def threshold(n:int)->float:
 # %% ../../../nbs/papers/mapl/views.ipynb #4e32eefc
 def draw_window(rows:pd.DataFrame, n=10):
     "Both numbers by round; in the window little weight goes across."
-    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import panels
     t = window_numbers(rows)
-    fig, (a, b) = plt.subplots(1, 2, figsize=(7.5, 2.5))
-    a.plot(t['round'], t.ratio, 'o-', ms=3)
-    a.axhline(threshold(n), ls=':', c='gray', label='a weight grows above')
-    b.plot(t['round'], t.across, 'o-', ms=3, c='C1')
-    b.axhline(10, ls=':', c='gray', label='a tenth')
-    a.set(xlabel='round', ylabel="strangers' similarity\nover the nearest's")
-    b.set(xlabel='round', ylabel='weight across\nafter one step, %', ylim=(0, None))
-    for ax in (a, b):
-        ax.xaxis.get_major_locator().set_params(integer=True)
-        ax.legend(fontsize=7)
-    fig.tight_layout()
-    plt.show()
+    with panels(1, 2, (7.5, 2.5)) as ((a, b),):
+        a.plot(t['round'], t.ratio, 'o-', ms=3)
+        a.axhline(threshold(n), ls=':', c='gray', label='a weight grows above')
+        b.plot(t['round'], t.across, 'o-', ms=3, c='C1')
+        b.axhline(10, ls=':', c='gray', label='a tenth')
+        a.set(xlabel='round', ylabel="strangers' similarity\nover the nearest's")
+        b.set(xlabel='round', ylabel='weight across\nafter one step, %', ylim=(0, None))
+        for ax in (a, b):
+            ax.xaxis.get_major_locator().set_params(integer=True)
+            ax.legend(fontsize=7)
     return t[['round', 'ratio', 'across']].set_index('round')
 
 MOST_LINES = 12 # of a table of rounds
@@ -215,19 +213,15 @@ def window_view(rows, profile):
 # %% ../../../nbs/papers/mapl/views.ipynb #f22b7c97
 def curves_view(rows, profile):
     "Accuracy of the tested models by round, a panel for each setting."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import curves, shared_legend
+    from fedcl_repro.study.figures import curves, panels
     table = MAPL.place(per_round(mapl_tested(rows)))
     settings, trivial = table.groupby(list(MAPL.keys), sort=False), majority_of(MAPL, rows)
-    fig, axes = plt.subplots(1, len(settings), figsize=(4.4*len(settings), 3), squeeze=False)
-    for ax, (key, part) in zip(axes[0], settings):
-        curves(part, 'micro', 1, ax, 'test accuracy, %', table)
-        majority_line(ax, trivial.get(key))
-        ax.legend(fontsize=7)
-        ax.set_title(mapl_where(*key, profile))
-    fig.tight_layout()
-    shared_legend(fig)
-    plt.show()
+    with panels(1, len(settings), (4.4*len(settings), 3), legend=True) as axes:
+        for ax, (key, part) in zip(axes[0], settings):
+            curves(part, 'micro', 1, ax, 'test accuracy, %', table)
+            majority_line(ax, trivial.get(key))
+            ax.legend(fontsize=7)
+            ax.set_title(mapl_where(*key, profile))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #af03bd44
 def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, one row per variant

@@ -28,7 +28,7 @@ from ...study.experiments import papers_folder
 from ...study.intervals import Interval, interval
 from ...study.published import published
 from ...study.questions import Claim, paper_file
-from ...study.tables import answer, printed_evidence
+from ...study.tables import answer, printed_evidence, stated
 from ...study.verdicts import Verdict, claim
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #9f4309e4
@@ -89,9 +89,8 @@ def judge_printed_cost(claim:dict)->Verdict:
         told = f'{one}, {low_network}: {low:.2g}, {other}, {network}: {high:.2g}'
         told += f" {'bytes' if 'bytes' in metric else 'operations' if metric == 'flops' else 'bits'}"
         (agreeing if least <= high / low <= most else broken).append(told)
-    word = 'contradicts itself' if broken else 'holds'
-    what = f"in print, {claim['says']}"
-    return Verdict(what, word, printed_evidence(agreeing, broken), claim['place'], 'claim')
+    told = printed_evidence(agreeing, broken)
+    return stated(f"in print, {claim['says']}", not broken, told, claim['place'])
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #6a2f89bd
 def judge_printed_costs(artifact:str)->list: # of Verdict
@@ -238,12 +237,10 @@ def judge_architecture(rows, profile)->list: # of Verdict
     net = mfcl_model((3, 32, 32), 10, pool=True)
     inside = net['enc'](torch.zeros(1, 3, 32, 32))
     shape, side = tuple(inside.shape[1:]), net['dec'][1:](inside).shape[-1]
-    def say(what, ok, evidence, source):
-        return Verdict(what, 'holds' if ok else 'contradicts itself', evidence, source, 'claim')
     return [
-        say('The decoder of Table 9, as printed, gives back images of the size it got', side == 32,
+        stated('The decoder of Table 9, as printed, gives back images of the size it got', side == 32,
             f'{side}x{side} for 32x32: the pooling is never undone', 'MFCL Table 9'),
-        say('A representation has 32x32x64 numbers', shape == (64, 32, 32),
+        stated('A representation has 32x32x64 numbers', shape == (64, 32, 32),
             f'{shape} behind the printed pooling', 'MFCL 5.4 and Table 9')]
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #a77ac002

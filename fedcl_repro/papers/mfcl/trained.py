@@ -117,18 +117,16 @@ def dark_halves(left:dict)->str: # map -> share of the saliency in the left half
 # %% ../../../nbs/papers/mfcl/trained.ipynb #309cd7a9
 def draw_saliency(picture:torch.Tensor, maps:dict):
     "One composite, and the mean map of each client."
-    import matplotlib.pyplot as plt
-    fig, axes = plt.subplots(1, 1 + len(maps), figsize=(12, 2.6))
-    axes[0].imshow(((picture + 1) / 2).permute(1, 2, 0).cpu().squeeze(), cmap='gray')
-    axes[0].set(title='one of the composites')
-    for ax, (name, m) in zip(axes[1:], maps.items()):
-        ax.imshow(m.mean(0), cmap='magma')
-        ax.set(title=name)
-    for ax in axes:
-        ax.set(xticks=[], yticks=[])
-        ax.grid(False)
-    fig.tight_layout()
-    plt.show()
+    from fedcl_repro.study.figures import panels
+    with panels(1, 1 + len(maps), (12, 2.6)) as ((first, *others),):
+        first.imshow(((picture + 1) / 2).permute(1, 2, 0).cpu().squeeze(), cmap='gray')
+        first.set(title='one of the composites')
+        for ax, (name, m) in zip(others, maps.items()):
+            ax.imshow(m.mean(0), cmap='magma')
+            ax.set(title=name)
+        for ax in (first, *others):
+            ax.set(xticks=[], yticks=[])
+            ax.grid(False)
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #21990e32
 def images_of_one_client(run, data_root=None, most=300)->tuple: # ((n, pixels), (n,) classes)
@@ -138,18 +136,16 @@ def images_of_one_client(run, data_root=None, most=300)->tuple: # ((n, pixels), 
     return np.asarray(data.x)[own].reshape(len(own), -1).astype(np.float32), np.asarray(data.y)[own]
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #0c41a0bf
-def draw_classes(panels:dict): # title -> ((n, 2) places, (n,) classes, what is said of them)
+def draw_classes(found:dict): # title -> ((n, 2) places, (n,) classes, what is said of them)
     "Each panel, coloured by class."
-    import matplotlib.pyplot as plt
-    across = min(4, len(panels))
-    down = -(-len(panels) // across)
-    fig, axes = plt.subplots(down, across, figsize=(2.4*across, 2.6*down), squeeze=False)
-    for ax in axes.flat[len(panels):]: ax.axis('off')
-    for ax, (name, (at, y, said)) in zip(axes.flat, panels.items()):
-        scatter(ax, at, y)
-        ax.set_title(f'{name}\n{said}', fontsize=9)
-    fig.tight_layout()
-    plt.show()
+    from fedcl_repro.study.figures import panels
+    across = min(4, len(found))
+    down = -(-len(found) // across)
+    with panels(down, across, (2.4*across, 2.6*down)) as axes:
+        for ax in axes.flat[len(found):]: ax.axis('off')
+        for ax, (name, (at, y, said)) in zip(axes.flat, found.items()):
+            scatter(ax, at, y)
+            ax.set_title(f'{name}\n{said}', fontsize=9)
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #477b21f9
 def panel(at:np.ndarray, y:np.ndarray, value:float)->tuple: # as in `draw_classes`

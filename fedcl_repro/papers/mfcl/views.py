@@ -135,26 +135,22 @@ def draw_mixtures(ax, xi:float):
 # %% ../../../nbs/papers/mfcl/views.ipynb #8cfb2e77
 def mixtures_view(rows, profile):
     "Who has which classes, for four values of ξ."
-    import matplotlib.pyplot as plt
-    fig, axes = plt.subplots(1, 4, figsize=(12, 2.8), sharey=True)
-    for ax, xi in zip(axes, (.01, .1, .5, 200.)): draw_mixtures(ax, xi)
-    axes[0].set(ylabel='client', yticks=range(10))
-    fig.tight_layout()
-    plt.show()
+    from fedcl_repro.study.figures import panels
+    with panels(1, 4, (12, 2.8), sharey=True) as axes:
+        for ax, xi in zip(axes[0], (.01, .1, .5, 200.)): draw_mixtures(ax, xi)
+        axes[0, 0].set(ylabel='client', yticks=range(10))
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #43af4327
 def dropout_view(rows, profile):
     "Accuracy by the share of clients that drop out, a panel for each ξ with at least two shares."
-    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import panels
     runs = MFCL.runs(rows)
     xis = [xi for xi, part in runs.groupby('xi') if part['drop'].nunique() > 1][::-1]
     if not xis: return say_line(f'Profile {profile}: no panel has two shares yet.', look='note')
-    fig, axes = plt.subplots(1, len(xis), figsize=(4.2*len(xis), 3), sharey=True, squeeze=False)
-    for ax, xi in zip(axes[0], xis): draw_dropout(ax, runs[runs.xi == xi], f'ξ = {xi:g}')
-    axes[0, 0].set(ylabel='accuracy, %')
-    axes[0, -1].legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
-    fig.tight_layout()
-    plt.show()
+    with panels(1, len(xis), (4.2*len(xis), 3), sharey=True) as axes:
+        for ax, xi in zip(axes[0], xis): draw_dropout(ax, runs[runs.xi == xi], f'ξ = {xi:g}')
+        axes[0, 0].set(ylabel='accuracy, %')
+        axes[0, -1].legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #6f55bcdc
 def draw_dropout(ax, runs:pd.DataFrame, title:str):
@@ -197,19 +193,18 @@ def costs_view(rows, profile):
 # %% ../../../nbs/papers/mfcl/views.ipynb #74bf4883
 def draw_costs():
     "Bits in all and memory with ResNet-18, as tabulated and as described."
-    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import panels
     both = {'as tabulated': all_costs(cost_paper), 'as described': all_costs(cost_true)}
-    fig, axes = plt.subplots(1, 2, figsize=(9, 2.6))
-    for ax, (metric, words) in zip(axes, dict(bits='bits in all', memory='bytes of memory').items()):
-        numbers = {title: [c[m, 'resnet18'][metric] for m in COST_TITLES] for title, c in both.items()}
-        for j, (title, values) in enumerate(numbers.items()):
-            ax.barh([k + .2 - .4*j for k in range(3)], values, .38, label=title)
-        ax.set(yticks=range(3), yticklabels=list(COST_TITLES.values()), xscale='log')
-        ax.set(xlabel=f'{words}, ResNet-18', xlim=(min(map(min, numbers.values())) / 3, None))
-        ax.minorticks_off()
-    axes[1].legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
-    fig.tight_layout()
-    plt.show()
+    metrics = dict(bits='bits in all', memory='bytes of memory')
+    with panels(1, 2, (9, 2.6)) as axes:
+        for ax, (metric, words) in zip(axes[0], metrics.items()):
+            numbers = {title: [c[m, 'resnet18'][metric] for m in COST_TITLES] for title, c in both.items()}
+            for j, (title, values) in enumerate(numbers.items()):
+                ax.barh([k + .2 - .4*j for k in range(3)], values, .38, label=title)
+            ax.set(yticks=range(3), yticklabels=list(COST_TITLES.values()), xscale='log')
+            ax.set(xlabel=f'{words}, ResNet-18', xlim=(min(map(min, numbers.values())) / 3, None))
+            ax.minorticks_off()
+        ax.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
 
 cost_cells = cost_verdicts('table3')
 

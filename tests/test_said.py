@@ -1,0 +1,50 @@
+"""What a paper says is asked: every claim of a list reaches the judge of the table that the list names."""
+import pytest
+
+from fedcl_repro.study.experiments import PROFILES, experiments
+from fedcl_repro.study.questions import above, claims
+from fedcl_repro.study.tables import PAPER_OF, claims_in_print
+from fedcl_repro.study.training import read_rows
+
+NAMES = [name for name in experiments() if not name.endswith('/claims')]
+LISTS = [f'{group}/{artifact}' for group, paper in PAPER_OF.items() for artifact in paper.says]
+IN_PRINT = {'mapl/in_print', 'mfcl/in_print'} # about printed tables alone
+
+
+def test_every_list_is_of_a_table_or_figure():
+    assert set(LISTS) - IN_PRINT <= set(NAMES)
+    assert len(set(LISTS) - IN_PRINT) > 30
+
+
+@pytest.mark.parametrize('profile', PROFILES)
+def test_every_claim_is_asked(profile):
+    asked = 0
+    for name in set(LISTS) - IN_PRINT:
+        paper, artifact = name.split('/')
+        said = {(c.sentence, c.place) for c in PAPER_OF[paper].claims_on(artifact, profile)}
+        verdicts = experiments()[name].about['judge'](read_rows([], None), profile)
+        assert said <= {(v.what, v.source) for v in verdicts}, name
+        asked += len(said)
+    assert asked > 150
+
+
+def test_claims_on_printed_tables_have_one():
+    "Its labels are printed in a setting that the claim is about."
+    checked = 0
+    for group in ('mapl', 'mfcl'):
+        paper = PAPER_OF[group]
+        assert {c.sentence for c in claims_in_print(paper)} >= {c.sentence for c in paper.says['in_print']}
+        for c in claims_in_print(paper):
+            cells = paper.printed(**c.printed)
+            here = [c.is_about(paper.keys, setting) for setting in zip(*(cells[k] for k in paper.keys))]
+            assert {*c.needs, *c.rivals} <= set(cells[here].label), c.sentence
+            checked += 1
+    assert checked > 20
+
+
+def test_shared_fields_and_a_column_that_is_not_there():
+    first, second = claims('Toy 1', above('A', 'B'), above('A', 'C', of='spread'), where=dict(x=[1]))
+    assert (first.place, second.of) == ('Toy 1', 'spread')
+    assert first.is_about(('x', 'y'), (1, 2)) and not second.is_about(('x', 'y'), (2, 2))
+    with pytest.raises(ValueError, match="A is above B' is about 'x': choose from y, z"):
+        first.is_about(('y', 'z'), (1, 2))
