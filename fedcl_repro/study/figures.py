@@ -22,6 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from pandas.io.formats.style import Styler
 
 from ..federation.method import FAMILIES
+from .verdicts import IN_NOISE
 
 # %% ../../nbs/study/figures.ipynb #83c233b2
 COLOURS = ('#0173b2', '#de8f05', '#029e73', '#d55e00', '#cc78bc',
@@ -211,6 +212,7 @@ WORD_COLOURS = {
     'below': ORANGE,
     'fails': ORANGE,
     'mixed': YELLOW,
+    IN_NOISE: YELLOW,
     'contradicts itself': PURPLE,
 }
 

@@ -121,18 +121,19 @@ class Spread:
 
 def pooled_spread(tables)->Spread: # None if nothing was repeated
     "The spread in tables replicate x label, one for each setting."
+    numbers = [t.dropna(axis=1).to_numpy(dtype=float) for t in tables]
+    repeated = [values for values in numbers if len(values) > 1 and values.shape[1]]
+    several = [values for values in repeated if values.shape[1] > 1] or repeated
     residual = shared = df = n_replicates = 0
-    for table in tables:
-        values = table.dropna(axis=1).to_numpy(dtype=float)
+    for values in several:
         n, k = values.shape
-        if n < 2 or k < 1: continue
         of_replicate = values.mean(axis=1) - values.mean() if k > 1 else np.zeros(n)
         left = values - values.mean(axis=0) - of_replicate[:, None]
         residual, df = residual + (left**2).sum(), df + (n - 1) * max(1, k - 1)
         shared, n_replicates = shared + (of_replicate**2).sum(), n_replicates + n - 1
     if not df: return None
     own = residual / df
-    labels = max((t.dropna(axis=1).shape[1] for t in tables if len(t) > 1), default=1)
+    labels = max(values.shape[1] for values in several)
     return Spread(math.sqrt(max(0., shared / n_replicates - own / labels)), math.sqrt(own), df)
 
 # %% ../../nbs/study/intervals.ipynb #12a30006

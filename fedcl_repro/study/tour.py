@@ -29,7 +29,7 @@ from ..federation.rounds import begin, one_round
 from .drawings import bubbles
 from .experiments import committed, committed_verdicts
 from .figures import say_start
-from .verdicts import per_round
+from .verdicts import IN_NOISE, per_round
 
 # %% ../../nbs/study/tour.ipynb #b43a91a6
 def message_parts(message:dict)->dict: # part -> bytes
@@ -318,6 +318,7 @@ WORDS_OF_VERDICTS = { # one claim ..., several claims ...
     'one run': ('rests on one run', 'rest on one run'),
     'mixed': ('is mixed', 'are mixed'),
     'contradicts itself': ('contradicts itself', 'contradict themselves'),
+    IN_NOISE: (f'is {IN_NOISE}', f'are {IN_NOISE}'),
     'not run': ('was not run', 'were not run'),
 }
 

@@ -13,11 +13,12 @@ __all__ = ['MAPL_FILE', 'ONE_VIEW', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNIN
            'with_clients', 'few_clients', 'table5_cells', 'communications', 'within_budget', 'spent',
            'saved_of_possible', 'printed4', 'table4_cells', 'numbers_carried', 'part_sizes', 'formula_name',
            'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'table8', 'judge_table8', 'no_runs',
-           'printed_again', 'printed_scenarios', 'printed_gain', 'printed_lead', 'by_scenario', 'printed_facts',
-           'forward_passes', 'numbers_touched', 'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts',
-           'mapl_alone']
+           'printed_again', 'printed_scenarios', 'printed_gain', 'printed_lead', 'by_scenario', 'images_in_print',
+           'gains_more_in_print', 'printed_facts', 'forward_passes', 'numbers_touched', 'cost_of_graph', 'cost_of_pass',
+           'isolated', 'counted_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
+import math
 from dataclasses import fields, replace
 from functools import cache
 from itertools import product
@@ -47,9 +48,9 @@ from .matrices import of_matrices
 from .said import (
     MAPL_BASELINES, BUDGET, COPY, GRAPHS, HETEROGENEOUS, HOMOGENEOUS, LOSSES, MAPL_SAID, PAIRS, STEPS)
 from ...study.tables import Paper, asked_in_print, by_seed, cells_judged, claims_in_print
-from ...study.tables import experiment, printed_cells, share_possible, stated
+from ...study.tables import experiment, noise_in_print, printed_cells, share_possible, stated
 from ...study.training import in_short
-from ...study.verdicts import claim, per_round
+from ...study.verdicts import IN_NOISE, Verdict, claim, per_round
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #76739a16
 MAPL_FILE = paper_file('mapl')
@@ -473,6 +474,20 @@ def by_scenario(numbers:pd.Series, how='{:+.2f}')->str:
     "A number of each scenario, in words."
     return ', '.join(f'Scenario {k} {how.format(v)}' for k, v in numbers.items())
 
+# %% ../../../nbs/papers/mapl/settings.ipynb #20ada8n2
+def images_in_print(scenario:int, *other)->int:
+    "Test images of the paper's twenty clients: 15 of each of their five or seven classes."
+    return 20 * 15 * (7 if scenario in (2, 4) else 5)
+
+def gains_more_in_print(says:str, gain:tuple, more:int, less:int)->Verdict: # gain: table, label, another
+    "Whether a printed gain is larger in one scenario than in another, and by more than the tests' noise."
+    gains, cells = printed_gain(*gain), mapl_printed(gain[0])
+    def noise(k): return noise_in_print(cells.loc[cells.scenario == k, ['value']], images_in_print(k))
+    apart, by_chance = gains[more] - gains[less], math.hypot(noise(more), noise(less))
+    word = 'contradicts itself' if apart <= 0 else IN_NOISE if apart < by_chance else 'holds'
+    told = f'{by_scenario(gains)}; they are up to {by_chance:.1f} points apart by chance'
+    return Verdict(says, word, told, f"MAPL {gain[0].replace('table', 'Table ')}", 'claim', basis='print')
+
 # %% ../../../nbs/papers/mapl/settings.ipynb #20ada87s
 TOLD7 = 'FedSim', 'FedClassAvg', 'FedProto', 'FedAvg', 'FLT', 'pFedSim', 'DFedAvgM', 'MAPL' # in Table 7
 
@@ -482,8 +497,6 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
     many = cells.scenario.isin([2, 4])
     six, seven = (share_possible(cells[many].value, 20*k*15) for k in (6, 7))
     five = share_possible(cells[~many].value, 20*5*15)
-    uniform = printed_gain('table2', 'MAPL w/o CGL', 'MAPL(ce+proto+cont)')
-    norm = printed_gain('table3', 'MAPL', 'MAPL(S+gamma+l1)')
     part = printed_lead('table5', 10) / printed_lead('table5', 20)
     twice = {column: len(printed_again(column)) for column in ('value', 'std')}
     neighbours = (101_000 - 100*20*19) / 300 / 20
@@ -505,8 +518,6 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
          f'{twice["value"]} accuracies and {twice["std"]} spreads do not', 'Tables 1 to 6'),
         ('all accuracies are possible with 15 test samples of each class', min(five, seven) > .9,
          f'{100*five:.0f} % with five classes a client, {100*seven:.0f} % with seven', '5.1'),
-        ('uniformity adds more in Scenario 2', uniform[2] > uniform[1], by_scenario(uniform), 'Table 2'),
-        ('the 2-norm leads by more in Scenario 1', norm[1] > norm[2], by_scenario(norm), 'Table 3'),
         ('the lead with ten clients is about half of that with twenty (a third to two thirds)',
          part.between(1/3, 2/3).all(), by_scenario(part, '{:.2f}'), 'Table 5'),
         ('MAPL sends much less than DFedAvgM', share < .5, f'{100*share:.2f} % of it', 'Table 7'),
@@ -594,9 +605,13 @@ def mapl_alone(rows, profile)->list: # of Verdict
     "Verdicts that can be computed from the paper, or counted, without training."
     found = [stated(what, ok, told, f'MAPL {place}') for what, ok, told, place in printed_facts()]
     found += [claim(what, [ok], told, f'MAPL {place}') for what, ok, told, place in counted_facts()]
+    uniform = 'table2', 'MAPL w/o CGL', 'MAPL(ce+proto+cont)'
+    found.append(gains_more_in_print('uniformity adds more in Scenario 2', uniform, 2, 1))
+    norm = 'table3', 'MAPL', 'MAPL(S+gamma+l1)'
+    found.append(gains_more_in_print('the 2-norm leads by more in Scenario 1', norm, 1, 2))
     for c in claims_in_print(MAPL):
         table = c.printed['artifact'].replace('table', 'Table ')
-        found.append(asked_in_print(MAPL, replace(c, place=f'MAPL {table}')))
+        found.append(asked_in_print(MAPL, replace(c, place=f'MAPL {table}'), images_in_print))
     return found
 
 claims_page('mapl', 'Sentences, all in one place', mapl_alone)
