@@ -24,7 +24,7 @@ import pandas as pd
 
 from ...core import Spec
 from .said import (
-    SIXTEEN, FEDCOSR_SAID, FIG5, PATHOLOGICAL, PRACTICAL, TABLE2, TABLE3)
+    SIXTEEN, FEDCOSR_SAID, FIG5, OF_A_TENTH, PATHOLOGICAL, PRACTICAL, TABLE2, TABLE3)
 from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
 from ...study.experiments import matrix
@@ -186,10 +186,10 @@ WELL_PERFORMING = ['local', 'fedavg', 'fedper', 'fedrep', 'fedproto', 'fedala', 
 FAIR = ['fedavg', 'ditto', 'fedper', 'fedproto', 'fedcosr'] # of Figure 6
 
 def margins_in_print(table:str)->dict: # measure -> published cells
-    "Accuracies and spreads of a table, and again for the columns that have whole runs of ours in float32."
+    "Accuracies and spreads of a table, and again for the columns of our runs in float32 and of replicates."
     metrics = dict(accuracy='accuracy', spread='client_std')
     found = {of: printed(table, metric=metric) for of, metric in metrics.items()}
-    return {of: with_endings(cells, ('', IN_FLOAT32)) for of, cells in found.items()}
+    return {of: with_endings(cells, ('', IN_FLOAT32, OF_A_TENTH)) for of, cells in found.items()}
 
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
