@@ -2,6 +2,8 @@
 run on all cores beside the other tests, and are asked one by one at the end. `pytest -m nightly` trains
 every experiment and executes its page as the command does."""
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,20 @@ def test_the_page_of_benchmarks_runs(tmp_path):
     small = '--workload', 'digits', '--share', '0.05', '--repeats', '1'
     assert main(['bench', *small, '--json', str(tmp_path/'bench.json')]) == 0
     assert json.loads((tmp_path/'bench.json').read_text())
+
+
+def test_the_simulators_take_turns(tmp_path):
+    "Those that are installed, this library among them, do the same work; the others are named."
+    folder = ROOT/'nbs'/'bench'/'simulators'
+    small = '--data', 'digits(side=32)', '--images', '240', '--clients', '2', '--rounds', '1'
+    command = [sys.executable, str(folder/'measure.py'), *small, '--out', str(tmp_path/'peers.json')]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path/'peers.json').read_text(encoding='utf-8'))
+    images, programs = found['images'], len(list(folder.glob('run_*.py')))
+    assert len(images) + done.stdout.count('is left out: ModuleNotFoundError') == programs + 1, done.stdout
+    for name in images: assert images[name] == images['fedcl, float32'], name
+    assert all(len(s) == 1 and s[0] > 0 for s in found['seconds'].values())
 
 
 def test_a_page_runs_in_a_kernel_of_its_own(tmp_path):

@@ -281,6 +281,17 @@ def test_readme_is_short():
     assert len(words) <= 880
 
 
+def test_readme_says_what_other_simulators_take():
+    "Least and most of the simulators, each a median over rounds in turn with this library in float32."
+    found = json.loads((ROOT/'nbs'/'bench'/'results'/'peers.json').read_text(encoding='utf-8'))['seconds']
+    ours = found['fedcl, float32']
+    others = [s for name, s in found.items() if not name.startswith('fedcl')]
+    times = [statistics.median(a / b for a, b in zip(s, ours)) for s in others]
+    assert len(times) > 1
+    said = f'other simulators take [{min(times):.1f} to {max(times):.1f} times](nbs/bench/peers.ipynb)'
+    assert said in (ROOT/'README.md').read_text(encoding='utf-8'), f'the README should say: {said}'
+
+
 def test_every_experiment_has_a_page_with_a_profile():
     from fedcl_repro.study.experiments import experiments
     from fedcl_repro.study.pages import checked_parameters, notebook_of
