@@ -401,8 +401,7 @@ def claims_page(paper:str, title:str, more=None):
     def earlier(profile): return [r for n in others() for r in shown_runs(n, profile)]
 
     def judge(rows, profile):
-        found = []
-        for n in others(): found += claims_of(n, rows, profile)
+        found = [v for n in others() for v in claims_of(n, rows, profile)]
         return list(dict.fromkeys(found + (more(rows, profile) if more else [])))
 
     def judge_maps(maps, rows, profile):

@@ -103,12 +103,10 @@ def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the column
 # %% ../../nbs/study/majority.ipynb #782f6a75
 def of_rounds(scores:pd.DataFrame, rounds)->pd.DataFrame:
     "The scores as accuracies and balanced accuracies of both moments of these rounds."
-    accuracy = scores.drop(columns='balanced').assign(metric='accuracy')
-    balanced = scores.drop(columns='value').rename(columns=dict(balanced='value')).assign(metric='balanced')
-    both, n = pd.concat([accuracy, balanced]), len(rounds)
-    moments, each = np.repeat(['merged', 'trained'], n), np.tile(rounds, 2)
-    repeated = pd.concat([both] * len(each), ignore_index=True)
-    return repeated.assign(moment=np.repeat(moments, len(both)), round=np.repeat(each, len(both)))
+    both = scores.rename(columns=dict(value='accuracy'))
+    both = both.melt(['client', 'n'], ['accuracy', 'balanced'], 'metric', 'value')
+    tests = pd.MultiIndex.from_product([['merged', 'trained'], rounds], names=['moment', 'round'])
+    return tests.to_frame(index=False).merge(both, how='cross')
 
 def with_majority(rows:pd.DataFrame, data_root=None)->pd.DataFrame:
     "The rows, and those of the majority class."

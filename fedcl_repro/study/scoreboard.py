@@ -51,10 +51,8 @@ DECIDED = 'holds', 'fails'
 
 def all_claims()->list: # of Verdict
     "Each claim of the papers once, from its best committed rows."
-    found = []
-    for name, e in experiments().items():
-        if e.about['kind'] == 'claims': found += [v for _, _, v in evidence_on(name) if v.source != OURS]
-    return found
+    pages = [name for name, e in experiments().items() if e.about['kind'] == 'claims']
+    return [v for name in pages for _, _, v in evidence_on(name) if v.source != OURS]
 
 # %% ../../nbs/study/scoreboard.ipynb #sco00008b
 def tally(verdicts)->dict: # words -> how many
