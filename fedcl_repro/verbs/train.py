@@ -225,9 +225,8 @@ def plan_verb(options)->int:
     check_device(options.device)
     here = Here(Store(options.store or default_store()), options.data_root or None, options.device)
     os.environ['FEDCL_OFFLINE'] = '1' # no data set is fetched for a plan
-    with contextlib.redirect_stdout(sys.stderr): # what is said about missing data
-        timings = known_timings(here)
-        plans = [plan_of(n, options.profile, here, timings, options.seeds) for n in names]
+    timings = known_timings(here)
+    plans = [plan_of(n, options.profile, here, timings, options.seeds) for n in names]
     plans = [p for p in plans if p.runs]
     if options.json: lines = [json.dumps([plan_record(p) for p in plans], indent=1)]
     else:
