@@ -9,7 +9,7 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'experim
            'with_kept_rows', 'committed_rows', 'curve_means', 'run_records', 'committed_runs', 'config_key',
            'committed', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note',
            'committed_verdicts', 'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone',
-           'belonging', 'claims_page', 'claims_of', 'evidence_on']
+           'belonging', 'claims_page', 'without_rows', 'claims_of', 'evidence_on']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import contextlib
@@ -329,7 +329,9 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts)
     open_yet = None, [] # rows that answer nothing yet
     for profile in reversed(PROFILES):
         if not committed_runs(name, profile): continue
-        verdicts = kept_verdicts(name, f'{profile}-committed', partial(judged, name, profile))
+        judge = partial(judged, name, profile)
+        of_package = experiments()[name].make.__module__.startswith('fedcl_repro.') # its code has a hash
+        verdicts = kept_verdicts(name, f'{profile}-committed', judge) if of_package else judge()
         if not verdicts or any(v.word != 'not run' for v in verdicts): return profile, list(verdicts)
         if open_yet[0] is None: open_yet = profile, list(verdicts)
     return open_yet
@@ -361,10 +363,7 @@ def computed_folder()->Path:
 # %% ../../nbs/study/experiments.ipynb #a1494cccc
 def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
     """The verdicts of `judge()` on an experiment; computed once for each state of the code. They are kept in
-    the user's own cache, never in a store, which somebody else may have written. A user's own experiment is
-    asked each time, for its code has no hash."""
-    entry = EXPERIMENTS.get(name)
-    if entry and not entry.make.__module__.startswith('fedcl_repro.'): return tuple(judge())
+    the user's own cache, never in a store, which somebody else may have written."""
     path, state = computed_folder() / f'{in_one_word(name)}-{profile}.json', state_of_code()
     # asked again if absent or damaged
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -415,11 +414,17 @@ def claims_page(paper:str, title:str, more=None):
     EXPERIMENTS.add(name, **about, judge=judge, judge_maps=judge_maps, earlier=earlier)(runs)
 
 # %% ../../nbs/study/experiments.ipynb #6aab6be3
+@cache
+def without_rows(judge, profile:str)->tuple: # of Verdict
+    "What a judge says where nothing was run; pages of claims ask often."
+    return tuple(judge(read_rows([], None), profile))
+
 def claims_of(name:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on the paper's own claims of one experiment, given rows of several."
+    judge = EXPERIMENTS[name].about['judge']
     own = belonging(rows, name, profile)
     if not runs_of(name, 'paper'): said = verdicts_alone(name)
-    else: said = EXPERIMENTS[name].about['judge'](own, profile) if len(own) else verdicts_alone(name, profile)
+    else: said = judge(own, profile) if len(own) else without_rows(judge, profile)
     return [v for v in said if v.kind == 'claim' and v.source != OURS]
 
 # %% ../../nbs/study/experiments.ipynb #e760720e
