@@ -41,7 +41,7 @@ setup(
     long_description_content_type='text/markdown',
     python_requires=f">={cfg['min_python']}",
     packages=find_packages(include=['fedcl_repro', 'fedcl_repro.*']),
-    package_data={'fedcl_repro': ['py.typed', 'published/*']},
+    package_data={'fedcl_repro': ['py.typed', 'published/*', 'templates/*']},
     install_requires=cfg['requirements'].split(),
     extras_require=extras,
     entry_points=dict(console_scripts=cfg['console_scripts'].split()),

@@ -38,11 +38,15 @@ def tried(path):
 
 
 def shown(path, folder):
-    "What stopped the page of an artifact; it trains nothing, and its store is empty."
+    "What stopped the page of an artifact."
     from fedcl_repro.study.pages import papermill_error
     out = Path(folder)/f'{Path(path).parent.name}-{Path(path).name}'
-    options = dict(store=f'{folder}/runs', train=False)
-    with warnings.catch_warnings(): return papermill_error(str(path), str(out), dict(options=options))
+    with warnings.catch_warnings(): return papermill_error(str(path), str(out), dict(options=untrained(folder)))
+
+
+def untrained(folder):
+    "The options of an artifact's page that trains nothing; its store is empty."
+    return dict(store=f'{folder}/runs', train=False)
 
 
 def prepare(jobs):

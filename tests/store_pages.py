@@ -10,21 +10,19 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from run_pages import has_parameters, untrained
 
 PAPERS = Path(__file__).parents[1]/'nbs'/'papers'
 
 
-def is_result_page(nb): return any('parameters' in c.metadata.get('tags', []) for c in nb.cells)
-
-
 def stored(path):
     "Execute a page that trains nothing; its parameters stay as they are written."
+    if not has_parameters(path): return False
     nb = nbformat.read(path, as_version=4)
-    if not is_result_page(nb): return False
     cell, = (c for c in nb.cells if 'parameters' in c.metadata.get('tags', []))
     written = cell.source
-    with tempfile.TemporaryDirectory() as store:
-        asked = f'options = dict(train=False, store={store!r})'
+    with tempfile.TemporaryDirectory() as folder:
+        asked = f'options = {untrained(folder)}'
         cell.source = re.sub(r'^options = .*', asked, written, flags=re.M)
         NotebookClient(nb, timeout=600, resources=dict(metadata=dict(path=str(path.parent)))).execute()
     cell.source = written

@@ -829,7 +829,7 @@ def test_an_ascii_terminal_loses_no_listing(tmp_path):
 def test_a_sweep_with_a_failed_trial_exits_1(tmp_path, capsys):
     argv = ['sweep', '--method', 'fedavg', '--grid', 'optimiser=adam,sgd(lr=1e30)', '--set', 'n_rounds=2',
             '--set', 'n_clients=2', '--store', str(tmp_path), '--jobs', '1']
-    assert cli.main(argv) == 1 and 'failed' in capsys.readouterr().out
+    assert cli.main(argv) == 1 and 'failed' in capsys.readouterr().err
 
 
 # --- 6. batch norm with batches of one image

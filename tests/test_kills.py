@@ -318,7 +318,7 @@ def page_kills(tmp_path, n):
         tasks = {}
         for j, name in enumerate(names):
             notebook, out = toy_page(folder, f'page{j}'), folder/f'out{j}.ipynb'
-            tasks[name] = pages.page_task, (name, str(notebook), str(out), {})
+            tasks[name] = pages.execute_page, (name, str(notebook), str(out), {})
 
         def executed():
             done = pages.do_pages(tasks, 2)

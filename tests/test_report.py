@@ -17,7 +17,7 @@ def page(tmp_path, status='ok', **about):
                dict(output_type='display_data', data={'image/png': 'aGk='})]
     cell = dict(cell_type='code', source='', metadata=dict(tags=[]), outputs=outputs)
     path.write_text(json.dumps(dict(cells=[cell])))
-    about = dict(paper='toys', artifact='table1', title=SCRIPT, path=str(path), error=SCRIPT) | about
+    about = dict(name='toys/table1', title=SCRIPT, path=str(path), error=SCRIPT) | about
     return about | dict(status=status, seconds=1., note=SCRIPT)
 
 
@@ -25,7 +25,7 @@ def verdict(word): return dict(what=SCRIPT, word=word, evidence='+99 points', so
 
 
 def test_nothing_is_shown_as_html(tmp_path):
-    shown = [page(tmp_path, artifact=SCRIPT), page(tmp_path, status=SCRIPT)]
+    shown = [page(tmp_path, name=f'toys/{SCRIPT}'), page(tmp_path, status=SCRIPT)]
     verdicts = {f'toys/{SCRIPT}': [verdict(SCRIPT), verdict('holds')]}
     about = dict(profile='lite', device=SCRIPT, trained=SCRIPT) | {SCRIPT: SCRIPT}
     text = write_report(shown, tmp_path, verdicts, about).read_text()
@@ -35,7 +35,7 @@ def test_nothing_is_shown_as_html(tmp_path):
 
 
 def test_only_executed_pages_count_and_have_verdicts(tmp_path):
-    shown = [page(tmp_path, status='not executed'), page(tmp_path, status='failed', artifact='fig1')]
+    shown = [page(tmp_path, status='not executed'), page(tmp_path, status='failed', name='toys/fig1')]
     verdicts = {'toys/table1': [verdict('holds')], 'toys/fig1': [verdict('holds')]}
     about = dict(profile='lite')
     text = write_report(shown, tmp_path, verdicts, about).read_text()

@@ -168,6 +168,6 @@ def test_an_interrupted_reproduce_leaves_a_report(monkeypatch, tmp_path, capsys)
 def test_a_report_says_what_data_it_lacks(tmp_path, monkeypatch):
     from argparse import Namespace
     from fedcl_repro.verbs.train import missing_data
-    page = dict(paper='fedcosr', artifact='table2')
+    page = dict(name='fedcosr/table2')
     assert missing_data(page, Namespace(profile='quick', data_root='')) == ''
     assert 'is not there' in missing_data(page, Namespace(profile='lite', data_root=str(tmp_path)))

@@ -29,7 +29,6 @@ from .contents import (
     sidebar, text_of, title_of, written_pages)
 from ..docments import shapes
 from ..study.formulas import mathml
-from ..study.report import LOOK
 from ..study.training import cores
 
 # %% ../../nbs/book/site.ipynb #915b0ecc
@@ -395,7 +394,7 @@ def write_static(folder:Path):
     from importlib.resources import files
     font = files('ziamath') / 'fonts' / 'STIXTwoMath-Regular.ttf' # no network is needed
     (folder / font.name).write_bytes(font.read_bytes())
-    (folder / 'report.css').write_text(LOOK, encoding='utf-8')
+    (folder / 'report.css').write_bytes((files('fedcl_repro') / 'templates' / 'look.css').read_bytes())
     (folder / 'texts.js').write_text('', encoding='utf-8') # written when all pages are there
 
 # %% ../../nbs/book/site.ipynb #0b31ba9c

@@ -222,7 +222,7 @@ def into_plane(centres:list)->list: # of (k, 2)
     try:
         from umap import UMAP
     except ImportError as e:
-        way = 'pip install umap-learn, or leave plane=False'
+        way = "pip install 'fedcl_repro[flt]', or leave plane=False"
         raise ImportError(f'plane=True needs the package umap-learn: {way}') from e
     n = sum(map(len, centres))
     if n <= 15:

@@ -50,9 +50,9 @@ class ToMailbox:
         import ray
         self.get, self.mailbox, self.id, self.path = ray.get, mailbox, id, path
 
-    def put(self, item):
+    def tell(self, done:int):
         "Report rounds done; if the answer is to stop, act as if a signal had come."
-        if self.get(self.mailbox.put.remote(self.id, item[1])): NOTED.append(SIGNALS[-1])
+        if self.get(self.mailbox.put.remote(self.id, done)): NOTED.append(SIGNALS[-1])
 
     def saved(self, done:int): self.get(self.mailbox.keep.remote(self.id, self.path.read_bytes()))
 
@@ -83,7 +83,7 @@ def train_far(run, id:str, options:dict, luggage:dict, mailbox, checkpoint:bytes
         store = Store(root)
         path, told = store.checkpoint(id), ToMailbox(mailbox, id, store.checkpoint(id))
         if checkpoint: path.write_bytes(checkpoint)
-        outcome = attempt(run, store, options | dict(deadline=ends, saved=told.saved), told)
+        outcome = attempt(run, store, options | dict(deadline=ends, saved=told.saved), told.tell)
         if store.has(id): return outcome, archived(store.folder(id))
         return outcome, path.read_bytes() if path.exists() else b''
 

@@ -52,12 +52,9 @@ def curve_end(rounds, values)->CurveEnd:
     "The end of a curve. `rounds`, `values`: (evaluations,) in their order; values in percent."
     t, y = np.asarray(rounds, dtype=float)[-LATE:], np.asarray(values, dtype=float)[-LATE:]
     if len(t) < 3: return CurveEnd(float(y.mean()), math.nan, math.nan, len(t))
-    around = t - t.mean()
-    slope = around @ y / (around @ around)
-    residuals = y - y.mean() - slope * around
-    variance = residuals @ residuals / (len(t) - 2)
+    (slope, _), covariance = np.polyfit(t, y, 1, cov=True)
     span = t[-1] - t[0]
-    return CurveEnd(float(y.mean()), span * slope, span * math.sqrt(variance / (around @ around)), len(t))
+    return CurveEnd(float(y.mean()), span * slope, span * math.sqrt(covariance[0, 0]), len(t))
 
 # %% ../../nbs/study/comparable.ipynb #8c8e961c
 def curve_ends(rows:pd.DataFrame, moment='merged')->pd.Series: # run id -> CurveEnd
@@ -113,12 +110,12 @@ def ends_with_paper(run, names:tuple)->bool:
 def not_comparable(
     rows:pd.DataFrame,
     names:tuple, # of experiments
-    ends=None,   # the ends of the curves, if they are known
+    ends,        # the ends of the runs' curves: see `curve_ends`
 )->pd.Series:    # run id -> text, empty if it can be compared
     "Why a run's accuracy says nothing about the numbers published for these experiments."
     runs = rows.drop_duplicates('run').set_index('run').settings
     found = {}
-    for id, end in (curve_ends(rows) if ends is None else ends).items():
+    for id, end in ends.items():
         reasons = smaller(runs[id], names), '' if ends_with_paper(runs[id], names) else end.words
         found[id] = '; '.join(filter(None, reasons))
     return pd.Series(found, dtype=object)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ..core import check_device, check_folder
+from ..core import COUNT, check_device, check_folder, check_value
 from .intervals import interval
 from .majority import scores_of
 from .runs import Run, check_federation, label
 from .simulation import data_spec, fitting, method_spec
 from .store import Store
-from .training import read_rows, train_all
+from .training import read_rows, tell_problems, train_all
 from .verdicts import LATE_TESTS, per_round, summary, table_of_means
 
 # %% ../../nbs/study/compare.ipynb #dc5d864f
@@ -85,8 +85,7 @@ def replicates(methods, seeds:int, settings:dict)->list: # of Run
     methods = [methods] if isinstance(methods, str) else list(methods)
     if len(methods) < 2:
         raise ValueError(f'a comparison needs two methods, got {len(methods)}: name another one')
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-        raise ValueError(f'seeds must be a whole number, at least 1, got {seeds!r}')
+    check_value('seeds', seeds, 3, COUNT)
     for k in ('seed', 'partition_seed'):
         if k not in settings: continue
         raise ValueError(f'{k} cannot be set: each replicate has its own; say with seeds how many')
@@ -133,9 +132,7 @@ def compare(
     runs = replicates([method_spec(m) for m in methods], seeds, settings)
     check_federation(runs[0], data_root)
     check_folder(store, 'store')
-    outcomes = train_all(runs, Store(store), device=device, data_root=data_root, jobs=jobs)
-    for o in outcomes:
-        if o.word != 'done': print(f'{o.word}: {label(o.run)}, seed {o.run.seed}. {o.why}')
+    tell_problems(train_all(runs, Store(store), device=device, data_root=data_root, jobs=jobs))
     found = comparison_of(runs, Store(store), data_root)
     print(found)
     return found

@@ -9,7 +9,6 @@ __all__ = ['FILLS', 'BORDERS', 'MEANINGS', 'TITLES_OF_NORMS', 'Box', 'draw_box',
 
 # %% ../../nbs/study/drawings.ipynb #1a55f7a3
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import torch
@@ -247,17 +246,15 @@ def draw_sphere(
     z,         # (b, 3) representations of length 1
     y,         # (b,) classes
     centroids, # (C, 3)
-    temp=.5,
     ax=None,
-    reach=.35, # length of the longest arrow
 ):             # the axes
     "Representations as points, centroids as stars, and where the loss pulls each point."
     import matplotlib.pyplot as plt
     ax = ax or plt.figure(figsize=(3.2, 3.2)).add_axes((0, 0, 1, 1), projection='3d')
     u, v = np.mgrid[0:2*np.pi:25j, 0:np.pi:13j]
     ax.plot_wireframe(np.cos(u)*np.sin(v), np.sin(u)*np.sin(v), np.cos(v), color='0.85', lw=.4)
-    force = pulls(z, y, centroids, temp)
-    force = force / force.norm(dim=1).max() * reach
+    force = pulls(z, y, centroids, temp=.5)
+    force = force / force.norm(dim=1).max() * .35 # length of the longest arrow
     stars = F.normalize(centroids, dim=1)
     for c in range(len(centroids)):
         mine, look = y == c, dict(color=f'C{c}', depthshade=False)

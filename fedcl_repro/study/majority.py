@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DECIDE', 'MAJORITY', 'majority_scores', 'what_decides', 'committed_scores_path', 'committed_scores',
-           'computed_scores', 'scores_of', 'write_majority', 'write_majority_of', 'majority_rows', 'of_rounds',
-           'with_majority', 'majority_of', 'majority_line', 'draw_panels']
+           'computed_scores', 'scores_of', 'write_majority_of', 'majority_rows', 'of_rounds', 'with_majority',
+           'majority_of', 'majority_line', 'draw_panels']
 
 # %% ../../nbs/study/majority.ipynb #maj00002
 from dataclasses import replace
@@ -64,16 +64,6 @@ def scores_of(run:Run, data_root=None)->pd.DataFrame: # client, value, balanced,
     if known is not None: return known
     return computed_scores(run, data_root) if has_data(str(run.data), data_root) else None
 
-def write_majority(runs, data_root=None):
-    "Write the scores for these runs' settings, in addition to those already committed."
-    tables = {key: t.assign(**dict(zip(DECIDE, key))) for key, t in committed_scores().items()}
-    for run in runs:
-        key = what_decides(run)
-        tables[key] = computed_scores(run, data_root).assign(**dict(zip(DECIDE, key)))
-    table = pd.concat(tables.values())[[*DECIDE, 'client', 'value', 'balanced', 'n']].round(5)
-    write_text(committed_scores_path(), table.sort_values([*DECIDE, 'client']).to_csv(index=False))
-    committed_scores.cache_clear()
-
 def write_majority_of(name:str, profile:str, data_root=None):
     "Write the scores that the committed rows of an experiment need and that are not there yet."
     rows = committed(name, profile)
@@ -81,8 +71,13 @@ def write_majority_of(name:str, profile:str, data_root=None):
     runs = [run for id, (_, run, _) in committed_runs(name, profile).items() if id in personal]
     runs = [run for run in runs if setting(run, 'partition.protocol') != 'global'] # one test set for all
     new = {what_decides(run): run for run in runs if has_data(str(run.data), data_root)}
-    lacking = [run for key, run in new.items() if key not in committed_scores()]
-    if lacking: write_majority(lacking, data_root)
+    known = committed_scores()
+    scores = {key: computed_scores(run, data_root) for key, run in new.items() if key not in known}
+    if not scores: return
+    table = pd.concat(t.assign(**dict(zip(DECIDE, key))) for key, t in (known | scores).items())
+    table = table[[*DECIDE, 'client', 'value', 'balanced', 'n']].round(5)
+    write_text(committed_scores_path(), table.sort_values([*DECIDE, 'client']).to_csv(index=False))
+    committed_scores.cache_clear()
 
 # %% ../../nbs/study/majority.ipynb #maj00010
 MAJORITY = 'Majority class'
@@ -108,12 +103,10 @@ def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the column
 # %% ../../nbs/study/majority.ipynb #782f6a75
 def of_rounds(scores:pd.DataFrame, rounds)->pd.DataFrame:
     "The scores as accuracies and balanced accuracies of both moments of these rounds."
-    accuracy = scores.drop(columns='balanced').assign(metric='accuracy')
-    balanced = scores.drop(columns='value').rename(columns=dict(balanced='value')).assign(metric='balanced')
-    both, n = pd.concat([accuracy, balanced]), len(rounds)
-    moments, each = np.repeat(['merged', 'trained'], n), np.tile(rounds, 2)
-    repeated = pd.concat([both] * len(each), ignore_index=True)
-    return repeated.assign(moment=np.repeat(moments, len(both)), round=np.repeat(each, len(both)))
+    both = scores.rename(columns=dict(value='accuracy'))
+    both = both.melt(['client', 'n'], ['accuracy', 'balanced'], 'metric', 'value')
+    tests = pd.MultiIndex.from_product([['merged', 'trained'], rounds], names=['moment', 'round'])
+    return tests.to_frame(index=False).merge(both, how='cross')
 
 def with_majority(rows:pd.DataFrame, data_root=None)->pd.DataFrame:
     "The rows, and those of the majority class."

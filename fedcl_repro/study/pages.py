@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PAGE_OPTIONS', 'papermill_error', 'execute_page', 'page_of', 'notebook_of', 'checked_parameters', 'checked',
-           'share_cores', 'page_worker', 'executed_path', 'execute_pages', 'do_pages', 'page_task', 'page_row_of',
-           'verdicts_path', 'read_verdicts']
+           'share_cores', 'page_worker', 'executed_path', 'execute_pages', 'do_pages', 'page_row_of', 'read_verdicts']
 
 # %% ../../nbs/study/pages.ipynb #a88370ec
 import ast
@@ -22,7 +21,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ..core import check_type, json_in, parse_value
-from .experiments import Page, default_store, experiments, papers_folder
+from .experiments import Page, default_store, experiments, in_one_word, papers_folder, verdicts_path
 from .processes import Crew, Died, with_parent
 from .store import Store
 from .training import cores
@@ -53,18 +52,18 @@ def papermill_error(notebook:str, out:str, parameters:dict)->str: # empty if all
     return ''
 
 # %% ../../nbs/study/pages.ipynb #992b5f49
-def execute_page(name:str, notebook:str, out:str, parameters:dict)->dict: # a row of the report
-    "Execute the page of an experiment and return its row of the report."
+def execute_page(name:str, notebook:str, out:str, parameters:dict, tell=print)->dict: # a row of the report
+    "Execute the page of an experiment and return its row of the report; `tell` is told how it ended."
     start = time.monotonic()
     error = papermill_error(notebook, out, parameters)
-    return page_of(name, out, 'failed' if error else 'ok', error, time.monotonic() - start)
+    status = 'failed' if error else 'ok'
+    tell(status)
+    return page_of(name, out, status, error, time.monotonic() - start)
 
 def page_of(name:str, path, status:str, error='', seconds=0.)->dict: # a row of the report
     "The outcome of a page: 'ok', 'failed' or 'not executed'."
-    paper, artifact = name.split('/')
     title = experiments()[name].about['title']
-    about = dict(paper=paper, artifact=artifact, title=title, path=str(path))
-    return about | dict(status=status, seconds=seconds, error=error)
+    return dict(name=name, title=title, path=str(path), status=status, seconds=seconds, error=error)
 
 # %% ../../nbs/study/pages.ipynb #b68358a5
 def notebook_of(
@@ -122,7 +121,7 @@ def page_worker(jobs:int):
 # %% ../../nbs/study/pages.ipynb #e6b28e72
 def executed_path(out:Path, name:str)->Path:
     "The file of an executed page in the folder of the report."
-    return out / 'notebooks' / f"{name.replace('/', '-')}.ipynb"
+    return out / 'notebooks' / f'{in_one_word(name)}.ipynb'
 
 # %% ../../nbs/study/pages.ipynb #0c146a32
 def execute_pages(
@@ -141,7 +140,7 @@ def execute_pages(
     todo = {name: checked_parameters(notebook_of(name), parameters) for name in names}
     tasks = {}
     for name, checked in todo.items():
-        tasks[name] = page_task, (name, str(notebook_of(name)), str(executed_path(out, name)), checked)
+        tasks[name] = execute_page, (name, str(notebook_of(name)), str(executed_path(out, name)), checked)
     done = do_pages(tasks, jobs)
     return [page_row_of(name, done.get(name), executed_path(out, name)) for name in names]
 
@@ -157,22 +156,12 @@ def do_pages(tasks:dict, jobs:int)->dict: # name -> row of the report, or `Died`
             bar.write(f'{name}: its process died (exit code {code}) and is tried again at the end')
         return Crew(tasks, jobs, partial(page_worker, jobs), told, died).run()
 
-def page_task(name:str, notebook:str, out:str, parameters:dict, tell)->dict: # a row of the report
-    "In a worker: execute a page and report its outcome."
-    row = execute_page(name, notebook, out, parameters)
-    tell(row['status'])
-    return row
-
 def page_row_of(name:str, found, path)->dict: # found: a row, `Died` or None
     "A row of the report, even for a page that was not executed to its end."
     if isinstance(found, Died): return page_of(name, path, 'failed', str(found))
     return found or page_of(name, path, 'not executed', 'interrupted before it was executed')
 
 # %% ../../nbs/study/pages.ipynb #6a0c7090
-def verdicts_path(store:Store, name:str, profile:str)->Path:
-    "Where a page leaves its verdicts."
-    return store.root / 'verdicts' / f"{name.replace('/', '-')}-{profile}.json"
-
 def read_verdicts(store:Store, name:str, profile:str)->list: # of dicts
     "Verdicts that a page left in the store; none if it was not executed to its end."
     path = verdicts_path(store, name, profile)

@@ -25,11 +25,11 @@ from ..data.partition import PARTITIONS, SCARCITIES, partition
 from ..parts.models import MODELS
 from .experiments import (
     PROFILES, committed_runs, experiments, has_data, papers_folder, runs_of)
-from .report import amount_of
 from .runs import (
     Run, config, dataset, label, methods, run_id, settings_recorded, stages)
 from .store import Store, checkpoint_progress, time_spent
 from .training import in_short, refusals
+from .verdicts import amount_of
 
 # %% ../../nbs/study/plan.ipynb #d763b26c
 @dataclass(frozen=True)
@@ -86,9 +86,8 @@ def provenance_in(path:Path)->list: # of dicts
     return found if isinstance(found, list) else [found]
 
 def committed_records()->list: # of dicts
-    "The provenance of all committed runs; empty where the notebooks are not available."
-    try: paths = sorted(papers_folder().glob('*/results/*.json'))
-    except FileNotFoundError: return []
+    "The provenance of all committed runs."
+    paths = sorted(papers_folder().glob('*/results/*.json'))
     return [about for path in paths for about in provenance_in(path)]
 
 # %% ../../nbs/study/plan.ipynb #ad84e032
@@ -173,8 +172,7 @@ class Plan:
 def plan_of(name:str, profile:str, here:Here, timings:list, seeds=0)->Plan:
     "The plan of an experiment. `seeds`: the number of seeds of each run, 0 for all."
     runs = [r for r in runs_of(name, profile) if not seeds or r.seed < seeds]
-    try: committed = {run for _, run, _ in committed_runs(name, profile).values()}
-    except FileNotFoundError: committed = set() # the notebooks are not available
+    committed = {run for _, run, _ in committed_runs(name, profile).values()}
     by_data = sorted(runs, key=lambda r: str(r.data)) # a data set is read once
     found = {r: planned(r, here, committed, timings) for r in by_data}
     return Plan(name, profile, tuple(found[r] for r in runs))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SIGNALS', 'NOTED', 'START', 'STARTING', 'Interrupted', 'noted', 'signal_name', 'note', 'signals_noted',
            'raise_if_noted', 'with_parent', 'note_sigterm', 'quiet_worker', 'serve', 'without_main', 'WorkerProcess',
-           'Died', 'Workers', 'Tasks', 'Crew']
+           'Died', 'Crew']
 
 # %% ../../nbs/study/processes.ipynb #6ed96812
 import contextlib
@@ -16,6 +16,8 @@ import sys
 import threading
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for
+
+from ..core import patch
 
 # %% ../../nbs/study/processes.ipynb #430b440a
 class Interrupted(KeyboardInterrupt):
@@ -143,63 +145,21 @@ class Died:
                 'memory was short: free some, or take a smaller model, fewer clients or smaller batches')
 
 # %% ../../nbs/study/processes.ipynb #f00d3001
-class Workers:
-    "WorkerProcess processes, busy or idle."
-    def __init__(self, prepare):
-        self.prepare = prepare # called at the start of a process
-        self.workers = []
-
-    def busy(self)->list: return [w for w in self.workers if w.key is not None]
-
-    def idle(self)->WorkerProcess:
-        "An idle process, a new one if necessary."
-        for w in self.workers:
-            if w.key is None: return w
-        self.workers.append(WorkerProcess(self.prepare))
-        return self.workers[-1]
-
-    def close(self):
-        "End all processes without waiting for busy ones."
-        for w in self.workers: w.end()
-        for w in self.workers:
-            w.process.join()
-            w.pipe.close()
-        self.workers = []
-
-# %% ../../nbs/study/processes.ipynb #f00d3002
-class Tasks(Workers):
-    "Tasks, and the workers that do them."
+class Crew:
+    "Processes that do all tasks."
     def __init__(self, tasks:dict, n:int, prepare=quiet_worker, told=print, died=print):
-        super().__init__(prepare)
         self.tasks = tasks         # key -> (function, args)
         self.n = n                 # processes
+        self.prepare = prepare     # called at the start of a process
         self.told = told           # called with (key, what) when a task sends a message
         self.died = died           # called with (key, exit code) when a task is to be tried again
+        self.workers = []
         self.waiting = list(tasks) # keys
         self.again = []            # keys whose process died; each is tried again alone
         self.once = set()          # keys of tasks whose process died
         self.results = {}
         self.stopping = False
 
-    def ready(self)->list:
-        "The keys of the tasks that begin now."
-        if not self.waiting and self.again and not self.busy():
-            self.close() # an idle process keeps its memory
-            return [self.again.pop(0)]
-        free = self.n - len(self.busy())
-        now, self.waiting = self.waiting[:free], self.waiting[free:]
-        return now
-
-    def stop(self):
-        "Begin nothing more, and let every worker stop where it can continue."
-        if self.stopping: return
-        self.stopping = True
-        self.waiting, self.again = [], []
-        for w in self.busy(): w.process.terminate()
-
-# %% ../../nbs/study/processes.ipynb #f00d3003
-class Crew(Tasks):
-    "WorkerProcess processes that do all tasks."
     def run(self)->dict: # key -> result or `Died`; without tasks that a signal prevented
         "Do all tasks."
         try:
@@ -210,39 +170,72 @@ class Crew(Tasks):
         finally: self.close()
         return self.results
 
-    def begin(self, key):
-        "Give a task to a worker. If no new process can be started, the existing ones do all tasks."
-        try: worker = self.idle()
+    def busy(self)->list: return [w for w in self.workers if w.key is not None]
+
+    def close(self):
+        "End all processes without waiting for busy ones."
+        for w in self.workers: w.end()
+        for w in self.workers:
+            w.process.join()
+            w.pipe.close()
+        self.workers = []
+
+# %% ../../nbs/study/processes.ipynb #f00d3002
+@patch
+def ready(self:Crew)->list:
+    "The keys of the tasks that begin now."
+    if not self.waiting and self.again and not self.busy():
+        self.close() # an idle process keeps its memory
+        return [self.again.pop(0)]
+    free = self.n - len(self.busy())
+    now, self.waiting = self.waiting[:free], self.waiting[free:]
+    return now
+
+@patch
+def begin(self:Crew, key):
+    "Give a task to an idle worker, or to a new one. If none can be started, the existing ones do all tasks."
+    worker = next((w for w in self.workers if w.key is None), None)
+    if worker is None:
+        try: worker = WorkerProcess(self.prepare)
         except OSError as e:
             if not self.workers: raise OSError(e.errno, f'no process can be started: {e.strerror}') from e
             self.waiting.insert(0, key)
             self.n = len(self.workers)
             return
-        worker.give(key, self.tasks[key])
+        self.workers.append(worker)
+    worker.give(key, self.tasks[key])
 
-    def hear(self, pipe):
-        "Handle a message of a worker, or its end."
-        (worker,) = (w for w in self.workers if w.pipe is pipe)
-        word, what = worker.hear()
-        if word == 'begun': worker.begun = True
-        elif word == 'told': self.told(worker.key, what)
-        elif word == 'dead': self.bury(worker, what)
-        else:
-            self.results[worker.key] = what
-            worker.key = None
-            worker.n_done += 1
+@patch
+def stop(self:Crew):
+    "Begin nothing more, and let every worker stop where it can continue."
+    if self.stopping: return
+    self.stopping = True
+    self.waiting, self.again = [], []
+    for w in self.busy(): w.process.terminate()
 
-    def bury(self, worker:WorkerProcess, code:int):
-        "Continue without a worker."
-        self.workers.remove(worker)
-        key = worker.key
-        if key is None or self.stopping: return
-        if worker.n_done and not worker.begun: # it was ended while it was idle
-            self.waiting.insert(0, key)
-            return
-        if key in self.once:
-            self.results[key] = Died(code)
-            return
+# %% ../../nbs/study/processes.ipynb #f00d3003
+@patch
+def hear(self:Crew, pipe):
+    "Handle a message of a worker, or its end."
+    (worker,) = (w for w in self.workers if w.pipe is pipe)
+    word, what = worker.hear()
+    if word == 'begun': worker.begun = True
+    elif word == 'told': self.told(worker.key, what)
+    elif word == 'dead': self.bury(worker, what)
+    else:
+        self.results[worker.key] = what
+        worker.key = None
+        worker.n_done += 1
+
+@patch
+def bury(self:Crew, worker:WorkerProcess, code:int):
+    "Continue without a worker."
+    self.workers.remove(worker)
+    key = worker.key
+    if key is None or self.stopping: return
+    if worker.n_done and not worker.begun: self.waiting.insert(0, key) # it was ended while it was idle
+    elif key in self.once: self.results[key] = Died(code)
+    else:
         self.once.add(key)
         self.again.append(key)
         self.died(key, code)

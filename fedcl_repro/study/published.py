@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PAPER_NAMES', 'CELL', 'COLUMN', 'DISAGREEMENTS', 'read_published', 'split_setting', 'values_in', 'with_values',
            'largest_sd', 'impossible_spread', 'wrong_average', 'printed_twice', 'contradictions', 'all_cells',
-           'published', 'artifacts', 'hyperparameters', 'hyperparameter', 'disagreements', 'public_code']
+           'published', 'artifacts', 'hyperparameters', 'disagreements', 'public_code']
 
 # %% ../../nbs/study/published.ipynb #3461324e
 from functools import cache
@@ -137,21 +137,6 @@ def artifacts(
 def hyperparameters(paper:str=None, **equal)->pd.DataFrame:
     "The settings that a paper states, each with its place."
     return with_values(read_published('hyperparameters'), paper=paper, **equal)
-
-# %% ../../nbs/study/published.ipynb #9aa2f98b
-def hyperparameter(
-    paper:str,
-    name:str,       # as printed: 'local learning rate'
-    about:str='',   # words of the note that choose between several
-):                  # a number if the paper prints one, otherwise its words
-    "The value that a paper gives for one setting."
-    named = with_values(hyperparameters(paper), name=name)
-    row = named[named.note.fillna('').str.contains(about, regex=False)]
-    if row.value.nunique() != 1:
-        notes = '; '.join(named.value + ' (' + named.note.fillna('no note') + ')')
-        which = f'{row.value.nunique()} values for {name!r} about {about!r}'
-        raise ValueError(f'{paper} gives {which}: name words of one note with about=, {notes}')
-    return parse_value(row.value.iloc[0])
 
 # %% ../../nbs/study/published.ipynb #15ff6e0b
 DISAGREEMENTS = ('unstated', 'ambiguous', 'cannot hold', 'not reproduced')

@@ -31,24 +31,19 @@ def map_of(
 # %% ../../nbs/study/representations.ipynb #710f9cb2
 def plane(z:np.ndarray)->np.ndarray: # (n, k) -> (n, 2)
     "Coordinates along the two directions of largest variance."
-    z = z - z.mean(0)
-    axes = np.linalg.svd(z, full_matrices=False)[2][:2]
-    largest = np.abs(axes).argmax(1)[:, None]
-    signs = np.sign(np.take_along_axis(axes, largest, 1))
-    return z @ (axes * signs).T
+    from sklearn.decomposition import PCA
+    return PCA(2, svd_solver='full').fit_transform(z)
 
 # %% ../../nbs/study/representations.ipynb #b3b5ed81
 def distinct_classes(
     z:np.ndarray, # (n, k)
     y:np.ndarray, # (n,)
-    k=10,         # neighbours of each point
-    share=.5,     # of them with the same class, mean over the class
 )->list:          # of classes
-    "Classes that are clusters: most neighbours of their points have the same class."
+    "Classes that are clusters: on average, most of the ten neighbours of their points have the same class."
     from sklearn.neighbors import NearestNeighbors
-    near = NearestNeighbors(n_neighbors=k + 1).fit(z).kneighbors(z, return_distance=False)[:, 1:]
+    near = NearestNeighbors(n_neighbors=11).fit(z).kneighbors(z, return_distance=False)[:, 1:]
     alike = (y[near] == y[:, None]).mean(1)
-    return [int(c) for c in np.unique(y) if alike[y == c].mean() > share]
+    return [int(c) for c in np.unique(y) if alike[y == c].mean() > .5]
 
 # %% ../../nbs/study/representations.ipynb #edfb95d7
 def nearest_other(

@@ -21,11 +21,10 @@ from fedcl_repro.study.experiments import (
     experiments)
 from .plan import Here, hours_of, known_timings, plan_of
 from .published import PAPER_NAMES
-from .report import amount_of
 from .representations import maps_of
 from .show import show_dots, show_table
 from .tables import Paper, claim_list
-from .verdicts import OURS, Verdict, verdict_counts, verdict_table
+from .verdicts import OURS, Verdict, amount_of, verdict_counts, verdict_table
 
 # %% ../../nbs/study/result_page.ipynb #a39932bf
 def how_reduced(settings, profile:str, name:str)->str:
@@ -64,10 +63,10 @@ def verdicts_in_words(verdicts:list)->str:
 STAND_IN = ("Stand-in. Digits replace the paper's data here. The numbers show that everything runs; "
             'they are no evidence for or against the paper.')
 
-def say_line(text:str, kind='p', look=''):
+def say_line(text:str, look=''):
     "A line of text as HTML, which a notebook, the site and the report show alike."
     from IPython.display import HTML, display
-    display(HTML(f'<{kind} class="{look}">{html.escape(text)}</{kind}>'))
+    display(HTML(f'<p class="{look}">{html.escape(text)}</p>'))
 
 def asked_table(verdicts:list)->pd.DataFrame: # claim, verdict, evidence, source
     "Verdicts as a table; whether a printed margin is inside the interval is said in the evidence."
@@ -147,10 +146,6 @@ class ResultPage(Page):
         "The maps of the runs that this page trained."
         return maps_of(self.available(), self.store, self.data_root, self.entry.about['maps'])
 
-    def maps_beside(self, rows:pd.DataFrame, profile:str)->pd.DataFrame:
-        "The maps that belong to rows of the evidence: the page's own, or committed ones."
-        return self.maps if rows is self.rows else committed_maps(self.name, profile)
-
     def found_evidence(self)->list: # of (profile, rows, verdicts), best first
         "The committed rows of the largest profile, and the rows that this page trained."
         own = self.profile, self.rows, self.verdicts
@@ -201,7 +196,7 @@ def draw(self:ResultPage, view, rows:pd.DataFrame, profile:str):
 def more_maps(self:ResultPage, view):
     "A figure of the maps that belong to the best rows. `view`: (maps, rows, profile) -> None."
     profile, rows, _ = self.evidence[0]
-    maps = self.maps_beside(rows, profile)
+    maps = self.maps if rows is self.rows else committed_maps(self.name, profile)
     if len(maps): view(maps, rows, profile)
     else: say_line(f'Profile {profile}: no map is kept.', look='note')
 
@@ -212,10 +207,10 @@ def display_all(*shown):
     for each in shown:
         if each is not None: display(each)
 
-def shown_table(table, caption='', notes=()):
+def shown_table(table, caption=''):
     "`noted_table` of figures, for modules that must be importable without matplotlib."
     from fedcl_repro.study.figures import noted_table
-    return noted_table(table, caption, notes)
+    return noted_table(table, caption)
 
 # %% ../../nbs/study/result_page.ipynb #fe265bc6
 def table_view(

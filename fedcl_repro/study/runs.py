@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'check_model_once', 'Run', 'load_registers', 'packed_entries',
-           'enter_packed', 'methods', 'resolved', 'range_of', 'check', 'stages', 'check_needs', 'check_later',
-           'own_sources', 'config', 'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset',
-           'run_id', 'setting', 'label', 'shards', 'on_device', 'tested_clients', 'federation', 'federation_with',
-           'check_fits', 'images_of', 'check_federation', 'check_model', 'tell_single_images']
+           'enter_packed', 'methods', 'resolved', 'range_of', 'check', 'stages', 'check_needs', 'own_sources', 'config',
+           'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset', 'run_id', 'setting',
+           'label', 'shards', 'on_device', 'tested_clients', 'federation', 'federation_with', 'check_fits', 'images_of',
+           'check_federation', 'check_model', 'tell_single_images']
 
 # %% ../../nbs/study/runs.ipynb #a1252a17
 import functools
@@ -15,7 +15,6 @@ import hashlib
 import json
 import warnings
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -136,7 +135,7 @@ def range_of(field): # a `Range` or `OneOf`, or None
 def check(run:Run):
     "Refuse a method that the rest of the run does not fit, and settings that do not fit each other."
     check_needs(run)
-    check_later(run)
+    for spec in run.metrics: METRICS.resolve(spec) # an unknown metric is refused
     twice = [m for m in run.metrics if run.metrics.count(m) > 1]
     if twice: raise ValueError(f'metrics name {twice[0]} twice: leave one out')
     stages(run)
@@ -165,10 +164,6 @@ def check_needs(run:Run):
         raise ValueError(f'{name} needs a network with {lacking}, and {found}: choose from {fitting}')
 
 # %% ../../nbs/study/runs.ipynb #076e110e
-def check_later(run:Run):
-    "Refuse an unknown metric."
-    for spec in run.metrics: METRICS.resolve(spec)
-
 def own_sources(run:Run)->dict: # 'kind name' -> digest
     "Digests of what a run uses from outside this package."
     load_registers()

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'HOW_TO_READ', 'table_cells', 'accuracy_blocks', 'reasons_of', 'with_notes',
-           'row_names', 'repeats', 'setting_blocks', 'no_words', 'show_table', 'is_own_method', 'lines_of_panel',
-           'draw_panel', 'draw_dots', 'show_dots']
+           'row_names', 'repeats', 'setting_blocks', 'show_table', 'is_own_method', 'draw_panel', 'draw_dots',
+           'show_dots']
 
 # %% ../../nbs/study/show.ipynb #de8ab0d1
 import textwrap
@@ -115,14 +115,12 @@ HOW_TO_READ = (
     '`interval`: of our accuracy over replicates (and shared test images), 95 %. '
     f'{HOW_IT_ENDS} `std` and `sd_clients` are spreads over clients.')
 
-def no_words(rows:pd.DataFrame)->dict: return {}
-
 # %% ../../nbs/study/show.ipynb #c40648f7
 def show_table(
     paper:Paper, printed:pd.DataFrame, rows:pd.DataFrame, profile:str,
     what:str,                   # the table's name, for the caption
     sizes=None,                 # profile -> a sentence on the size of its runs
-    words:Callable=no_words,    # rows -> {values of the keys: more words for a heading}
+    words:Callable=None,        # rows -> {values of the keys: more words for a heading}
 ): # a styled table, or None
     "Published and ours, a table for each setting that was trained, below each other; or 'not run'."
     if not len(rows):
@@ -130,7 +128,7 @@ def show_table(
         return None
     table = table_cells(paper, printed, rows, profile)
     more = [k for k in key_columns(printed) if k not in paper.keys]
-    tables, notes = with_notes(setting_blocks(paper, table, profile, words(rows), more))
+    tables, notes = with_notes(setting_blocks(paper, table, profile, words(rows) if words else {}, more))
     settings = printed.groupby([k for k in paper.keys if k in printed]).ngroups
     few = len(tables) < settings
     missing = f' Settings of the paper that were not run: {settings - len(tables)}.' if few else ''
@@ -143,13 +141,6 @@ def show_table(
 def is_own_method(paper:Paper, label:str)->bool:
     "Whether a label is the paper's own method, or a variant of it: 'MFCL(TN)'."
     return bool(paper.title) and label.startswith(paper.title) and not label[len(paper.title):][:1].isalnum()
-
-# %% ../../nbs/study/show.ipynb #9f48041b
-def lines_of_panel(names:list, printed:pd.Series, ours:pd.DataFrame, by_print:bool)->list: # of labels
-    "The names that a panel has a number for; `by_print`: the largest published first, those without last."
-    there = [name for name in names if name in printed or name in ours]
-    if not by_print: return there
-    return sorted(there, key=lambda name: -printed.get(name, -1.))
 
 # %% ../../nbs/study/show.ipynb #9f48041c
 def draw_panel(ax, paper:Paper, names:list, printed:pd.Series, ours:pd.DataFrame, errors:pd.DataFrame):
@@ -191,7 +182,8 @@ def draw_dots(
     for ax, (key, table) in zip(axes.flat, tables.items()):
         same = (cells[list(paper.keys)] == list(key)).all(axis=1)
         printed = cells[same].drop_duplicates('label').set_index('label').value
-        shown = lines_of_panel(names, printed, table, by_print)
+        shown = [name for name in names if name in printed or name in table]
+        if by_print: shown.sort(key=lambda name: -printed.get(name, -1.)) # those without a number last
         bars = errors[key].reindex(index=table.index, columns=names)
         draw_panel(ax, paper, shown, printed, table, bars)
         ax.set_title(textwrap.fill(paper.say(*key, profile), 38))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['simulate', 'Simulation', 'data_spec', 'copied_dataset', 'named_data', 'fitting', 'tested_on_given', 'model_spec',
-           'n_parameters', 'name_by_content', 'method_spec', 'one_model_for_all']
+           'name_by_content', 'method_spec', 'one_model_for_all']
 
 # %% ../../nbs/study/simulation.ipynb #d2a39351
 import inspect
@@ -197,16 +197,13 @@ def model_spec(model, ds:Dataset, kept=True): # a name, or a Spec
         plain_name = getattr(model, '__name__', 'network')
         name = name_by_content(plain_name, model, kept)
         what = f'the model {plain_name!r}'
-        n = n_parameters(model)
+        n = len(inspect.signature(model).parameters)
         def build(shape, n_classes): return copied(call_own(what, model, *(shape, n_classes)[:n]))
     with torch.random.fork_rng(devices=[]):
         made = build(ds.shape, ds.n_classes)
         check_network(as_parts(made), ds.shape, ds.n_classes, made)
     MODELS.add(name, reads='anything')(build)
     return Spec(name)
-
-# %% ../../nbs/study/simulation.ipynb #932b2cfb
-def n_parameters(fn)->int: return len(inspect.signature(fn).parameters)
 
 # %% ../../nbs/study/simulation.ipynb #932b2cfc
 def name_by_content(name:str, value, kept:bool)->str:

@@ -55,15 +55,12 @@ def changed_since(run:Run, about:dict): # bool; None: unknown
     return about['sources'] != sources(run) if about.get('sources') else None
 
 # %% ../../nbs/study/sources.ipynb #11de5cef
-def stale_text(
-    changes:list,    # of `changed_since`, one per run
-    what='finished',
-)->str:              # empty: all is well
+def stale_text(changes:list)->str: # of `changed_since`, one per run; empty: all is well
     "The message before rows of finished or committed runs are used: empty, one sentence, or two."
     changed, unknown = (sum(c is wanted for c in changes) for wanted in (True, None))
     said = []
-    if changed: said.append(f'{changed} {what}: trained by other code, which has changed since. '
+    if changed: said.append(f'{changed} finished: trained by other code, which has changed since. '
                             'The rows are used; --retrain trains them again.')
     if unknown:
-        said.append(f'{unknown} {what}: trained before digests were kept, by the code of their commit.')
+        said.append(f'{unknown} finished: trained before digests were kept, by the code of their commit.')
     return ' '.join(said)

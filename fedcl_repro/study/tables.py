@@ -4,15 +4,14 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'PRINTED', 'SHARE_WORDS', 'PAPER_OF', 'SPREADS', 'EVERY_PAPER', 'LEAST_DF', 'NORMAL_95', 'MOST_CASES',
-           'MEANS', 'READINGS', 'share_of', 'span', 'images_and_rounds', 'Paper', 'last_round', 'run_facts', 'owner_of',
-           'by_seed', 'complete', 'why_not', 'held', 'claim_of_runs', 'Chance', 'part_margins', 'variances', 'decided',
+           'MEANS', 'READINGS', 'share_of', 'span', 'images_and_rounds', 'Paper', 'run_facts', 'owner_of', 'by_seed',
+           'complete', 'why_not', 'held', 'claim_of_runs', 'Chance', 'part_margins', 'variances', 'decided',
            'replicates_in_words', 'answer', 'spreads_path', 'committed_spreads', 'family_of', 'is_borrowed',
-           'family_spreads', 'write_spreads', 'once_a_run', 'hits_of_runs', 'shared_images', 'chance_of',
-           'printed_margins', 'ask', 'not_run', 'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across',
-           'printed_of', 'cells_judged', 'experiment', 'printed_cells', 'share_possible', 'printed_tables',
-           'claims_in_print', 'asked_in_print', 'noise_in_print', 'beside_noise', 'as_printed', 'stated',
-           'printed_evidence', 'our_cells', 'key_columns', 'beside_print', 'interval_of', 'beginnings', 'sentence_of',
-           'fits_entry', 'claim_list', 'unlisted', 'readings']
+           'family_spreads', 'write_spreads', 'shared_images', 'chance_of', 'printed_margins', 'ask', 'not_run',
+           'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'cells_judged', 'experiment',
+           'printed_cells', 'share_possible', 'printed_tables', 'claims_in_print', 'asked_in_print', 'noise_in_print',
+           'beside_noise', 'as_printed', 'stated', 'printed_evidence', 'our_cells', 'key_columns', 'beside_print',
+           'interval_of', 'beginnings', 'sentence_of', 'fits_entry', 'claim_list', 'unlisted', 'readings']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -98,11 +97,6 @@ class Paper:
         if measure: return measure(rows)
         return self.runs(rows).rename(columns={MEASURES[of]: 'value'})
 
-# %% ../../nbs/study/tables.ipynb #fe8d8b67
-def last_round(tests:pd.DataFrame)->pd.Series: # of bools
-    "The tests in the last round of their run."
-    return tests['round'] == tests.groupby('run')['round'].transform('max')
-
 # %% ../../nbs/study/tables.ipynb #fe8d8b6b
 def run_facts(paper:Paper, rows:pd.DataFrame)->pd.DataFrame:
     """One row per run: the paper's columns, run, label, seed, settings, owner of the tested model, number of
@@ -111,7 +105,8 @@ def run_facts(paper:Paper, rows:pd.DataFrame)->pd.DataFrame:
     rows = paper.tested(rows) if paper.tested else rows
     asked = (rows.metric == 'accuracy') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)
     tests = rows[asked]
-    last = tests[last_round(tests)].groupby('run', sort=False)
+    in_last_round = tests['round'] == tests.groupby('run')['round'].transform('max')
+    last = tests[in_last_round].groupby('run', sort=False)
     facts = pd.DataFrame(dict(clients=last.client.nunique(), n=last.n.sum()))
     facts = facts.assign(evaluations=tests.groupby('run')['round'].nunique())
     ends = curve_ends(rows) if len(tests) else {}
@@ -307,7 +302,9 @@ def write_spreads():
         own = [n for n, e in EXPERIMENTS.items() if e.about['paper'] == name and e.about['kind'] != 'claims']
         rows = [committed(n, profile) for n in own for profile in PROFILES[1:]]
         rows = pd.concat([r for r in rows if len(r)] or [pd.DataFrame()])
-        if len(rows): tables.append(family_spreads(paper, once_a_run(rows)))
+        if not len(rows): continue
+        once = rows.drop_duplicates(['run', 'round', 'client', 'moment', 'split', 'metric', 'owner'])
+        tables.append(family_spreads(paper, once)) # without the rows of a run that several of them have
     each = pd.concat(tables, ignore_index=True)
     both = each.assign(paper=EVERY_PAPER, own=each.own**2 * each.df, common=each.common**2 * each.df)
     families = both.groupby(['paper', 'measure', 'owner'], as_index=False)
@@ -318,17 +315,7 @@ def write_spreads():
     committed_spreads.cache_clear()
 
 # %% ../../nbs/study/tables.ipynb #3b695d2g
-def once_a_run(rows:pd.DataFrame)->pd.DataFrame:
-    "Rows of several experiments, those of a run that several of them have only once."
-    return rows.drop_duplicates(['run', 'round', 'client', 'moment', 'split', 'metric', 'owner'])
-
 LEAST_DF = 3 # with fewer degrees of freedom, nothing is said of a spread
-
-# %% ../../nbs/study/tables.ipynb #68081348
-def hits_of_runs(paper:Paper, runs:pd.DataFrame)->dict: # run id -> (images,) share of the last evaluations
-    "Which test images runs answered correctly, of those that store it."
-    known = committed_hits(paper.name) if paper.name else {}
-    return {run: known[run] for run in runs.run if run in known}
 
 # %% ../../nbs/study/tables.ipynb #6808134b
 def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, every=False):
@@ -336,7 +323,7 @@ def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, every=Fals
     "The table on other test images, of labels that are one model on one test set, or of `every` label."
     of_one = runs[((runs.clients == 1) | every) & runs.label.isin(table) & runs.seed.isin(table.index)]
     if not len(of_one): return None
-    known = hits_of_runs(paper, of_one)
+    known = committed_hits(paper.name) if paper.name else {} # (images,) share of the last evaluations
     hits = {}
     for label, own in of_one.groupby('label', sort=False):
         by_seed_ = dict(zip(own.seed, own.run))

@@ -6,11 +6,10 @@
 __all__ = ['CHANGED', 'SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
            'usable_checkpoint', 'other_dtype', 'Session', 'note_other_sources', 'cause_of', 'stays_finite',
            'going_on_with', 'write_result', 'late_hits', 'to_checkpoint', 'from_checkpoint', 'one_core',
-           'deterministic', 'arithmetic', 'train_all', 'checked_runs', 'Outcome', 'lacking', 'intact',
-           'wait_for_others', 'say_once', 'is_stale', 'multiplies_bfloat16', 'slow_arithmetic', 'cores',
-           'train_lacking', 'takes_all_cores', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell',
-           'in_words', 'death_text', 'outcome_of', 'impossible', 'refusals', 'refusal', 'described', 'in_short',
-           'read_rows', 'train_in_turn']
+           'deterministic', 'arithmetic', 'train_all', 'checked_runs', 'Outcome', 'tell_problems', 'lacking', 'intact',
+           'wait_for_others', 'say_once', 'multiplies_bfloat16', 'slow_arithmetic', 'cores', 'train_lacking',
+           'takes_all_cores', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'death_text',
+           'outcome_of', 'impossible', 'refusals', 'refusal', 'described', 'in_short', 'read_rows', 'train_in_turn']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -40,15 +39,16 @@ from ..parts.models import MODELS
 from .kept_models import models_to_keep
 from .measures import (
     MEASURE_COLUMNS, data_digests, examined, measure, packed_hits, predictions, provenance,
-    represented, sampled_split, separations, silhouette, scores_by_moment)
+    represented, sampled_split, separations, scores_by_moment)
 from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
 from .runs import (
     Run, check_federation, config, enter_packed, federation, label, load_registers, methods,
     packed_entries, run_id, stages, tested_clients)
 from .sources import changed_since, sources, stale_text
-from .store import (
-    DamagedRun, Store, checkpoint_progress, is_shortage, load_checkpoint, locked, save_checkpoint)
-from .verdicts import LATE_TESTS
+from fedcl_repro.study.store import (
+    DamagedRun, Store, checkpoint_head, checkpoint_progress, is_shortage, load_checkpoint, locked,
+    save_checkpoint)
+from .verdicts import LATE_TESTS, pooled
 from .watch import Extras, check_extras, has_all, watcher
 
 # %% ../../nbs/study/training.ipynb #f280b0c5
@@ -82,7 +82,7 @@ def train(
     "Train a run that the store lacks."
     id = run_id(run, data_root)
     with locked(store, id) as mine, one_core():
-        if has_all(store, id, extras) and not (again and is_stale(run, store, id)):
+        if has_all(store, id, extras) and not (again and changed_since(run, store.check(id)) is not False):
             progress(run.n_rounds)
             return id
         if not mine: raise Busy(f'run {id} is being trained by another process')
@@ -156,6 +156,7 @@ class Session:
         self.worked = found.get('core_seconds', self.spent) if found else 0.
         self.start, self.work_start = time.monotonic(), time.process_time()
         self.late = list(found.get('late', ())) if found else [] # (round, hits) of the last evaluations
+        self.accuracy = found and found.get('accuracy') # of merged models in the last evaluation
         self.watch = ignore # told of the rows of each evaluation
 
     @property
@@ -185,13 +186,16 @@ class Session:
         about = self.run.metrics, self.who
         found = measure(self.execute, self.stages, self.state, self.owner, self.tests, *about)
         self.rows += found
+        merged = self.tests['merged']
+        self.accuracy = float(sum(s.correct for s in merged)) / max(1, sum(s.n for s in merged))
         hits = {moment: torch.from_numpy(bits) for moment, bits in packed_hits(self.tests).items()}
         self.late = [*self.late, (self.state.round, hits)][-LATE_TESTS:]
         self.watch(found)
 
     def to_checkpoint(self)->dict:
         content = to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
-        return content | dict(late=self.late, sources=self.sources, core_seconds=self.core_seconds())
+        content |= dict(late=self.late, sources=self.sources, core_seconds=self.core_seconds())
+        return content | dict(accuracy=self.accuracy)
 
 # %% ../../nbs/study/training.ipynb #5e5510ca
 def note_other_sources(session:Session, before): # before: a digest, or None
@@ -371,6 +375,20 @@ class Outcome:
     why: str = ''
     short: bool = False # it failed for lack of memory, threads or open files
 
+def tell_problems(outcomes)->int: # how many failed
+    "Print the unfinished runs; if many were not reached, print only their number."
+    later = 'out of time', 'interrupted'
+    waiting = [o for o in outcomes if o.word in later]
+    many = len(waiting) >= 4
+    for o in outcomes:
+        if o.word == 'done' or many and o.word in later: continue
+        which = f'{o.run.method} on {o.run.data}, {o.run.partition}, seed {o.run.seed}'
+        print(f'{o.word}: {which}. {o.why}', file=sys.stderr)
+    if many:
+        word = waiting[0].word
+        print(f'{word}: {len(waiting)} runs wait. The same command continues with them.', file=sys.stderr)
+    return sum(o.word == 'failed' for o in outcomes)
+
 def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list: # of Run, each once
     """The runs that the store lacks; with `retrain`, also those that other code trained. A damaged run is set
     aside. Prints a note if it uses finished runs that other code trained."""
@@ -409,10 +427,6 @@ def say_once(text:str):
     if text and text not in SAID_ONCE: print(text, file=sys.stderr)
     SAID_ONCE.add(text)
 
-def is_stale(run:Run, store:Store, id:str)->bool:
-    "Whether other code, or unknown code, trained a finished run."
-    return changed_since(run, store.check(id)) is not False
-
 # %% ../../nbs/study/training.ipynb #3c0f6a12
 def multiplies_bfloat16()->bool:
     "Whether the CPU has instructions for products in bfloat16; True where PyTorch cannot say."
@@ -446,10 +460,8 @@ def takes_all_cores(executor:str)->bool:
     return executor != 'auto' and EXECUTORS[executor].about['spreads']
 
 # %% ../../nbs/study/training.ipynb #81bb7bce
-def attempt(run:Run, store:Store, options:dict, progress=None)->Outcome:
-    "Train a run, whatever happens. `progress.put` is told (run, rounds done)."
-    def tell(done):
-        if progress is not None: progress.put((run, done))
+def attempt(run:Run, store:Store, options:dict, tell=ignore)->Outcome:
+    "Train a run, whatever happens. `tell` is told the rounds done."
     try: train(run, store, **options, progress=tell)
     except OutOfTime as e: return Outcome(run, 'out of time', str(e))
     except Stopped as e: return Outcome(run, 'interrupted', str(e))
@@ -490,15 +502,13 @@ class Progress:
     def accuracy(self, run:Run)->str: # ', last FedAvg 86.3 %', empty before the first
         "The last accuracy of the merged models that the store knows."
         with contextlib.suppress(Exception): # nothing there yet, or damaged: training will say so
-            from fedcl_repro.study.store import read_checkpoint
             id = self.ids[run]
-            if self.store.has(id): rows = self.store.read(id)[0]
-            else: rows = read_checkpoint(self.store.checkpoint(id), id, mmap=True)['rows']
-            rows = pd.DataFrame(rows, columns=MEASURE_COLUMNS)
-            tests = rows.query("metric == 'accuracy' and moment == 'merged' and split == 'test' and n > 0")
-            tests = tests[tests['round'] == tests['round'].max()]
-            percent = 100 * (tests.value * tests.n).sum() / tests.n.sum()
-            return f', last {label(run)[:12]} {percent:.1f} %' if len(tests) else ''
+            if self.store.has(id):
+                rows = self.store.read(id)[0]
+                tests = rows.query("metric == 'accuracy' and moment == 'merged' and split == 'test'")
+                accuracy = pooled(tests, ['round']).value.iloc[-1]
+            else: accuracy = checkpoint_head(self.store, id)['accuracy']
+            return f', last {label(run)[:12]} {100 * accuracy:.1f} %'
 
     def close(self): self.bar.close()
 
@@ -525,9 +535,7 @@ def attempt_and_tell(run:Run, store:Store, options:dict, own:bytes, tell)->Outco
     """In a worker: train a run. `tell` is told the rounds done.
     `own`: what the parent's notebook or script has registered."""
     if own: enter_packed(own)
-    class Telling:
-        def put(self, item): tell(item[1])
-    return attempt(run, store, options, Telling())
+    return attempt(run, store, options, tell)
 
 def in_words(run:Run)->str: return f'{label(run)} on {run.data}, {run.partition}, seed {run.seed}'
 
@@ -553,12 +561,9 @@ def impossible(runs:list, data_root)->list: # of Outcome, failed
 
 def refusals(runs:list, data_root)->dict: # Run -> why it is not possible, or ''
     "Checked once for all runs that differ only in method and seed."
-    found, why = {}, {}
-    for r in runs:
-        key = replace(r, method=Spec('fedavg'), seed=0)
-        if key not in why: why[key] = refusal(key, data_root)
-        found[r] = why[key]
-    return found
+    alike = {r: replace(r, method=Spec('fedavg'), seed=0) for r in runs}
+    why = {r: refusal(r, data_root) for r in dict.fromkeys(alike.values())}
+    return {r: why[first] for r, first in alike.items()}
 
 def refusal(run:Run, data_root)->str: # empty: none
     "Why a federation is not possible."
@@ -610,4 +615,5 @@ def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:
 # %% ../../nbs/study/training.ipynb #411b0f93
 def train_in_turn(runs:list, store:Store, options:dict, progress)->list: # of Outcome
     "Train one run after the other."
-    return [attempt(r, store, options, progress) for r in runs]
+    def told(run, done): progress.put((run, done))
+    return [attempt(r, store, options, partial(told, r)) for r in runs]

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['LATE_TESTS', 'LATE', 'MEASURED', 'OURS', 'WIDE', 'COMPARISONS', 'CELL_WORDS', 'ANSWERS', 'IN_NOISE', 'CLAIM_WORDS',
-           'per_round', 'summary', 'late_rounds', 'late_means', 'chosen_rounds', 'table_of_means', 'Verdict',
-           'cell_word', 'claim', 'verdict_counts', 'verdict_table', 'compare', 'between_words', 'cell_verdicts']
+           'pooled', 'per_round', 'summary', 'late_rounds', 'late_means', 'chosen_rounds', 'table_of_means', 'Verdict',
+           'cell_word', 'claim', 'verdict_counts', 'amount_of', 'verdict_table', 'compare', 'between_words',
+           'cell_verdicts']
 
 # %% ../../nbs/study/verdicts.ipynb #0e75cacb
 import math
@@ -19,6 +20,13 @@ LATE_TESTS = 5        # evaluations whose mean is the result of a run
 LATE = 2 * LATE_TESTS # evaluations that show whether a curve is level
 
 MEASURED = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n'] # differ within a run
+
+def pooled(rows:pd.DataFrame, keys:list)->pd.DataFrame: # keys, value, n
+    "Means over clients, weighted by their samples, and how many samples these are."
+    rows = rows[(rows.n > 0) & rows.value.notna()]
+    rows = rows.assign(value=rows.value * rows.n)
+    sums = rows.groupby(keys, sort=False, as_index=False)[['value', 'n']].sum()
+    return sums.assign(value=sums.value / sums.n)
 
 def per_round(rows:pd.DataFrame, moment='merged', split='test')->pd.DataFrame:
     """Micro, macro and spread over clients of each run and recorded round, in percent, the mean of the
@@ -86,13 +94,8 @@ def chosen_rounds(
 # %% ../../nbs/study/verdicts.ipynb #3e9a1b74
 def table_of_means(t:pd.DataFrame, row:str, column:str, value:str, sort=False)->pd.DataFrame: # row x column
     "A column as a table; several values of a cell count with their mean, nan are left out."
-    t = t[t[value].notna()]
-    (i, rows), (j, columns) = (pd.factorize(t[k], sort=sort) for k in (row, column))
-    total, n = np.zeros((2, len(rows), len(columns)))
-    np.add.at(total, (i, j), t[value].to_numpy(float))
-    np.add.at(n, (i, j), 1)
-    mean = np.divide(total, n, out=np.full_like(n, np.nan), where=n > 0)
-    return pd.DataFrame(mean, pd.Index(rows, name=row), pd.Index(columns, name=column))
+    groups = t.dropna(subset=value).groupby([row, column], sort=sort)
+    return groups[value].mean().unstack(column, sort=sort)
 
 # %% ../../nbs/study/verdicts.ipynb #5dd90c65
 OURS = 'ours' # the source of a sentence that is in no paper
@@ -165,6 +168,8 @@ def verdict_counts(verdicts)->dict:
     "How often each word occurs, in the order of the words."
     said = [v.word if isinstance(v, Verdict) else v['word'] for v in verdicts]
     return {w: said.count(w) for w in dict.fromkeys(CLAIM_WORDS[:2 * len(ANSWERS)] + CELL_WORDS) if w in said}
+
+def amount_of(n:int, thing:str)->str: return f'{n:,} {thing}' + ('' if n == 1 else 's') # '3 claims'
 
 def verdict_table(verdicts)->pd.DataFrame:
     "Verdicts as a table; if a margin is printed, whether it is inside our interval."

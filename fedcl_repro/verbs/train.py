@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['ONE_RUN', 'chosen', 'available_runs', 'asked_settings', 'one_run', 'check_place', 'training_of', 'store_of',
-           'train_as_asked', 'tell_problems', 'check_options', 'wanted_runs', 'run_verb', 'names_of', 'finished_runs',
-           'show_finished', 'save_rows', 'notes_of', 'plan_verb', 'reproduce_verb', 'page_parameters', 'missing_data',
-           'report_on']
+           'train_as_asked', 'check_options', 'wanted_runs', 'run_verb', 'names_of', 'finished_runs', 'show_finished',
+           'save_rows', 'notes_of', 'plan_verb', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on']
 
 # %% ../../nbs/verbs/train.ipynb #a97eb47e
 import contextlib
@@ -35,7 +34,7 @@ from ..study.processes import Interrupted, raise_if_noted, signals_noted
 from ..study.runs import REGISTERS, Run, run_id
 from ..study.simulation import fitting, named_data
 from ..study.store import Store
-from ..study.training import cores, train_all
+from ..study.training import cores, tell_problems, train_all
 from ..study.watch import Extras
 
 # %% ../../nbs/verbs/train.ipynb #3d5d7926
@@ -128,20 +127,6 @@ def train_as_asked(runs:list, store:Store, options, **how)->int: # how many fail
         tell_problems(e.outcomes)
         raise
     return tell_problems(outcomes)
-
-def tell_problems(outcomes)->int: # how many failed
-    "Print the unfinished runs; if many were not reached, print only their number."
-    later = 'out of time', 'interrupted'
-    waiting = [o for o in outcomes if o.word in later]
-    many = len(waiting) >= 4
-    for o in outcomes:
-        if o.word == 'done' or many and o.word in later: continue
-        which = f'{o.run.method} on {o.run.data}, {o.run.partition}, seed {o.run.seed}'
-        print(f'{o.word}: {which}. {o.why}', file=sys.stderr)
-    if many:
-        word = waiting[0].word
-        print(f'{word}: {len(waiting)} runs wait. The same command continues with them.', file=sys.stderr)
-    return sum(o.word == 'failed' for o in outcomes)
 
 # %% ../../nbs/verbs/train.ipynb #006d1aab
 def check_options(options):
@@ -240,9 +225,8 @@ def plan_verb(options)->int:
     check_device(options.device)
     here = Here(Store(options.store or default_store()), options.data_root or None, options.device)
     os.environ['FEDCL_OFFLINE'] = '1' # no data set is fetched for a plan
-    with contextlib.redirect_stdout(sys.stderr): # what is said about missing data
-        timings = known_timings(here)
-        plans = [plan_of(n, options.profile, here, timings, options.seeds) for n in names]
+    timings = known_timings(here)
+    plans = [plan_of(n, options.profile, here, timings, options.seeds) for n in names]
     plans = [p for p in plans if p.runs]
     if options.json: lines = [json.dumps([plan_record(p) for p in plans], indent=1)]
     else:
@@ -276,7 +260,7 @@ def reproduce_verb(options)->int:
         raise_if_noted()
     bad = [page for page in pages if page['status'] == 'failed']
     for page in bad:
-        print(f"failed: {page['paper']}/{page['artifact']}: {page['error'][:500]}", file=sys.stderr)
+        print(f"failed: {page['name']}: {page['error'][:500]}", file=sys.stderr)
     return int(n_failed > 0 or len(bad) > 0)
 
 # %% ../../nbs/verbs/train.ipynb #061f021b
@@ -293,16 +277,16 @@ def page_parameters(store:Store, options)->dict:
 # %% ../../nbs/verbs/train.ipynb #eafe1f80
 def missing_data(page:dict, options)->str: # empty: nothing is missing
     "Why a page lacks rows: the data sets that are missing."
-    runs = runs_of(f"{page['paper']}/{page['artifact']}", options.profile)
+    runs = runs_of(page['name'], options.profile)
     why = [why_missing(spec, options.data_root or None) for spec in dict.fromkeys(str(r.data) for r in runs)]
     return ' '.join(text for text in why if text)
 
 # %% ../../nbs/verbs/train.ipynb #eafe1f8b
 def report_on(pages:list, out:Path, store:Store, options, trained:list, seconds:float)->Path:
     "Write the report of executed pages, and print its first screen. `trained`: the runs trained for it."
-    from fedcl_repro.study.report import amount_of, report_summary, write_report
-    names = [f"{page['paper']}/{page['artifact']}" for page in pages]
-    verdicts = {name: read_verdicts(store, name, options.profile) for name in names}
+    from fedcl_repro.study.report import report_summary, write_report
+    from fedcl_repro.study.verdicts import amount_of
+    verdicts = {page['name']: read_verdicts(store, page['name'], options.profile) for page in pages}
     methods = {run.method.name for run in trained}
     about = dict(
         version=fedcl_repro.__version__,
