@@ -6,8 +6,8 @@
 __all__ = ['LAYOUTS', 'TOLD', 'MODES', 'FORMATS', 'READ_FORMATS', 'OTHER_PARTS', 'as_numbers', 'channels_before', 'value_limits',
            'pixel_values', 'tell_dark', 'own_inputs', 'input_array', 'features', 'own_labels', 'numbered_labels',
            'tell_classes', 'client_column', 'is_nested', 'column_of_rows', 'own_dataset', 'own_fingerprint', 'read_own',
-           'read_own_npz', 'with_columns', 'read_picture', 'on_white', 'picture_arrays', 'folder_listing',
-           'part_folders', 'labelled_pictures', 'in_order', 'read_folder', 'tell_left_out', 'own', 'own_path']
+           'read_own_npz', 'read_picture', 'on_white', 'picture_arrays', 'is_picture', 'folders_in', 'part_folders',
+           'in_order', 'read_folder', 'tell_left_out', 'own', 'own_path']
 
 # %% ../../nbs/data/own_data.ipynb #01a0653b
 import hashlib
@@ -112,9 +112,9 @@ def own_inputs(
     shapes = {x.shape[1:] for x in parts}
     if len(shapes) > 1: raise ValueError(f'test images have another shape than the others: {sorted(shapes)}')
     if parts[0].ndim == 2: return features(np.concatenate(parts))
-    if len({x.dtype.kind == 'f' for x in parts}) == 1 and all(x.dtype != bool for x in parts):
-        return pixel_values(np.concatenate(parts), value_range)
-    stored = [pixel_values(x, () if x.dtype == bool else value_range) for x in parts]
+    kinds = {x.dtype.kind.replace('u', 'i') for x in parts} # booleans, whole numbers, floats
+    if len(kinds) == 1: return pixel_values(np.concatenate(parts), value_range)
+    stored = [pixel_values(x, value_range) for x in parts]
     if len({x.dtype for x in stored}) == 1: return np.concatenate(stored)
     return np.concatenate([x / np.float32(127.5) - 1 if x.dtype == np.uint8 else x for x in stored])
 
@@ -149,17 +149,13 @@ def own_labels(
     if len(y) != n: raise ValueError(f'{n} images but {len(y)} labels: give one for each')
     if y.dtype.kind == 'f': raise ValueError(f'labels must be whole numbers, got {y.dtype}: convert them')
     low, high = int(y.min()), int(y.max())
-    if n_classes is None and high >= n:
-        raise ValueError(f'labels reach {high} for {n} images: number the classes from 0, '
-                         'np.unique(labels, return_inverse=True)[1] does, or say n_classes in '
-                         'own_dataset(...)')
-    if n_classes is None and low == high == 0:
-        raise ValueError('all labels are 0: classification needs two classes, or say n_classes '
-                         'in own_dataset(...)')
-    if n_classes is None and low > 0:
-        raise ValueError(f'labels begin at {low}, which leaves {low} classes without images: number the '
-                         f'classes '
-                         f'from 0, labels - {low} does, or say n_classes={high + 1} in own_dataset(...)')
+    wrong = ''
+    if high >= n: wrong = f'labels reach {high} for {n} images'
+    elif low == high == 0: wrong = 'all labels are 0, and classification needs two classes'
+    elif low > 0: wrong = f'labels begin at {low}, which leaves {low} classes without images'
+    if wrong and n_classes is None:
+        raise ValueError(f'{wrong}: number the classes from 0, np.unique(labels, return_inverse=True)[1] '
+                         'does, or say n_classes in own_dataset(...)')
     if n_classes is not None: check_value('n_classes', n_classes, 1, Range('[1, inf)'))
     n_classes = n_classes or high + 1
     if low < 0 or high >= n_classes:
@@ -197,6 +193,7 @@ def client_column(
     clients,  # an id for each row, of any type; or for each client its row numbers or mask
     n:int,    # number of all rows
     n_train=0, # rows before a test set, if there is one: ids may be those of these rows alone
+    name='client', # of the column, for the message
 )->np.ndarray: # (n,) int64: clients 0, 1, ... in the order of their ids; -1: no client
     "The client of each row."
     if isinstance(clients, torch.Tensor): clients = clients.detach().cpu().numpy()
@@ -205,7 +202,8 @@ def client_column(
     if n_train and ids.shape == (n_train,):
         return np.concatenate([client_column(ids, n_train), np.full(n - n_train, -1)])
     if ids.shape != (n,):
-        raise ValueError(f'a column of clients has an id for each of {n} rows, got {ids.shape}')
+        raise ValueError(f'the column {name!r} must have one entry for each of {n} rows, got shape '
+                         f'{ids.shape}: complete it or leave it out')
     lacking = sum(1 for i in ids.tolist() if i is None or i != i)
     if lacking: raise ValueError(f'{lacking} of {n} rows have no client id (None or NaN): leave them out')
     if ids.dtype == object: ids = ids.astype(str)
@@ -236,7 +234,7 @@ def own_dataset(
     *,
     test=None,    # (images, labels) of an official test set; without it, every client holds out rows
     clients=None, # see `client_column`; the rows of the test set come after all others
-    name='own',
+    columns={},   # name -> other ids of that form
     n_classes=None,
     layout='',
     value_range=(),
@@ -252,11 +250,11 @@ def own_dataset(
     y, n_classes_found = own_labels(numbers, len(x), n_classes)
     classes = tuple(classes or words)
     tell_classes(y, n_train, n_classes_found, classes, asked=n_classes is not None)
-    columns, n_ids = {}, {}
-    if clients is not None: columns = dict(client=client_column(clients, len(x), n_train))
-    if clients is not None and is_nested(clients): n_ids = dict(client=len(clients))
+    if clients is not None: columns = dict(columns, client=clients)
+    n_ids = {k: len(ids) for k, ids in columns.items() if is_nested(ids)}
+    columns = {k: client_column(ids, len(x), n_train, k) for k, ids in columns.items()}
     print_of = own_fingerprint(x, y, n_train, n_classes_found, columns)
-    return Dataset(name, x, y, n_train, n_classes_found, fidelity, print_of, columns, classes, True, n_ids)
+    return Dataset('own', x, y, n_train, n_classes_found, fidelity, print_of, columns, classes, True, n_ids)
 
 # %% ../../nbs/data/own_data.ipynb #2143d8db
 def own_fingerprint(x, y, n_train:int, n_classes:int, columns:dict)->str: # 12 hex digits
@@ -294,19 +292,7 @@ def read_own_npz(path:Path, **how)->Dataset:
     if lacking:
         raise ValueError(f"{path} lacks {', '.join(lacking)}: it holds {', '.join(arrays) or 'nothing'}")
     x, y, *test = [arrays.pop(k) for k in wanted]
-    return with_columns(own_dataset(x, y, test=test or None, fidelity='own npz', **how), arrays, path)
-
-# %% ../../nbs/data/own_data.ipynb #7e6886ee
-def with_columns(ds:Dataset, columns:dict, path:Path)->Dataset:
-    "The data set with these columns; an error for arrays without one entry per row, or per training row."
-    n, found = len(ds.y), {}
-    for name, column in columns.items():
-        if column.shape not in ((n,), (ds.n_train,)):
-            raise ValueError(f'{path}: the array {name!r} must have one entry for each of {n} rows (a column '
-                             f'such as client ids), got shape {column.shape}: leave it out')
-        found[name] = client_column(column, n, ds.n_train)
-    print_of = own_fingerprint(ds.x, ds.y, ds.n_train, ds.n_classes, found)
-    return replace(ds, fingerprint=print_of, columns=found)
+    return own_dataset(x, y, test=test or None, columns=arrays, fidelity='own npz', **how)
 
 # %% ../../nbs/data/own_data.ipynb #91dcc415
 MODES = '1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr', 'HSV' # at most 8 bits per channel
@@ -356,37 +342,27 @@ def picture_arrays(files:list, where:Path)->np.ndarray: # (n, C, H, W) uint8
     mode = 'L' if all(image.mode in ('1', 'L') for image in found) else 'RGB'
     return channels_before(np.stack([np.asarray(image.convert(mode)) for image in found]), 'NHWC')
 
-def folder_listing(folder:Path)->tuple: # folders, pictures, everything else, each in alphabetical order
-    "What a folder holds; hidden folders and files are among the rest."
-    shown, folders, pictures, rest = sorted(folder.iterdir()), [], [], []
-    for p in shown:
-        hidden, picture = p.name.startswith(('.', '__')), p.suffix.lower() in READ_FORMATS
-        (rest if hidden else pictures if picture else folders if p.is_dir() else rest).append(p)
-    return folders, pictures, rest
-
 # %% ../../nbs/data/own_data.ipynb #f1c6a2d0
 OTHER_PARTS = 'test', 'val', 'valid', 'validation', 'dev'
 
+def is_picture(p:Path)->bool:
+    "Whether a path is read as a picture; what is hidden is not."
+    return p.suffix.lower() in READ_FORMATS and not p.name.startswith(('.', '__'))
+
+def folders_in(folder:Path)->list: # in alphabetical order
+    "The folders in a folder, apart from hidden ones."
+    return [p for p in sorted(folder.iterdir())
+            if p.is_dir() and not is_picture(p) and not p.name.startswith(('.', '__'))]
+
 def part_folders(top:Path)->list: # the folder of the training pictures, and that of the test, if there is one
     "The folders that hold a folder for each class: `train` and `test`, or the top folder itself."
-    def holds_folders(p): return folder_listing(p)[0] and not folder_listing(p)[1]
-    by_name = {p.name.lower(): p for p in folder_listing(top)[0] if holds_folders(p)}
+    def holds_classes(p): return folders_in(p) and not any(map(is_picture, p.iterdir()))
+    by_name = {p.name.lower(): p for p in folders_in(top) if holds_classes(p)}
     if 'train' in by_name: return [by_name[k] for k in ('train', 'test') if k in by_name]
     found = [by_name[k].name for k in OTHER_PARTS if k in by_name]
-    if found: raise ValueError(f'{top} has a folder {found[0]!r} with folders in it, but none called '
-                               f'\'train\': '
-                               "put the folders of the classes into 'train'")
-    return [top]
-
-def labelled_pictures(part:Path)->tuple: # [(picture, name of its class)], everything else in the folder
-    "The pictures in the class folders of a part, and what is not read there."
-    folders, loose, rest = folder_listing(part)
-    found, rest = [], rest + loose
-    for folder in folders:
-        inner, pictures, others = folder_listing(folder)
-        found += [(p, folder.name) for p in pictures]
-        rest += inner + others + ([] if pictures else [folder])
-    return found, rest
+    if not found: return [top]
+    raise ValueError(f"{top} has a folder {found[0]!r} with folders in it, but none called 'train': "
+                     "put the folders of the classes into 'train'")
 
 def in_order(names)->list:
     "Names of classes in alphabetical order; numbers by their size."
@@ -397,30 +373,30 @@ def in_order(names)->list:
 def read_folder(folder:Path, value_range=())->Dataset:
     "A data set from folders of pictures: one for each class, optionally inside `train` and `test`."
     parts = part_folders(folder)
-    found, rest = zip(*[labelled_pictures(p) for p in parts])
-    if not folder_listing(parts[0])[0]:
+    of_classes = [folders_in(part) for part in parts]
+    if not of_classes[0]:
         raise ValueError(f'{parts[0]} holds no folders: put the pictures of each class into a folder')
+    found = [[p for c in some for p in sorted(c.iterdir()) if is_picture(p)] for some in of_classes]
     for part, some in zip(parts, found):
         if some: continue
         raise ValueError(f"{part} holds no pictures ({', '.join(READ_FORMATS)}) in the folders of its "
-                         f"classes")
-    beside = [] if parts[0] == folder else sum(folder_listing(folder), [])
-    rest = sum(rest, []) + [p for p in beside if p not in parts]
-    tell_left_out(folder, rest)
-    files, names = zip(*sum(found, []))
-    classes = in_order(set(names))
+                         "classes")
+    files, n = sum(found, []), len(found[0])
+    tell_left_out(folder, {folder, *parts, *sum(of_classes, [])}, {*parts, *files, *(p.parent for p in files)})
+    classes = in_order({p.parent.name for p in files})
     if len(classes) < 2: raise ValueError(f'{folder} holds pictures of one class alone, {classes[0]!r}: '
                                           'classification needs two')
-    x, y, n = picture_arrays(files, folder), np.array([classes.index(name) for name in names]), len(found[0])
+    x, y = picture_arrays(files, folder), np.array([classes.index(p.parent.name) for p in files])
     test = (x[n:], y[n:]) if len(parts) > 1 else None
     about = dict(n_classes=len(classes), classes=classes, fidelity='own pictures', layout='NCHW')
     return own_dataset(x[:n], y[:n], test=test, value_range=value_range, **about)
 
 # %% ../../nbs/data/own_data.ipynb #f1c6a2db
-def tell_left_out(folder:Path, rest:list, most=8):
-    "Warn of what is in a folder and is not read."
+def tell_left_out(folder:Path, places:set, read:set, most=8):
+    "Warn of what is in these places and is not read."
+    rest = sorted(p for place in places for p in place.iterdir() if p not in read)
     if not rest: return
-    names = [str(p.relative_to(folder)) + '/' * p.is_dir() for p in sorted(rest)]
+    names = [str(p.relative_to(folder)) + '/' * p.is_dir() for p in rest]
     more = f' and {len(names) - most} more' if len(names) > most else ''
     warnings.warn(f"not read below {folder}: {', '.join(names[:most])}{more}", stacklevel=2)
 
