@@ -805,6 +805,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                        'fedcl_repro/federation/federation.py'),
                                                    'fedcl_repro.federation.federation.Fed.arithmetic': ( 'federation/federation.html#fed.arithmetic',
                                                                                                          'fedcl_repro/federation/federation.py'),
+                                                   'fedcl_repro.federation.federation.Fed.build_networks': ( 'federation/federation.html#fed.build_networks',
+                                                                                                             'fedcl_repro/federation/federation.py'),
                                                    'fedcl_repro.federation.federation.Fed.chunk': ( 'federation/federation.html#fed.chunk',
                                                                                                     'fedcl_repro/federation/federation.py'),
                                                    'fedcl_repro.federation.federation.Fed.client': ( 'federation/federation.html#fed.client',

@@ -62,58 +62,66 @@ class Fed:
         beginning='common',   # initial weights: 'common' to all clients, or each client's 'own'
         device='cpu',
         dtype=torch.float32): # bfloat16: only for products; weights and images stay in float32
-        check_settings(n_classes=n_classes, batch_size=batch_size, local_epochs=local_epochs,
-                       participation=participation, buffers=buffers, beginning=beginning)
+        settings = dict(n_classes=n_classes, batch_size=batch_size, local_epochs=local_epochs,
+                        participation=participation, buffers=buffers, beginning=beginning)
+        check_settings(**settings)
         check_store(store, n_classes)
         check_clients(train, test, arch, archs)
+        vars(self).update(settings, seed=seed, opt=opt or Adam(), wire=wire, augment=augment, device=device)
         self.mixed = dtype == torch.bfloat16
-        self.device, self.dtype = device, torch.float32 if self.mixed else dtype
-        self.seed, self.opt = seed, opt or Adam()
-        self.n_classes, self.batch_size, self.local_epochs = n_classes, batch_size, local_epochs
-        self.participation, self.wire, self.buffers = participation, wire, buffers
-        self.augment, self.beginning = augment, beginning
+        self.dtype = torch.float32 if self.mixed else dtype
         self.secret = None # shared by clients in other processes, not known to the server
         self.private = None # a number that only this client knows; None in a simulation
         self.put_data(store, train, test)
-        self.archs, self.arch = archs, arch or [next(iter(archs))] * self.n_clients
-        built = {a: initial(build, seed, self.dtype) for a, build in archs.items()}
-        self.nets = {a: net.to(device) for a, (net, _, _) in built.items()}
-        self.init = {a: {k: v.to(device) for k, v in fields.items()} for a, (_, fields, _) in built.items()}
-        self.buffer_names = {a: names for a, (_, _, names) in built.items()}
-        self.normed = {a: has_norm(net) for a, net in self.nets.items()}
+        self.build_networks(archs, arch)
 
-    @property
-    def n_clients(self)->int: return len(self.sizes)
+# %% ../../nbs/federation/federation.ipynb #9a7c0007
+@patch
+def build_networks(self:Fed, archs:dict, arch:list):
+    "A network of each architecture, its initial fields, and the names of its buffers."
+    self.archs, self.arch = archs, arch or [next(iter(archs))] * self.n_clients
+    built = {a: initial(build, self.seed, self.dtype) for a, build in archs.items()}
+    self.nets = {a: net.to(self.device) for a, (net, _, _) in built.items()}
+    self.init = {a: {k: v.to(self.device) for k, v in fields.items()} for a, (_, fields, _) in built.items()}
+    self.buffer_names = {a: names for a, (_, _, names) in built.items()}
+    self.normed = {a: has_norm(net) for a, net in self.nets.items()}
 
-    @property
-    def chunk(self)->int:
-        "Samples to measure at once: as many as fit a CPU's cache, or fill a GPU."
-        return 64 if self.device == 'cpu' else 4096
+# %% ../../nbs/federation/federation.ipynb #9a7c0008
+@patch
+@property
+def n_clients(self:Fed)->int: return len(self.sizes)
 
-    @property
-    def one_test(self)->bool:
-        "Whether all clients are tested on the same samples."
-        first, *others = self.rows['test']
-        return all(torch.equal(r, first) for r in others)
+@patch
+@property
+def chunk(self:Fed)->int:
+    "Samples to measure at once: as many as fit a CPU's cache, or fill a GPU."
+    return 64 if self.device == 'cpu' else 4096
 
-    @property
-    def width(self)->int:
-        "Width of the representations, which are the inputs of the heads."
-        heads = {a: net['head'] for a, net in self.nets.items() if 'head' in net}
-        widths = {a: h.weight.shape[1] for a, h in heads.items() if hasattr(h, 'weight')}
-        if len(set(widths.values())) == 1: return next(iter(widths.values()))
-        raise ValueError('this method compares representations, '
-                         f'which must be of one width in a federation, got {widths}')
+@patch
+@property
+def one_test(self:Fed)->bool:
+    "Whether all clients are tested on the same samples."
+    first, *others = self.rows['test']
+    return all(torch.equal(r, first) for r in others)
+
+@patch
+@property
+def width(self:Fed)->int:
+    "Width of the representations, which are the inputs of the heads."
+    heads = {a: net['head'] for a, net in self.nets.items() if 'head' in net}
+    widths = {a: h.weight.shape[1] for a, h in heads.items() if hasattr(h, 'weight')}
+    if len(set(widths.values())) == 1: return next(iter(widths.values()))
+    raise ValueError('this method compares representations, '
+                     f'which must be of one width in a federation, got {widths}')
 
 # %% ../../nbs/federation/federation.ipynb #9a7c0002
 @patch
 def put_data(self:Fed, store:tuple, train:list, test:list):
     "Set the images of all clients, stored once, and the row numbers of each client."
     self.x, self.y = (t.to(self.device) for t in store)
-    def checked(part, rows):
-        return [checked_rows(r, len(self.y), f'{part} rows of client {i}') for i, r in enumerate(rows)]
-    rows = dict(train=train, test=test)
-    self.rows = {part: self.on_device(checked(part, some)) for part, some in rows.items()}
+    def own(part, i, rows): return checked_rows(rows, len(self.y), f'{part} rows of client {i}')
+    parts = dict(train=train, test=test)
+    self.rows = {p: self.on_device([own(p, i, r) for i, r in enumerate(some)]) for p, some in parts.items()}
     self.sizes = [len(r) for r in self.rows['train']]
 
 @patch
