@@ -1057,6 +1057,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fedcl_repro/federation/method.py'),
                                                'fedcl_repro.federation.method.OnData': ( 'federation/method.html#ondata',
                                                                                          'fedcl_repro/federation/method.py'),
+                                               'fedcl_repro.federation.method.Probe': ( 'federation/method.html#probe',
+                                                                                        'fedcl_repro/federation/method.py'),
                                                'fedcl_repro.federation.method.Repeat': ( 'federation/method.html#repeat',
                                                                                          'fedcl_repro/federation/method.py'),
                                                'fedcl_repro.federation.method.Stage': ( 'federation/method.html#stage',

@@ -24,8 +24,8 @@ from .steps import run_steps
 def evaluate(execute, stages:tuple, state:State, moment:str, split='test', who=None)->list: # of Score
     "Each client's own model on its own data, at a moment, for all clients or those in `who`."
     method, clients = clients_at(execute, stages, state, moment, who)
-    if method.represent is None: return scored(execute, method, clients, split)
-    owners = clients_at(execute, stages, state, moment)[1] if method.received else None
+    if method.probe.represent is None: return scored(execute, method, clients, split)
+    owners = clients_at(execute, stages, state, moment)[1] if method.probe.received else None
     return probed(execute, method, clients, split, owners)
 
 # %% ../../nbs/federation/evaluation.ipynb #7c01fdf0
@@ -120,7 +120,7 @@ def representations(execute, method, i:int, c:dict, rows)->torch.Tensor: # (len(
     fed = execute.fed
     def ask(worker, i):
         net = worker.net(i, c, False)
-        def represent(at): return method.represent(net, c, pixels(fed.x[at], fed.dtype)).to(fed.dtype)
+        def represent(at): return method.probe.represent(net, c, pixels(fed.x[at], fed.dtype)).to(fed.dtype)
         with torch.no_grad(), fed.arithmetic():
             return torch.cat([represent(at) for at in rows.split(fed.chunk)])
     return execute.map(ask, [i])[i]
