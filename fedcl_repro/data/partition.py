@@ -120,6 +120,9 @@ def set_aside(
 # %% ../../nbs/data/partition.ipynb #ad4e973c
 def rows_to_deal(dataset:Dataset, protocol:str)->np.ndarray:
     "The rows that clients may hold: all, or those of the official training part."
+    if protocol == 'global' and not dataset.n_test:
+        raise ValueError(f"{dataset.name} has no official test set: use protocol='personal', "
+                         'where each client tests on rows that it sets aside')
     return np.arange(len(dataset.y) if protocol in ('personal', 'pooled') else dataset.n_train)
 
 # %% ../../nbs/data/partition.ipynb #ad4e973d

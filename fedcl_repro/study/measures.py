@@ -24,6 +24,7 @@ import fedcl_repro
 from ..core import stream
 from ..federation.evaluation import clients_at, evaluate, representations
 from ..federation.clients import training_notes
+from ..federation.method import Probe
 from ..federation.metrics import mean_over_classes, measured
 from ..federation.rounds import State, enter, stage_of
 from .runs import Run, config, dataset, find_root
