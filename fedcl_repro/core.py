@@ -282,10 +282,11 @@ def did_you_mean(name, known)->str: # ' (did you mean ...?)', or empty
 
 # %% ../nbs/core.ipynb #9a7c0001
 def patch(f):
-    "Make a function a method of the class that annotates `self`: a long class is read in several cells."
-    cls = f.__annotations__['self']
-    f.__qualname__ = f'{cls.__name__}.{f.__name__}'
-    setattr(cls, f.__name__, f)
+    "Make a function, or a property, part of the class of its `self`: a long class is read in several cells."
+    function = f.fget if isinstance(f, property) else f
+    cls = function.__annotations__['self']
+    function.__qualname__ = f'{cls.__name__}.{function.__name__}'
+    setattr(cls, function.__name__, f)
 
 # %% ../nbs/core.ipynb #dc4ffe7e
 class Register(dict):

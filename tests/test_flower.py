@@ -44,7 +44,7 @@ def assert_as_together(run, out):
         for k, v in fields.items(): assert torch.equal(got[k], v), (run.method.name, k)
     header, *lines = (out/'rows.csv').read_text().splitlines()
     assert header == ','.join(SCORE_COLUMNS)
-    if todo[-1].method.represent: return
+    if todo[-1].method.probe.represent: return
     last = [line for line in lines if line.startswith(f'{run.n_rounds},')]
     scores = evaluate(Loop(fed), todo, state, 'merged')
     assert last == [','.join(map(repr, (run.n_rounds, *s[:4]))) for s in scores]

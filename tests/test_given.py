@@ -24,7 +24,7 @@ from fedcl_repro.core import Register, Spec
 from fedcl_repro.federation.federation import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.method import METHODS, NET, Method, Sweep, build_method, ce, send, stages_of, take
-from fedcl_repro.federation.own_data import client_column, own_dataset, own_inputs, own_labels, read_own
+from fedcl_repro.data.own_data import client_column, own_dataset, own_inputs, own_labels, read_own
 from fedcl_repro.federation import rounds
 from fedcl_repro.parts.models import MODELS, Dropout, as_parts, check_network
 from fedcl_repro.study.runs import Run, check_federation, dataset, methods, run_id, shards
@@ -372,6 +372,12 @@ def test_labels_keep_their_names():
     for y in (CLASSES + 1, CLASSES + 3):
         with pytest.raises(ValueError, match='labels begin at'): own_labels(y, 40)
     assert own_labels(CLASSES + 1, 40, 5)[1] == 5
+
+
+def test_a_module_is_found_under_its_earlier_name():
+    from fedcl_repro.federation import own_data as module
+    from fedcl_repro.federation.own_data import read_own as found
+    assert found is read_own and not hasattr(module, '__file__')
 
 
 def test_a_copy_is_trained_on():

@@ -60,7 +60,7 @@ def daily(names):
 
 
 OF_THE_FRAME, OWN = daily(FEW), daily(set(METHODS) - set(VARIANTS))
-WITHOUT_LABELS = [name for name in METHODS if made(name, 4)[-1].method.represent]
+WITHOUT_LABELS = [name for name in METHODS if made(name, 4)[-1].method.probe.represent]
 
 
 def tensors(state):

@@ -10,7 +10,7 @@ from fedcl_repro.federation.evaluation import probed
 from fedcl_repro.federation.federation import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Inbox, Roster
-from fedcl_repro.federation.method import Method
+from fedcl_repro.federation.method import Method, Probe
 from fedcl_repro.federation.partners import partner_found
 from fedcl_repro.methods.mfcl import pairs_of_epoch
 from fedcl_repro.papers.mfcl.settings import MFCL, mfcl_printed
@@ -103,7 +103,7 @@ def test_representations_alone_show_the_picture():
 def test_a_classifier_fitted_to_what_was_received_differs_only_where_encoders_differ():
     "The paper's joint option: each training image is represented by its owner."
     fed = toy((20, 20), norm=True)
-    method = Method(represent=lambda net, client, x: net.body(x))
+    method = Method(probe=Probe(lambda net, client, x: net.body(x)))
     def losses(clients, owners=None):
         return [s.loss for s in probed(Loop(fed), method, clients, 'test', owners)]
     alike = {i: fed.client(i) for i in range(2)}

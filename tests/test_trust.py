@@ -26,7 +26,7 @@ from fedcl_repro.federation.federation import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Deferred, Roster, Rows
 from fedcl_repro.federation.method import Method, stages_of
-from fedcl_repro.federation.own_data import own_dataset
+from fedcl_repro.data.own_data import own_dataset
 from fedcl_repro.federation.privacy import secure_aggregation
 from fedcl_repro.federation.rounds import Replies, server_of, stage_of
 from fedcl_repro.federation.schema import ASKED, check_said

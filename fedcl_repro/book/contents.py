@@ -96,7 +96,7 @@ SIDEBAR = { # heading -> pages in the order of reading
               'papers/mfcl/table8 '
               'papers/mapl/claims papers/mapl/table1 papers/mapl/table4 papers/mapl/fig4 '
               'papers/arena/arena',
-    'Library': 'study/simulation federation/own_data methods/basic federation/method federation/rounds '
+    'Library': 'study/simulation data/own_data methods/basic federation/method federation/rounds '
                'federation/messages study/runs extensions cli bench/speed contributing',
 }
 

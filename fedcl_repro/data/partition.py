@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['PARTITIONS', 'PROTOCOLS', 'TEST_SHARE', 'KEPT_SHARE', 'SCARCITIES', 'deal', 'class_counts', 'Shards', 'check_shards',
-           'set_aside', 'rows_to_deal', 'shards_from_rows', 'shards_from_table', 'tables_of_shares', 'practical_counts',
-           'dirichlet', 'moon_dirichlet', 'all_data', 'check_test_rows', 'partition', 'check_classes', 'block_owners',
-           'random_owners', 'owned_counts', 'pathological', 'random_pathological', 'proportional_fit', 'integer_table',
-           'equal_counts', 'equal_dirichlet', 'cluster_classes', 'windows', 'window_lengths', 'mapl_clusters',
-           'subsample', 'all_clients', 'last_clients', 'held_out']
+           'checked_rows', 'set_aside', 'rows_to_deal', 'shards_from_rows', 'shards_from_table', 'tables_of_shares',
+           'practical_counts', 'dirichlet', 'moon_dirichlet', 'all_data', 'check_test_rows', 'partition',
+           'check_classes', 'block_owners', 'random_owners', 'owned_counts', 'pathological', 'random_pathological',
+           'proportional_fit', 'integer_table', 'equal_counts', 'equal_dirichlet', 'cluster_classes', 'windows',
+           'window_lengths', 'mapl_clusters', 'subsample', 'all_clients', 'last_clients', 'held_out']
 
 # %% ../../nbs/data/partition.ipynb #8db54651
 from dataclasses import dataclass, field, replace
 from typing import Callable
 
 import numpy as np
+import torch
 
 from ..core import (
     COUNT, NOT_NEGATIVE, POSITIVE, Attribute, OneOf, Range, Register, Spec, check_value, plain, stream)
@@ -79,6 +80,24 @@ def check_shards(shards:Shards, n_clients:int, n_rows:int):
         both = np.intersect1d(train, test)
         if len(both): raise ValueError(f'client {i} is tested on {len(both)} of the rows it trains on')
 
+# %% ../../nbs/data/partition.ipynb #f00d2003
+def checked_rows(
+    rows,   # row numbers, or a mask
+    n:int,  # number of all rows
+    whose:str, # for the message
+    n_train=0, # rows before a test set: a mask may be over these alone
+)->np.ndarray: # (k,) int64
+    "One client's row numbers; an error for anything else."
+    r = np.asarray(rows.cpu() if isinstance(rows, torch.Tensor) else rows)
+    if r.dtype == bool and r.shape in ((n,), (n_train,)): r = np.flatnonzero(r)
+    if r.size == 0: r = r.astype(np.int64).reshape(-1)
+    if r.ndim != 1 or r.dtype.kind not in 'iu':
+        expected = f'must be whole numbers (k,) or a mask ({n},)'
+        raise ValueError(f'{whose} {expected}, got {r.dtype}{list(r.shape)}')
+    if r.size and not 0 <= r.min() <= r.max() < n:
+        raise ValueError(f'{whose} go from {r.min()} to {r.max()}, the data have rows 0 to {n - 1}')
+    return r.astype(np.int64)
+
 # %% ../../nbs/data/partition.ipynb #c986eb62
 PARTITIONS.makes = Shards # a user's own function must return Shards, too
 
@@ -101,6 +120,9 @@ def set_aside(
 # %% ../../nbs/data/partition.ipynb #ad4e973c
 def rows_to_deal(dataset:Dataset, protocol:str)->np.ndarray:
     "The rows that clients may hold: all, or those of the official training part."
+    if protocol == 'global' and not dataset.n_test:
+        raise ValueError(f"{dataset.name} has no official test set: use protocol='personal', "
+                         'where each client tests on rows that it sets aside')
     return np.arange(len(dataset.y) if protocol in ('personal', 'pooled') else dataset.n_train)
 
 # %% ../../nbs/data/partition.ipynb #ad4e973d

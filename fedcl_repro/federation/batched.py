@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from ..core import patch
 from .executors import EXECUTORS
 from .federation import Fed, batch_of, batch_rows, plan
 from .local_step import NonFinite, changed_fields, local_step, prepare, training_loss
@@ -95,38 +96,45 @@ class Stack:
         own = {k: v[a].detach().clone() for k, v in self.fields.items()}
         return before | self.shared | own | training_loss(before, self.total[a].cpu(), rows)
 
-    def forward(self, batch)->tuple: # (losses (m,), notes (m, ...))
-        self.leaves = {k: self.fields[k].detach().requires_grad_() for k in self.moving}
-        rest = {k: v for k, v in self.fields.items() if k not in self.leaves}
-        inputs = {k: v for k, v in vars(batch).items() if v is not None}
-        loss, notes = vmap(self.client_loss)(self.leaves, rest, inputs)
-        return loss.double(), notes # the running loss is added up in double precision
+# %% ../../nbs/federation/batched.ipynb #33cf3cb2
+@patch
+def forward(self:Stack, batch)->tuple: # (losses (m,), notes (m, ...))
+    self.leaves = {k: self.fields[k].detach().requires_grad_() for k in self.moving}
+    rest = {k: v for k, v in self.fields.items() if k not in self.leaves}
+    inputs = {k: v for k, v in vars(batch).items() if v is not None}
+    loss, notes = vmap(self.client_loss)(self.leaves, rest, inputs)
+    return loss.double(), notes # the running loss is added up in double precision
 
-    def client_loss(self, leaves:dict, rest:dict, inputs:dict)->tuple:
-        "One client's loss and notes; this function is mapped over the stack."
-        fields = self.shared | rest | leaves
-        batch = SimpleNamespace(**{'views': None} | inputs)
-        net = MappedNet(self.net, fields, True, self.fed.n_classes, batch.noise)
-        return self.sweep.fn(net, fields, batch)
+@patch
+def client_loss(self:Stack, leaves:dict, rest:dict, inputs:dict)->tuple:
+    "One client's loss and notes; this function is mapped over the stack."
+    fields = self.shared | rest | leaves
+    batch = SimpleNamespace(**{'views': None} | inputs)
+    net = MappedNet(self.net, fields, True, self.fed.n_classes, batch.noise)
+    return self.sweep.fn(net, fields, batch)
 
-    def update(self, grads:dict):
-        def step(c, g): return self.opt.step(self.shared | c, g)
-        if not getattr(self.opt, 'elementwise', False): step = vmap(step)
-        state = sub(self.fields, 'opt.') | {k: v.detach() for k, v in self.leaves.items()}
-        self.fields |= step(state, grads)
+@patch
+def update(self:Stack, grads:dict):
+    def step(c, g): return self.opt.step(self.shared | c, g)
+    if not getattr(self.opt, 'elementwise', False): step = vmap(step)
+    state = sub(self.fields, 'opt.') | {k: v.detach() for k, v in self.leaves.items()}
+    self.fields |= step(state, grads)
 
-    def add(self, notes:dict):
-        for k, v in notes.items():
-            k = 'sum.' + k
-            self.fields[k] = self.fields[k] + v if k in self.fields else v
+@patch
+def add(self:Stack, notes:dict):
+    for k, v in notes.items():
+        k = 'sum.' + k
+        self.fields[k] = self.fields[k] + v if k in self.fields else v
 
-    def changed(self, after, notes:dict)->dict:
-        def of_one(c, n): return changed_fields(after, self.shared | c, n)
-        return vmap(of_one)(self.fields, notes)
+@patch
+def changed(self:Stack, after, notes:dict)->dict:
+    def of_one(c, n): return changed_fields(after, self.shared | c, n)
+    return vmap(of_one)(self.fields, notes)
 
-    def replace(self, changed:dict):
-        self.fields |= changed
-        self.shared = {k: v for k, v in self.shared.items() if k not in changed}
+@patch
+def replace(self:Stack, changed:dict):
+    self.fields |= changed
+    self.shared = {k: v for k, v in self.shared.items() if k not in changed}
 
 # %% ../../nbs/federation/batched.ipynb #2d5e57c6
 def is_shared(k:str, members:list)->bool:

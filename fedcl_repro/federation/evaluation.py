@@ -18,14 +18,14 @@ from ..core import stream
 from .federation import pixels
 from .optimisers import SGD, falling
 from .rounds import Replies, State, enter, server_of, stage_of, take_replies
-from .steps import run_steps
+from .steps import applied, run_steps
 
 # %% ../../nbs/federation/evaluation.ipynb #4906a66e
 def evaluate(execute, stages:tuple, state:State, moment:str, split='test', who=None)->list: # of Score
     "Each client's own model on its own data, at a moment, for all clients or those in `who`."
     method, clients = clients_at(execute, stages, state, moment, who)
-    if method.represent is None: return scored(execute, method, clients, split)
-    owners = clients_at(execute, stages, state, moment)[1] if method.received else None
+    if method.probe.represent is None: return scored(execute, method, clients, split)
+    owners = clients_at(execute, stages, state, moment)[1] if method.probe.received else None
     return probed(execute, method, clients, split, owners)
 
 # %% ../../nbs/federation/evaluation.ipynb #7c01fdf0
@@ -117,13 +117,9 @@ def sd_clients(results)->float:
 # %% ../../nbs/federation/evaluation.ipynb #aad818ab
 def representations(execute, method, i:int, c:dict, rows)->torch.Tensor: # (len(rows), k)
     "A client's representations of images, in eval mode."
-    fed = execute.fed
-    def ask(worker, i):
-        net = worker.net(i, c, False)
-        def represent(at): return method.represent(net, c, pixels(fed.x[at], fed.dtype)).to(fed.dtype)
-        with torch.no_grad(), fed.arithmetic():
-            return torch.cat([represent(at) for at in rows.split(fed.chunk)])
-    return execute.map(ask, [i])[i]
+    fed, represent = execute.fed, method.probe.represent
+    def of(at): return applied(execute, represent, i, c, pixels(fed.x[at], fed.dtype)).to(fed.dtype)
+    return torch.cat([of(at) for at in rows.split(fed.chunk)])
 
 # %% ../../nbs/federation/evaluation.ipynb #e48b5518
 def standard_scores(z): # (n, k) -> function (n, k) -> (n, k)

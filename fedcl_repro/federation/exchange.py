@@ -131,7 +131,7 @@ def take_test(client:ClientSide, message:dict, about:dict)->bytes:
     fields = {i: enter(execute.fed, client.stages, client.fields, place)}
     replies = {i: without('reply.', message)} if about['moment'] == 'merged' else None
     fields = tested(execute, stage.method, fields, replies, without('deployed.', message), about['round'])
-    test = scored if stage.method.represent is None else probed
+    test = scored if stage.method.probe.represent is None else probed
     (score,) = test(execute, stage.method, fields, about['split'])
     return to_bytes({}, n=score.n, correct=score.correct, loss=float(score.loss))
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NET', 'average', 'FAMILIES', 'METHODS', 'logits', 'ce', 'take', 'send', 'average_of', 'add_up', 'Sweep', 'nothing',
-           'to_everybody', 'Method', 'unchanged', 'addressed', 'personal', 'epochs', 'steps', 'chunks', 'Repeat',
-           'OnData', 'Survey', 'Stage', 'stages_of', 'build_method']
+           'to_everybody', 'Probe', 'Method', 'unchanged', 'addressed', 'personal', 'epochs', 'steps', 'chunks',
+           'Repeat', 'OnData', 'Survey', 'Stage', 'stages_of', 'build_method']
 
 # %% ../../nbs/federation/method.ipynb #4aeedb99
 import math
@@ -73,6 +73,14 @@ def to_everybody(server, i:int)->dict: return server
 
 # %% ../../nbs/federation/method.ipynb #78b3b40e
 @dataclass(frozen=True)
+class Probe:
+    "What is looked at besides a method's own scores."
+    represent: Callable | None = None # (net, client, x) -> (b, k): a linear classifier is tested instead
+    received: bool = False            # fit that classifier to the representations of each image's owner
+    report: Callable | None = None    # (client) -> {name: number}: more rows, such as a learned graph
+    examine: Callable | None = None   # (executor, client) -> {name: (number, of how many)}, after the run
+
+@dataclass(frozen=True)
 class Method:
     "The parts of a federated method; the defaults are FedAvg."
     keep: Callable = nothing           # (client, fed) -> its fields besides the network
@@ -88,10 +96,7 @@ class Method:
     survey: object = None              # a `Survey`: the server's question to all clients before a test
     adapt: tuple = ()                  # steps on own training data before a test, never kept
     predict: Callable = logits         # (net, client, x) -> (b, C) scores
-    represent: Callable | None = None  # (net, client, x) -> (b, k): tested by a linear classifier
-    received: bool = False             # fit that classifier to the representations of each image's owner
-    report: Callable | None = None     # (client) -> {name: number}: more rows, such as a learned graph
-    examine: Callable | None = None    # (executor, client) -> {name: (number, of how many)}, after the run
+    probe: Probe = Probe()             # what is looked at besides these scores
 
 # %% ../../nbs/federation/method.ipynb #6cf0e7f2
 def unchanged(server, inbox):

@@ -15,7 +15,7 @@ from ..core import SHARE, OneOf
 from ..parts.fields import sub, under, without
 from ..parts.mixing import keep_part
 from ..parts.self_supervised import byol
-from ..federation.method import METHODS, Method, Sweep, send
+from ..federation.method import METHODS, Method, Probe, Sweep, send
 
 # %% ../../nbs/methods/byol.ipynb #931e21dd
 ONLINE = ('body.', 'proj.', 'pred.')
@@ -90,8 +90,7 @@ def fedu(*, threshold=.4, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
         merge=merge,
         local=(remember_kernels, byol_sweep(decay), measure),
         upload=send(*ONLINE),
-        represent=represent,
-        report=report,
+        probe=Probe(represent, report=report),
     )
 
 # %% ../../nbs/methods/byol.ipynb #f98274ef
@@ -122,6 +121,5 @@ def fedema(*, tau=.7, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
         merge=merge,
         local=(remember_kernels, byol_sweep(decay), measure),
         upload=send(*ONLINE),
-        represent=represent,
-        report=report,
+        probe=Probe(represent, report=report),
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch.nn.functional as F
 
 from ..core import COUNT, POSITIVE
-from ..federation.method import METHODS, NET, Method, Sweep, epochs, logits, stages_of
+from ..federation.method import METHODS, NET, Method, Probe, Sweep, epochs, logits, stages_of
 from .basic import local
 from .fedsimclr import fedsimclr
 from .mfcl import mfcl
@@ -35,10 +35,10 @@ def with_local_head(method:Method, passes:int)->Method:
     "A method that learns features, tested with a linear head that each client fits to its own labels."
     def scores(net, client, x):
         constant = net.at('', training=False) # norms use their averages, as in a test
-        return net.head(method.represent(constant, client, x))
+        return net.head(method.probe.represent(constant, client, x))
     def loss(net, client, batch): return F.cross_entropy(scores(net, client, batch.x), batch.y), {}
     fit = Sweep(loss, ('head.',), order=epochs(passes), stream='head')
-    return replace(method, represent=None, received=False, examine=None, predict=scores, adapt=(fit,))
+    return replace(method, probe=Probe(), predict=scores, adapt=(fit,))
 
 @METHODS.add('fedsimclr_head',
     title='FedSimCLR, own heads', family='self_supervised',

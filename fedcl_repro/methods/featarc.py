@@ -14,7 +14,7 @@ from ..core import COUNT, POSITIVE, OneOf
 from ..parts.contrastive import ntxent
 from ..parts.fields import outputs, sub, under, without
 from ..federation.federation import initial
-from ..federation.method import METHODS, Method, Sweep, send, take
+from ..federation.method import METHODS, Method, Probe, Sweep, send, take
 
 # %% ../../nbs/methods/featarc.ipynb #7fc6fcbe
 def measure_alignment(net, client, batch):
@@ -81,8 +81,7 @@ def featarc(*, n_models:COUNT=2, temp:POSITIVE=.5, s=1., form:OneOf('common', 'c
         local=(Sweep(loss, ('body.', 'proj.'), views=2), remember_training),
         upload=send('body.', 'proj.', 'cluster'),
         serve=cluster_means,
-        represent=represent,
-        report=report,
+        probe=Probe(represent, report=report),
     )
 
 # %% ../../nbs/methods/featarc.ipynb #3c0ea69d

@@ -17,7 +17,7 @@ from ..parts.fields import sub
 from ..parts.mixing import keep_part, keep_share
 from ..federation.class_means import means_message, measure_classes
 from ..federation.class_means import no_centroids, serve_centroids
-from ..federation.method import METHODS, NET, Method, Sweep, average_of
+from ..federation.method import METHODS, NET, Method, Probe, Sweep, average_of
 
 # %% ../../nbs/methods/fedcosr.ipynb #edebc03e
 def contrast_notes(
@@ -78,7 +78,7 @@ def fedcosr(
         local=(Sweep(loss, NET), remember_contrast, Sweep(measure_classes)),           # Eq. 15
         upload=upload,
         serve=serve,
-        report=report if aggregate else None,
+        probe=Probe(report=report if aggregate else None),
     )
 
 # %% ../../nbs/methods/fedcosr.ipynb #5a0dfa9f

@@ -9,7 +9,7 @@ __all__ = ['ENCODER_AND_PROJECTOR', 'simclr_title', 'search_where_twins', 'fedsi
 from ..core import POSITIVE
 from ..parts.contrastive import ntxent
 from ..parts.twin_norm import TwinNorm, each_view
-from ..federation.method import METHODS, Method, Sweep, average_of, send, take
+from ..federation.method import METHODS, Method, Probe, Sweep, average_of, send, take
 from ..federation.partners import search_partners
 
 # %% ../../nbs/methods/fedsimclr.ipynb #78c1df72
@@ -46,6 +46,5 @@ def fedsimclr(*, temp:POSITIVE=.5):
         local=(Sweep(loss, ENCODER_AND_PROJECTOR, views=2),),
         upload=send(*ENCODER_AND_PROJECTOR),
         serve=average_of(*ENCODER_AND_PROJECTOR),
-        represent=represent,
-        examine=search_where_twins,
+        probe=Probe(represent, examine=search_where_twins),
     )

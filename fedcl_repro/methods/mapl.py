@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core import COUNT, POSITIVE, OneOf, torch_stream
-from ..federation.method import METHODS, NET, Method, Stage, Sweep
+from ..federation.method import METHODS, NET, Method, Probe, Stage, Sweep
 from ..federation.peers import everyone, mix_peers, peers, ring
 from ..parts.contrastive import FORMS, prototype_contrast, supcon, uniformity
 from ..parts.fields import outputs, sub
@@ -145,7 +145,7 @@ def mapl_stages(
         keep=partial(keep_graph, edges=may_read),
         merge=partial(merge_peers, rule=rule, also=also),                       # lines 5 and 8
         local=(Sweep(loss, NET + ('proj.', 'proto'), views=views), count_links), # line 2
-        report=report_graph,
+        probe=Probe(report=report_graph),
     )
     def sending(*fields, **how):
         def upload(client): return outgoing(client, 'proto', *also, *fields, drop_edges=drop_edges, **how)

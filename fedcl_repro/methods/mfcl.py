@@ -27,7 +27,7 @@ from ..parts.contrastive import ntxent
 from ..parts.fields import sub
 from ..federation.lars import LARS
 from ..federation.loop import Worker
-from ..federation.method import METHODS, Method, Stage, Sweep
+from ..federation.method import METHODS, Method, Probe, Stage, Sweep
 from ..federation.method import average_of, epochs, nothing, send, take, unchanged
 from ..federation.optimisers import falling
 from ..federation.partners import search_partners
@@ -44,7 +44,7 @@ def reconstruct(net, client, batch):
     return reconstruction(decoded, batch.views), {}
 
 # %% ../../nbs/methods/mfcl.ipynb #de70715e
-def averaging_phase(secure, tested:dict)->Method:
+def averaging_phase(secure, looked_at:Probe)->Method:
     "Phase 1: the clients train the autoencoder, and the gServer averages it."
     return Method(
         merge=take(*AUTOENCODER),                                 # line 7
@@ -52,7 +52,7 @@ def averaging_phase(secure, tested:dict)->Method:
         upload=send(*AUTOENCODER),                                # line 11
         serve=average_of(*AUTOENCODER),                           # line 13
         wire=secure_aggregation() if secure else None,
-        **tested,
+        probe=looked_at,
     )
 
 # %% ../../nbs/methods/mfcl.ipynb #29defe36
@@ -101,7 +101,7 @@ def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, firs
     return serve
 
 # %% ../../nbs/methods/mfcl.ipynb #895ff35e
-def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Method:
+def representation_phase(pairs, positives, mix, dropout, serve, looked_at:Probe)->Method:
     "Phase 2: each client sends its table once, and the rServer trains on what it holds."
     table = later(
         ENCODINGS[positives],
@@ -119,7 +119,7 @@ def representation_phase(pairs, positives, mix, dropout, serve, tested:dict)->Me
         upload=offer,                                             # line 18
         serve=serve,                                              # lines 20 and 21
         deploy=deploy_rserver,                                    # line 22
-        **tested,
+        probe=looked_at,
     )
 
 # %% ../../nbs/methods/mfcl.ipynb #f9728d62
@@ -287,7 +287,7 @@ def mfcl(
         raise ValueError(f"positives across pairs need two pairs of each image, got pairs={pairs}: "
                          "ask for more, or for positives='twins'")
     examine = partial(search_partners, embed=embedded)
-    tested = dict(represent=represent_at(probe), received=probe_on == 'received', examine=examine)
+    looked_at = Probe(represent_at(probe), received=probe_on == 'received', examine=examine)
     def stages(n_rounds):
         T = phase1 or max(1, round(n_rounds * 15 / 166))
         n_epochs = n_rounds - T - 1
@@ -296,8 +296,8 @@ def mfcl(
         fall = falling(server_lr, max(1, n_epochs), warmup if n_epochs > warmup else 0)
         def lr(r): return fall(r - T - 1)
         serve = train_rserver(pairs, positives, server_batch, temp, lr, T + 1)
-        averaging = averaging_phase(secure, tested)
-        two = representation_phase(pairs, positives, mix, dropout, serve, tested)
+        averaging = averaging_phase(secure, looked_at)
+        two = representation_phase(pairs, positives, mix, dropout, serve, looked_at)
         parts = (
             Stage(averaging, T, 'gserver'),
             Stage(handing_over(averaging), 1, 'gserver', everybody=True),

@@ -20,7 +20,7 @@ from ..parts.fields import outputs, sub, without
 from ..parts.self_supervised import cluster_loss, global_centroids, local_centroids
 from ..parts.self_supervised import push, quarter_turns
 from ..federation.messages import Rows
-from ..federation.method import METHODS, Method, Stage, Sweep
+from ..federation.method import METHODS, Method, Probe, Stage, Sweep
 from ..federation.method import average_of, take
 from .byol import ema_target, own_target
 
@@ -115,7 +115,7 @@ def orchestra(*, memory:COUNT=128, n_local:COUNT=16, n_global:COUNT=128, temp:PO
         local=(train, summarise),
         upload=upload,
         serve=partial(serve_centres, n=n_global, steps=server_steps, temp=temp),
-        represent=represent_body,
+        probe=Probe(represent_body),
     )
     filling = replace(training, local=(fill, summarise))
     def stages(n_rounds):

@@ -21,7 +21,7 @@ from ..federation.evaluation import clients_at
 from ..federation.federation import initial, pixels
 from ..federation.method import logits
 from ..federation.networks import Net, Worker
-from ..federation.own_data import own_inputs, own_labels
+from ..data.own_data import own_inputs, own_labels
 from ..parts.models import architectures
 from .runs import Run, run_id, stages
 from .store import Store

@@ -24,6 +24,7 @@ import fedcl_repro
 from ..core import stream
 from ..federation.evaluation import clients_at, evaluate, representations
 from ..federation.clients import training_notes
+from ..federation.method import Probe
 from ..federation.metrics import mean_over_classes, measured
 from ..federation.rounds import State, enter, stage_of
 from .runs import Run, config, dataset, find_root
@@ -64,7 +65,7 @@ def scores_by_moment(
     one_model = owner == 'shared' and execute.fed.one_test and execute.fed.buffers != 'local'
     if one_model: who = (0,)
     moments = ['merged']
-    if not (one_model or last_method(stages, state).represent): moments.append('trained')
+    if not (one_model or last_method(stages, state).probe.represent): moments.append('trained')
     return {m: evaluate(execute, stages, state, m, who=who) for m in moments}
 
 # %% ../../nbs/study/measures.ipynb #b4c4032f
@@ -108,9 +109,10 @@ def training_rows(fed, stages:tuple, state:State)->list: # of rows
         loss = float(c['train.loss'] / c['train.rows'])
         rows.append(row(state.round, 'loss', loss, int(c['train.rows']), client=i, **about))
     stage, place = stage_of(stages, max(0, state.round - 1))
-    if not stage.method.report: return rows
+    report = stage.method.probe.report
+    if not report: return rows
     for i, c in enumerate(state.clients):
-        for name, value in stage.method.report(enter(fed, stages, c, place)).items():
+        for name, value in report(enter(fed, stages, c, place)).items():
             rows.append(row(state.round, name, float(value), fed.sizes[i], client=i, **about))
     return rows
 
@@ -139,7 +141,7 @@ def packed_hits(tests:dict)->dict: # moment -> (ceil(n / 8),) uint8
 # %% ../../nbs/study/measures.ipynb #0b3bb237
 def sampled_split(stages:tuple, state:State)->str:
     "The split of which representations are kept."
-    return 'train' if last_method(stages, state).received else 'test'
+    return 'train' if last_method(stages, state).probe.received else 'test'
 
 # %% ../../nbs/study/measures.ipynb #69446dec
 def sampled(fed, split='test', most=1000, who=None)->tuple: # (rows of the data set, their clients)
@@ -164,9 +166,9 @@ def represented(execute, stages:tuple, state:State, who=None)->dict: # name -> a
     method, clients = clients_at(execute, stages, state, 'merged', who)
     rows, client = sampled(fed, split, who=who)
     if not len(rows): return {}
-    if not method.represent:
+    if not method.probe.represent:
         if any('body' not in net for net in fed.nets.values()): return {}
-        method = replace(method, represent=by_body)
+        method = replace(method, probe=Probe(by_body))
     found = []
     for i in np.unique(client).tolist():
         mine = torch.from_numpy(rows[client == i]).to(fed.device)
@@ -205,9 +207,9 @@ def separations(fed, sample:dict, r:int, owner:str, split='test')->list: # of ro
 def examined(execute, stages:tuple, state:State, owner:str)->list: # of rows
     "What the method itself measures on the first client's model after the last round."
     method, clients = clients_at(execute, stages, state, 'merged', (0,))
-    if not method.examine: return []
+    if not method.probe.examine: return []
     about = dict(client=-1, owner=owner, moment='merged', split='test')
-    found = method.examine(execute, clients[0])
+    found = method.probe.examine(execute, clients[0])
     return [row(state.round, name, value, n, **about) for name, (value, n) in found.items()]
 
 # %% ../../nbs/study/measures.ipynb #01fae311

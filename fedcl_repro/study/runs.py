@@ -29,7 +29,7 @@ from ..data.partition import PARTITIONS, SCARCITIES, check_shards, partition
 from ..federation.federation import Fed
 from ..extensions import entry_digest, is_own, load_extensions, packed, unpack
 from ..federation.messages import lossy
-from ..federation.own_data import own_path
+from ..data.own_data import own_path
 from ..federation.method import METHODS, build_method, stages_of
 from ..federation.metrics import METRICS
 from ..federation.optimisers import OPTIMISERS

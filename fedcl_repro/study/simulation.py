@@ -25,7 +25,7 @@ from ..data.partition import PARTITIONS
 from ..data.natural import has_test_ids
 from ..extensions import UnknownContent, is_own, source_digest
 from ..federation.method import METHODS, Method
-from ..federation.own_data import own_dataset, own_fingerprint
+from ..data.own_data import own_dataset, own_fingerprint
 from ..parts.models import MODELS, as_parts, check_network, copied, default_model
 from .kept_models import load_model
 from .runs import Run, check_federation, dataset, find_root, label, load_registers

@@ -19,7 +19,7 @@ from ..study.experiments import why_missing
 from ..study.runs import methods
 from ..study.training import read_rows
 from .show import fitted_text, width
-from .train import check_place, store_of, train_as_asked, training_of
+from .train import prepared_store, train_as_asked, training_of
 
 # %% ../../nbs/verbs/arena.ipynb #daeb93a9
 def users_methods(files)->list: # of Spec
@@ -34,12 +34,11 @@ def users_methods(files)->list: # of Spec
 # %% ../../nbs/verbs/arena.ipynb #ece5fddd
 def arena_verb(options)->int:
     "Tune what is new, train what the store lacks, print the table and the five answers."
-    check_place(options)
     profile, own = options.profile, users_methods(used_files())
     if options.use and not own:
         raise ValueError(f"{', '.join(options.use)}: no method is registered; write "
                          '@METHODS.add(NAME, title=..., family=..., owner=...) on its function')
-    store, how = store_of(options), training_of(options)
+    store, how = prepared_store(options), training_of(options)
     data_root = how.pop('data_root')
     missing = why_missing(str(arena_runs(profile)[0].data), data_root)
     if missing: raise ValueError(missing)

@@ -12,14 +12,14 @@ import tomllib
 from itertools import product
 from pathlib import Path
 
-from ..core import check_folder, expanded, parse_value, read_plain_file
+from ..core import expanded, parse_value, read_plain_file
 from ..study.compare import comparison_of, replicates
 from ..study.runs import Run
 from ..study.simulation import fitting, named_data
 from ..study.sweep import sweep
 from .show import check_picture, fitted_text, save_picture_as
 from .train import (
-    asked_settings, check_place, finished_runs, show_finished, store_of, train_as_asked, training_of)
+    asked_settings, finished_runs, prepared_store, show_finished, train_as_asked, training_of)
 
 # %% ../../nbs/verbs/study.ipynb #a2d2dacc
 FORM = 'a study has [common], settings of all runs, and one or more [[runs]] with a method'
@@ -65,8 +65,7 @@ def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
 def study_verb(options)->int:
     "Train the runs of a study, and show them."
     runs = read_study(options.file, options.data_root or None)
-    check_place(options)
-    store = store_of(options)
+    store = prepared_store(options)
     n_failed = train_as_asked(runs, store, options)
     print(f'{len(finished_runs(runs, store, options))} of {len(runs)} runs are finished')
     show_finished(runs, store, options)
@@ -77,8 +76,7 @@ def compare_verb(options)->int:
     "Train methods with several seeds, and print their paired differences."
     if options.out: check_picture(options.out)
     runs = replicates(options.methods, options.seeds, asked_settings(options))
-    check_place(options)
-    store = store_of(options)
+    store = prepared_store(options)
     n_failed = train_as_asked(runs, store, options)
     found = comparison_of(runs, store, options.data_root or None)
     print(found)
@@ -111,8 +109,7 @@ def listed_values(text:str)->list: # of texts
 def sweep_verb(options)->int:
     "Search a grid, and print the choice for each method."
     settings = dict(validation=.1) | asked_settings(options)
-    check_place(options)
-    grid, store, how = grid_as_asked(options.grid), store_of(options), training_of(options)
+    grid, store, how = grid_as_asked(options.grid), prepared_store(options), training_of(options)
     data_root = how.pop('data_root')
     found = sweep(list(options.methods), grid, store=store, budget=options.budget, seeds=options.seeds,
                   data_root=data_root, options=how, **settings)
