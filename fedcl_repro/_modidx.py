@@ -2103,7 +2103,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                           'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.reading_of': ( 'papers/fedcosr/settings.html#reading_of',
                                                                                                          'fedcl_repro/papers/fedcosr/settings.py'),
-                                                     'fedcl_repro.papers.fedcosr.settings.replicates': ( 'papers/fedcosr/settings.html#replicates',
+                                                     'fedcl_repro.papers.fedcosr.settings.replicated': ( 'papers/fedcosr/settings.html#replicated',
                                                                                                          'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.runs': ( 'papers/fedcosr/settings.html#runs',
                                                                                                    'fedcl_repro/papers/fedcosr/settings.py'),

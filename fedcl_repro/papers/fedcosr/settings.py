@@ -6,7 +6,7 @@
 __all__ = ['TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER', 'TENTH', 'FEW_ROUNDS', 'SINGLE', 'QUARTER', 'IN_FLOAT32',
            'QUARTERED', 'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE', 'FAIRER', 'OFTEN', 'FAULTS',
            'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
-           'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicates', 'with_fair_settings',
+           'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicated', 'with_fair_settings',
            'public_runs', 'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'scarce', 'whole_column',
            'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed', 'margins_in_print',
            'often', 'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins',
@@ -80,7 +80,7 @@ def runs(names, profile:str, columns=None, **change)->list: # of Run
     settings = [settings_of(c, profile) for c in (TRAINED[profile] if columns is None else columns)]
     return [with_fair_settings(r) for r in matrix(names, settings, size['seeds'], **size['base'] | change)]
 
-def replicates(names, column:str, n=6)->list: # of Run
+def replicated(names, column:str, n=6)->list: # of Run
     "Methods at a tenth of the training images, `n` times: each time another partition and other weights."
     first = [r for r in runs(names, 'lite', [column], **TENTH) if r.seed == 0]
     return [replace(r, seed=seed, partition_seed=seed) for seed in range(n) for r in first]
@@ -399,7 +399,7 @@ SQUARE = pd.DataFrame(
     kind='figure', margins='table2',
     earlier=partial(earlier_runs, names=ABLATIONS, quartered=TRAINED['lite']))
 def fig8(profile):
-    again = replicates([*ABLATIONS, 'local'], PRACTICAL) if profile == 'lite' else []
+    again = replicated([*ABLATIONS, 'local'], PRACTICAL) if profile == 'lite' else []
     return runs(ABLATIONS, profile) + again
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #c0985097
