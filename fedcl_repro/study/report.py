@@ -21,7 +21,7 @@ from .verdicts import COMPARISONS, amount_of, verdict_counts
 
 # %% ../../nbs/study/report.ipynb #97211030
 def write_report(
-    executed:list, # dicts: name ('paper/artifact'), title, path of the executed notebook, status, seconds, error
+    executed:list, # dicts: name ('mapl/table1'), title, path of the executed notebook, status, seconds, error
     out:Path,      # folder; the notebooks are in its folder `notebooks`
     verdicts:dict, # 'paper/artifact' -> list of verdicts as dicts
     about:dict,    # version, profile, device, seconds, trained (words), ...
