@@ -42,7 +42,11 @@ def mathml(latex:str, display=False)->str: # HTML
     return f'<div class="formula">{formula}{number}</div>'
 
 # %% ../../nbs/study/formulas.ipynb #f0e57a02
-HYPHENATED = {'double-struck': 'DOUBLE-STRUCK', 'sans-serif': 'SANS-SERIF', 'bold-sans-serif': 'SANS-SERIF BOLD'}
+HYPHENATED = {
+    'double-struck': 'DOUBLE-STRUCK',
+    'sans-serif': 'SANS-SERIF',
+    'bold-sans-serif': 'SANS-SERIF BOLD',
+}
 SHAPES = {'display', 'stretchy', 'columnalign', 'rowspacing', 'columnspacing', 'width', 'height', 'depth',
           'mathvariant', 'linethickness', 'minsize', 'maxsize', 'fence', 'form', 'separator', 'accent',
           'accentunder', 'movablelimits', 'lspace', 'rspace', 'xmlns', 'displaystyle', 'scriptlevel'}

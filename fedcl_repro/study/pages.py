@@ -21,7 +21,8 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ..core import check_type, json_in, parse_value
-from .experiments import Page, default_store, experiments, in_one_word, papers_folder, verdicts_path
+from .experiments import (
+    Page, default_store, experiments, in_one_word, papers_folder, verdicts_path)
 from .processes import Crew, Died, with_parent
 from .store import Store
 from .training import cores

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FINDING', 'DATA_OF_PROFILE', 'TONES', 'HIDDEN', 'write_report', 'own_verdicts', 'facts', 'findings_on_papers',
            'front_picture', 'what_was_run', 'what_was_decided', 'run_summary', 'report_summary', 'counts_of',
-           'decided_claims', 'shown_page', 'own_picture', 'as_html', 'body_of', 'prose', 'shown', 'block', 'picture']
+           'decided_claims', 'shown_page', 'own_picture', 'body_of', 'prose', 'shown', 'block', 'picture']
 
 # %% ../../nbs/study/report.ipynb #c5bc1fe8
 import base64
@@ -21,7 +21,7 @@ from .verdicts import COMPARISONS, amount_of, verdict_counts
 
 # %% ../../nbs/study/report.ipynb #97211030
 def write_report(
-    executed:list, # dicts: name ('paper/artifact'), title, path of the executed notebook, status, seconds, error
+    executed:list, # dicts: name ('mapl/table1'), title, path of the executed notebook, status, seconds, error
     out:Path,      # folder; the notebooks are in its folder `notebooks`
     verdicts:dict, # 'paper/artifact' -> list of verdicts as dicts
     about:dict,    # version, profile, device, seconds, trained (words), ...
@@ -35,7 +35,7 @@ def write_report(
         tones=TONES,
         found=findings_on_papers(),
         names={page['name'] for page in executed},
-        scoreboard=as_html(front_picture()),
+        scoreboard=front_picture(),
         summary=run_summary(pages, about),
         pages=[shown_page(page, said) for page, said in pages],
         facts=facts(about),
@@ -143,19 +143,13 @@ def shown_page(page:dict, verdicts:list)->dict:
     try: body = body_of(path) if path.exists() else ''
     except ValueError: body = '' # cut off, on a full disk
     shown_here = own_picture(body) if page['status'] == 'ok' else ''
-    found = dict(counts=counts_of(verdicts), file=path.name)
-    return page | found | dict(body=as_html(body), picture=as_html(shown_here))
+    return page | dict(counts=counts_of(verdicts), file=path.name, body=body, picture=shown_here)
 
 def own_picture(body:str)->str: # HTML
     "The first picture after the mark of a stand-in, which shows what was trained here, or else the first."
     _, mark, own = body.partition('class="stand-in"')
     found = re.search('<img [^>]*>', own if mark else body)
     return found[0] if found else ''
-
-def as_html(text:str):
-    "Text that the template shows as HTML; all else is escaped."
-    from markupsafe import Markup
-    return Markup(text)
 
 # %% ../../nbs/study/report.ipynb #22320b5e
 HIDDEN = {'hide', 'parameters', 'injected-parameters', 'papermill-error-cell-tag'}

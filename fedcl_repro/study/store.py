@@ -48,7 +48,8 @@ class Store:
             rows.to_csv(new/'rows.csv', index=False, float_format='%.6g', lineterminator='\n')
             about = about | dict(run=id, sha256=file_digest(new/'rows.csv'))
             (new/'run.json').write_text(json.dumps(about, indent=1))
-            for name, some in arrays.items(): keep_beside(new/f'{name}.npz', partial(np.savez_compressed, **some))
+            for name, some in arrays.items():
+                keep_beside(new/f'{name}.npz', partial(np.savez_compressed, **some))
             if models: keep_beside(new/'models.pt', partial(torch.save, models))
             write_sums(new)
         self.checkpoint(id).unlink(missing_ok=True)
