@@ -41,7 +41,8 @@ def shown(path, folder):
     "What stopped the page of an artifact."
     from fedcl_repro.study.pages import papermill_error
     out = Path(folder)/f'{Path(path).parent.name}-{Path(path).name}'
-    with warnings.catch_warnings(): return papermill_error(str(path), str(out), dict(options=untrained(folder)))
+    parameters = dict(options=untrained(folder))
+    with warnings.catch_warnings(): return papermill_error(str(path), str(out), parameters)
 
 
 def untrained(folder):
