@@ -36,7 +36,8 @@ def test_apart_is_together(name):
     server, apart = run_apart(fed, make_stages, N_ROUNDS)
     assert_equal(together, state_of(fed, server, apart))
     assert not server.refused
-    if stage_of(make_stages(), N_ROUNDS)[0].method.probe.represent: return # tested on pooled images when together
+    probe = stage_of(make_stages(), N_ROUNDS)[0].method.probe
+    if probe.represent: return # tested on pooled images when together
     for moment in ('merged', 'trained'):
         scores = score_clients(server, moment)
         for a, b in zip(scores, evaluate(Loop(fed), make_stages(), together, moment), strict=True):

@@ -382,7 +382,8 @@ def read_folder(folder:Path, value_range=())->Dataset:
         raise ValueError(f"{part} holds no pictures ({', '.join(READ_FORMATS)}) in the folders of its "
                          "classes")
     files, n = sum(found, []), len(found[0])
-    tell_left_out(folder, {folder, *parts, *sum(of_classes, [])}, {*parts, *files, *(p.parent for p in files)})
+    read = {*parts, *files, *(p.parent for p in files)}
+    tell_left_out(folder, {folder, *parts, *sum(of_classes, [])}, read)
     classes = in_order({p.parent.name for p in files})
     if len(classes) < 2: raise ValueError(f'{folder} holds pictures of one class alone, {classes[0]!r}: '
                                           'classification needs two')
