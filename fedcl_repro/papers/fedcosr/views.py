@@ -385,8 +385,9 @@ def printed_locals()->dict: # reading -> accuracy of Local in percent
 def local_view(rows, profile):
     "How accurate training alone is under each reading, beside the printed numbers."
     table, told = local_table(rows).sort_index(), printed_locals()
-    nearest = (table.pooled - told['β = 0.1']).abs().idxmin()
-    say_line(f"Nearest to the {told['β = 0.1']:.1f} % of Table II: {nearest}, with {table.pooled[nearest]:.1f} %.")
+    in_table2 = told['β = 0.1']
+    nearest = (table.pooled - in_table2).abs().idxmin()
+    say_line(f'Nearest to the {in_table2:.1f} % of Table II: {nearest}, with {table.pooled[nearest]:.1f} %.')
     table.insert(0, 'printed', table.index.map(told))
     display_all(shown_table(table.rename_axis(None), f'Local on {say(PRACTICAL, profile)}, percent.'))
 
