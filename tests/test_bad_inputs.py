@@ -626,7 +626,7 @@ SIMULATIONS = {
     'a tensor without values': (dict(data=torch.zeros(40, 6, device='meta')), 'must be a dense tensor'),
     'a column of labels': (dict(labels=CLASSES[:, None]), 'take .reshape(-1)'),
     'labels that lack': (dict(labels=[None] * 40), 'labels must be an array of numbers'),
-    'a number as clients': (dict(clients=5), 'has an id for each of 40 rows'),
+    'a number as clients': (dict(clients=5), 'must have one entry for each of 40 rows'),
     'more clients than ids': (dict(clients=CLASSES, n_clients=7), '7 clients for 4 ids'),
     'clients, and a partition': (dict(clients=CLASSES, partition='dirichlet'), 'leave one out'),
     'a share as test': (dict(test=.2), 'test must be a pair'),
