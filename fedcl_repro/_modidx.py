@@ -4351,6 +4351,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fedcl_repro.study.tables.spreads_path': ( 'study/tables.html#spreads_path',
                                                                                      'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.stated': ('study/tables.html#stated', 'fedcl_repro/study/tables.py'),
+                                          'fedcl_repro.study.tables.sum_of_variances': ( 'study/tables.html#sum_of_variances',
+                                                                                         'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.unlisted': ( 'study/tables.html#unlisted',
                                                                                  'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.variances': ( 'study/tables.html#variances',

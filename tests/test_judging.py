@@ -69,7 +69,7 @@ def test_one_run_is_judged_by_the_spread_of_its_family():
     family = dict.fromkeys(LABELS, Spread(COMMON, OWN, 12))
     def word(case, gaps):
         one = table(case, 1, gaps)
-        return answer(KINDS['above'], one, chance=Chance(alone=moved(one, family), df=12)).word
+        return answer(KINDS['above'], one, chance=Chance(alone={12: moved(one, family)})).word
     level_ = [word(case, (0.,)*6) for case in range(240)]
     assert np.mean([w != 'one run' for w in level_]) <= .08
     assert [word(case, (17., 0, 0, 0, 0, 0)) for case in range(5)] == ['holds']*5
