@@ -9,6 +9,7 @@ __all__ = ['STAND_IN', 'CONCLUSIONS', 'how_reduced', 'rows_in_words', 'verdicts_
 
 # %% ../../nbs/study/result_page.ipynb #486d0cbe
 import html
+import re
 from collections.abc import Callable
 from functools import cached_property
 
@@ -91,9 +92,11 @@ CONCLUSIONS = {
     'one run': 'One run does not decide a difference of this size.'}
 
 def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
-    "The first claim that trained runs measure; one that they decide comes before the others."
+    "The first claim that trained runs measure; replicates come before one run, then what they decide."
     asked = [v for v in verdicts if v.kind == 'claim' and v.word in CONCLUSIONS and v.margin is not None]
-    def place(v): return v.source == OURS, v.word not in ('holds', 'fails') # our own questions never lead
+    def replicated(v): return any(re.fullmatch(r'\d+ replicates', part) for part in v.evidence.split('; '))
+    def place(v): # our own questions never lead
+        return v.source == OURS, not replicated(v), v.word not in ('holds', 'fails')
     return min(asked, key=place, default=None)
 
 def card_lines(v:Verdict)->dict: # heading -> text
