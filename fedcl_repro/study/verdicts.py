@@ -167,7 +167,8 @@ def claim(what:str, per_seed, evidence='', source='', data_fits=True)->Verdict:
 def verdict_counts(verdicts)->dict:
     "How often each word occurs, in the order of the words."
     said = [v.word if isinstance(v, Verdict) else v['word'] for v in verdicts]
-    return {w: said.count(w) for w in dict.fromkeys(CLAIM_WORDS[:2 * len(ANSWERS)] + CELL_WORDS) if w in said}
+    words = dict.fromkeys(CLAIM_WORDS[:2 * len(ANSWERS)] + CELL_WORDS + CLAIM_WORDS)
+    return {w: said.count(w) for w in words if w in said}
 
 def amount_of(n:int, thing:str)->str: return f'{n:,} {thing}' + ('' if n == 1 else 's') # '3 claims'
 
