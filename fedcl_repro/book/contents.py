@@ -56,6 +56,7 @@ def natural(name:str)->tuple:
     rank = dict(table=0, fig=1, settings=3).get(word, 2)
     return rank, word, int(digits or 0)
 
+@cache
 def waits(page:str)->bool:
     "Whether a page is about runs of which none is trained yet: 'papers/fedcosr/table3'."
     name = page.removeprefix('papers/')

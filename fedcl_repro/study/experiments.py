@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'experiments', 'paper_of', 'runs_of', 'shown_runs',
-           'made_once', 'matrix', 'Page', 'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder',
-           'in_package', 'default_store', 'committed_path', 'maps_path', 'hits_path', 'save_results', 'record_place',
-           'with_kept_rows', 'committed_rows', 'curve_means', 'run_records', 'committed_runs', 'config_key',
-           'committed', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note',
+           'made_once', 'matrix', 'reseeded', 'Page', 'verdicts_path', 'in_one_word', 'has_data', 'why_missing',
+           'papers_folder', 'in_package', 'default_store', 'committed_path', 'maps_path', 'hits_path', 'save_results',
+           'record_place', 'with_kept_rows', 'committed_rows', 'curve_means', 'run_records', 'committed_runs',
+           'config_key', 'committed', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note',
            'committed_verdicts', 'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone',
            'belonging', 'claims_page', 'without_rows', 'claims_of', 'evidence_on']
 
@@ -17,6 +17,7 @@ import hashlib
 import io
 import json
 import os
+from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -87,6 +88,10 @@ def matrix(methods, settings, seeds, **base)->list: # of Run
     """Runs of every method in every setting (a dict of what differs) with every seed; seed by seed, so that
     a table fills evenly."""
     return [Run.of(m, **{**base, **s}, seed=seed) for seed, s, m in product(seeds, settings, methods)]
+
+def reseeded(runs, seeds)->list: # of Run
+    "Replicates: the runs once for each seed, which also draws a partition of its own."
+    return [replace(r, seed=seed, partition_seed=seed) for seed in seeds for r in runs]
 
 # %% ../../nbs/study/experiments.ipynb #f662af27
 class Page:

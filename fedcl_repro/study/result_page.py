@@ -9,7 +9,6 @@ __all__ = ['STAND_IN', 'CONCLUSIONS', 'how_reduced', 'rows_in_words', 'verdicts_
 
 # %% ../../nbs/study/result_page.ipynb #486d0cbe
 import html
-import re
 from collections.abc import Callable
 from functools import cached_property
 
@@ -25,7 +24,7 @@ from .published import PAPER_NAMES
 from .representations import maps_of
 from .show import show_dots, show_table
 from .tables import Paper, claim_list
-from .verdicts import OURS, Verdict, amount_of, verdict_counts, verdict_table
+from .verdicts import OURS, Verdict, amount_of, rests_on, verdict_counts, verdict_table
 
 # %% ../../nbs/study/result_page.ipynb #a39932bf
 def how_reduced(settings, profile:str, name:str)->str:
@@ -94,9 +93,8 @@ CONCLUSIONS = {
 def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
     "The first claim that trained runs measure; replicates come before one run, then what they decide."
     asked = [v for v in verdicts if v.kind == 'claim' and v.word in CONCLUSIONS and v.margin is not None]
-    def replicated(v): return any(re.fullmatch(r'\d+ replicates', part) for part in v.evidence.split('; '))
     def place(v): # our own questions never lead
-        return v.source == OURS, not replicated(v), v.word not in ('holds', 'fails')
+        return v.source == OURS, not rests_on(v).endswith('replicates'), v.word not in ('holds', 'fails')
     return min(asked, key=place, default=None)
 
 def card_lines(v:Verdict)->dict: # heading -> text
@@ -196,10 +194,15 @@ def draw(self:ResultPage, view, rows:pd.DataFrame, profile:str):
     if len(rows) or not self.runs: view(rows, profile)
 
 @patch
+def maps_beside(self:ResultPage, rows:pd.DataFrame, profile:str)->pd.DataFrame:
+    "The maps that belong to rows of the evidence: the page's own, or committed ones."
+    return self.maps if rows is self.rows else committed_maps(self.name, profile)
+
+@patch
 def more_maps(self:ResultPage, view):
     "A figure of the maps that belong to the best rows. `view`: (maps, rows, profile) -> None."
     profile, rows, _ = self.evidence[0]
-    maps = self.maps if rows is self.rows else committed_maps(self.name, profile)
+    maps = self.maps_beside(rows, profile)
     if len(maps): view(maps, rows, profile)
     else: say_line(f'Profile {profile}: no map is kept.', look='note')
 

@@ -10,7 +10,7 @@ __all__ = ['HEADLINES', 'DECIDED', 'PALE', 'COLOUR', 'headline_verdict', 'headli
 import textwrap
 
 from .experiments import committed_verdicts, evidence_on, experiments
-from .verdicts import OURS, Verdict
+from .verdicts import OURS, Verdict, rests_on
 
 # %% ../../nbs/study/scoreboard.ipynb #sco00006
 HEADLINES = ( # experiment, and how its claim begins
@@ -75,10 +75,8 @@ COLOUR = dict(holds='C2', fails='C3')
 
 def line_words(v:Verdict)->str:
     "The verdict, what it rests on, and its size."
-    rests = next((part for part in v.evidence.split('; ') if part.startswith(('one run', *'23456789'))
-                  and ('replicates' in part or 'seeds' in part or part == 'one run')), '')
     size = v.size or ('' if v.word == 'not run' else "the paper's size")
-    return ', '.join(dict.fromkeys(filter(None, [v.word, rests, size])))
+    return ', '.join(dict.fromkeys(filter(None, [v.word, rests_on(v), size])))
 
 # %% ../../nbs/study/scoreboard.ipynb #sco0001b
 def draw_line(ax, y:float, v:Verdict, reach:float):

@@ -5,14 +5,13 @@
 # %% auto #0
 __all__ = ['MEASURES', 'PRINTED', 'SHARE_WORDS', 'PAPER_OF', 'SPREADS', 'EVERY_PAPER', 'LEAST_DF', 'STILL', 'NORMAL_95',
            'MOST_CASES', 'MEANS', 'READINGS', 'share_of', 'span', 'images_and_rounds', 'Paper', 'run_facts', 'owner_of',
-           'by_seed', 'complete', 'why_not', 'held', 'claim_of_runs', 'Chance', 'part_margins', 'variances',
-           'sum_of_variances', 'decided', 'replicates_in_words', 'answer', 'spreads_path', 'committed_spreads',
-           'family_of', 'is_borrowed', 'family_spreads', 'write_spreads', 'shared_images', 'chance_of',
-           'printed_margins', 'ask', 'not_run', 'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across',
-           'printed_of', 'cells_judged', 'experiment', 'printed_cells', 'share_possible', 'printed_tables',
-           'claims_in_print', 'asked_in_print', 'noise_in_print', 'beside_noise', 'as_printed', 'stated',
-           'printed_evidence', 'our_cells', 'key_columns', 'beside_print', 'interval_of', 'beginnings', 'sentence_of',
-           'fits_entry', 'claim_list', 'unlisted', 'readings']
+           'by_seed', 'complete', 'why_not', 'held', 'claim_of_runs', 'Chance', 'part_margins', 'variances', 'decided',
+           'replicates_in_words', 'answer', 'spreads_path', 'committed_spreads', 'family_of', 'is_borrowed',
+           'family_spreads', 'write_spreads', 'shared_images', 'chance_of', 'printed_margins', 'ask', 'not_run',
+           'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'cells_judged', 'experiment',
+           'printed_cells', 'share_possible', 'printed_tables', 'claims_in_print', 'asked_in_print', 'noise_in_print',
+           'beside_noise', 'as_printed', 'stated', 'printed_evidence', 'our_cells', 'key_columns', 'beside_print',
+           'interval_of', 'beginnings', 'sentence_of', 'fits_entry', 'claim_list', 'unlisted', 'readings']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -25,8 +24,9 @@ import pandas as pd
 from ..core import write_text
 from .comparable import curve_ends, not_comparable
 from .experiments import EXPERIMENTS, PROFILES, committed, committed_hits, papers_folder
-from .intervals import (
-    ALPHA, Spread, images_redrawn, interval, moved, pooled_spread, seeds_that_agree, share_interval)
+from fedcl_repro.study.intervals import (
+    ALPHA, Spread, images_redrawn, interval, moved, pooled_spread, seeds_that_agree, share_interval,
+    sum_of_variances)
 from .published import published, read_published, with_values
 from .questions import Claim
 from .runs import methods, setting
@@ -179,11 +179,6 @@ def variances(c:Claim, drawn)->pd.Series: # part -> variance over the draws; zer
     if drawn is None: return pd.Series(dtype=float)
     return part_margins(c, drawn).groupby('draw').mean().var()
 
-def sum_of_variances(of_kinds:dict)->tuple: # degrees of freedom -> variance; (sum, its degrees of freedom)
-    "The variance of a sum, by Welch and Satterthwaite."
-    total = sum(of_kinds.values())
-    return total, total**2 / sum(variance**2 / df for df, variance in of_kinds.items())
-
 # %% ../../nbs/study/tables.ipynb #6c34c31c
 def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->tuple: # (word, Interval, name of the part)
     """Whether a claim holds, and the part that decides. Each part has to hold at the usual level. One part
@@ -197,7 +192,7 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->tuple: # (word,
     def kept(values): # of a rival: the replicates that have it; two that are both 'never' are level
         return values if margin.shape[1] == 1 else values.dropna()
     def of(part, alpha):
-        of_kinds = {df: found[part] for df, found in alone.items() if found.get(part, 0.) > 0}
+        of_kinds = [(found[part], df) for df, found in alone.items() if found.get(part, 0.) > 0]
         known = sum_of_variances(of_kinds) if of_kinds else None # a count does not move
         return interval(kept(margin[part]), alpha, images.get(part, 0.), known)
     level = ALPHA / (c.comparisons if margin.shape[1] == 1 else max(c.comparisons, margin.shape[1]))

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['LATE_TESTS', 'LATE', 'MEASURED', 'OURS', 'WIDE', 'COMPARISONS', 'CELL_WORDS', 'ANSWERS', 'IN_NOISE', 'CLAIM_WORDS',
            'pooled', 'per_round', 'summary', 'late_rounds', 'late_means', 'chosen_rounds', 'table_of_means', 'Verdict',
-           'cell_word', 'claim', 'verdict_counts', 'amount_of', 'verdict_table', 'compare', 'between_words',
+           'cell_word', 'claim', 'verdict_counts', 'rests_on', 'amount_of', 'verdict_table', 'compare', 'between_words',
            'cell_verdicts']
 
 # %% ../../nbs/study/verdicts.ipynb #0e75cacb
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -169,6 +170,11 @@ def verdict_counts(verdicts)->dict:
     said = [v.word if isinstance(v, Verdict) else v['word'] for v in verdicts]
     words = dict.fromkeys(CLAIM_WORDS[:2 * len(ANSWERS)] + CELL_WORDS + CLAIM_WORDS)
     return {w: said.count(w) for w in words if w in said}
+
+def rests_on(v:Verdict)->str: # empty: not said
+    "The runs behind a verdict, in its evidence: '6 replicates', '2 seeds of one partition' or 'one run'."
+    rests = re.compile(r'one run|\d+ replicates|\d+ seeds of .*')
+    return next(filter(rests.fullmatch, v.evidence.split('; ')), '')
 
 def amount_of(n:int, thing:str)->str: return f'{n:,} {thing}' + ('' if n == 1 else 's') # '3 claims'
 

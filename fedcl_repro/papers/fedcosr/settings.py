@@ -27,7 +27,7 @@ from .said import (
     SIXTEEN, FEDCOSR_SAID, FIG5, OF_A_TENTH, PATHOLOGICAL, PRACTICAL, TABLE2, TABLE3)
 from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
-from ...study.experiments import matrix
+from ...study.experiments import matrix, reseeded
 from ...study.runs import Run, methods, setting
 from ...study.questions import Claim, lead
 from ...study.show import draw_dots
@@ -83,7 +83,7 @@ def runs(names, profile:str, columns=None, **change)->list: # of Run
 def replicated(names, column:str, n=6)->list: # of Run
     "Methods at a tenth of the training images, `n` times: each time another partition and other weights."
     first = [r for r in runs(names, 'lite', [column], **TENTH) if r.seed == 0]
-    return [replace(r, seed=seed, partition_seed=seed) for seed in range(n) for r in first]
+    return reseeded(first, range(n))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #770a4c2e
 def with_fair_settings(run:Run)->Run:
@@ -444,7 +444,7 @@ LOCAL = Paper(('reading',), by_reading, say, sizes=('fedcosr/table2',), says=FED
 def training_alone(profile):
     few = FEW_ROUNDS['quick' if profile == 'quick' else 'lite']
     first, = (r for r in runs(['local'], profile, [PRACTICAL], **few) if r.seed == 0)
-    again = [replace(first, seed=s, partition_seed=s) for s in range(4)]
+    again = reseeded([first], range(4))
     betas = (.3, .5, 1.) if profile == 'quick' else (.01, .3, .5, 1.) # for 0.01, digits are too few
     others = [*(dict(concentration=beta) for beta in betas), dict(protocol='global')]
     return again + [replace(first, partition=first.partition(**other)) for other in others]

@@ -9,7 +9,6 @@ __all__ = ['GRAPH_MEASURES', 'BEFORE', 'AFTER', 'TEN', 'AGAIN', 'draw_graph', 'd
            'judge_maps']
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #ecdbad46
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -23,6 +22,7 @@ from ...parts.graph_measures import away_from_equal, strangers, unevenness
 from fedcl_repro.papers.mapl.settings import (
     CIFAR, LEARNS_WATCHED, MAPL, MAPL_RUN, MAPL_SIZES, SIZE_OF, WATCHED, as_theirs, mapl_experiment,
     mapl_runs)
+from ...study.experiments import reseeded
 from ...study.representations import plane
 from ...study.runs import setting
 from .matrices import client_matrices, draw_by_round, draw_graph_numbers
@@ -60,7 +60,7 @@ def again(scenario:int)->list: # of Run
     "The later round with other seeds and partitions, on the data sets of Scenario 1 that train fast."
     if scenario != 1: return []
     first = mapl_runs(['MAPL'], 'lite', (scenario,), AGAIN['data'])
-    return [replace(r, seed=s, partition_seed=s) for s in AGAIN['seeds'] for r in first]
+    return reseeded(first, AGAIN['seeds'])
 
 def fig3(profile): # of Run
     "Classifiers with prototypes and without, no graph learned."

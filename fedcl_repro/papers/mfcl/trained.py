@@ -28,7 +28,7 @@ from fedcl_repro.papers.mfcl.attacks import (
     blended_with, decode, map_correlation, mean_luminance, neighbours_found, psnr, search, seen_by_pca, ssim,
     unmix)
 from .saliency import composites, left_share, saliency
-from ...study.experiments import committed_maps, has_data
+from ...study.experiments import has_data
 from ...study.measures import silhouette
 from ...study.representations import distinct_classes, projected, scatter
 from ...study.result_page import ResultPage, display_all, say_line, shown_table
@@ -177,8 +177,7 @@ def representations_on(page):
     """A view of what the rServer makes of the representations that it received, by the first seed's runs,
     and of one client's images, if the data are there."""
     def view(rows, profile):
-        maps = page.maps if rows is page.rows else committed_maps(page.name, profile)
-        panels = kept_panels(maps, rows)
+        panels = kept_panels(page.maps_beside(rows, profile), rows)
         if not panels: return say_line('No map is kept.', look='note')
         draw_classes(raw_panel(rows.settings.iloc[0], page.data_root) | panels)
     return view
