@@ -48,7 +48,7 @@ class Peer:
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log.open('w'))
         command = [python, str(HERE/file), argument]
         self.process = subprocess.Popen(command, env=room, text=True, **pipes)
-        self.ready = self.line('ready') # before that, an import may read the lines that ask for rounds
+        self.line('ready') # before that, an import may read the lines that ask for rounds
 
     def line(self, word, patience=300): # the words after it, or None if the program ends or takes too long
         timer = threading.Timer(patience, self.process.kill)
@@ -115,10 +115,10 @@ def main():
                  for name, (file, argument, _) in PROGRAMS.items()}
         seconds, images = in_turn(peers, asked.rounds)
         for peer in peers.values(): peer.close()
-    packages = versions(asked.python, {PROGRAMS[name][2] for name in seconds})
+    packages = versions(asked.python, sorted({PROGRAMS[name][2] for name in seconds}))
     found = dict(
-        processor=processor(), cores=os.cpu_count(), load=[load_before, os.getloadavg()[1]], packages=packages,
-        data=asked.data, n_clients=asked.clients, images=images, seconds=seconds)
+        processor=processor(), cores=os.cpu_count(), load=[load_before, os.getloadavg()[1]],
+        packages=packages, data=asked.data, n_clients=asked.clients, images=images, seconds=seconds)
     Path(asked.out).write_text(json.dumps(found, indent=1) + '\n', encoding='utf-8')
 
 
