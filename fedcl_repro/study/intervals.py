@@ -143,12 +143,13 @@ def pooled_spread(tables)->Spread: # None if nothing was repeated
 # %% ../../nbs/study/intervals.ipynb #12a30006
 DRAWS = 400
 
-def moved(table:pd.DataFrame, spreads:dict, draws=DRAWS)->pd.DataFrame: # (draw, replicate) x label
-    "A table replicate x label as other replicates might have shown it. `spreads`: label -> `Spread`."
-    rng, (n, k) = stream(0, 'replicates', *table.shape), table.shape
-    common, own = (np.array([getattr(spreads[label], part) for label in table]) for part in ('common', 'own'))
-    noise = common * rng.normal(size=(draws, n, 1)) + own * rng.normal(size=(draws, n, k))
-    return draws_as_table(table, table.to_numpy(dtype=float) + noise)
+def moved(table:pd.DataFrame, spreads:dict, where='')->pd.DataFrame: # (draw, replicate) x label
+    """A table replicate x label as other replicates might have shown it. `spreads`: label -> `Spread`.
+    Each label and each setting (`where`) has a stream of its own: draws do not depend on what is beside."""
+    def normal(*name): return stream(0, 'replicates', where, *name).normal(size=(DRAWS, len(table)))
+    common = normal('common')
+    noise = [spreads[label].common * common + spreads[label].own * normal('own', label) for label in table]
+    return draws_as_table(table, table.to_numpy(dtype=float) + np.stack(noise, axis=-1))
 
 def draws_as_table(table:pd.DataFrame, values:np.ndarray)->pd.DataFrame: # values: (draws, replicates, labels)
     "Draws of a table as one table (draw, replicate) x label."
@@ -160,17 +161,17 @@ def images_redrawn(
     table:pd.DataFrame, # replicate x label, percent correct
     hits:dict,          # label -> (replicates, images): the share of the last evaluations that is correct
     images:dict,        # label -> number of test images, of labels that are tested on one shared set
+    where='',           # the setting: for labels of `images`, another one has other draws
     draws=DRAWS,
 )->pd.DataFrame:        # (draw, replicate) x label
     "The table on other test images, the same for all replicates."
-    rng = stream(0, 'images', *table.shape)
     values = np.repeat(table.to_numpy(dtype=float)[None], draws, axis=0)
-    sizes = {h.shape[1] for h in hits.values()}
-    known = {n: rng.multinomial(n, np.full(n, 1 / n), size=draws).T / n for n in sizes}
+    def drawn(n): return stream(0, 'images', n).multinomial(n, np.full(n, 1 / n), size=draws).T / n
+    known = {n: drawn(n) for n in {h.shape[1] for h in hits.values()}}
     for j, label in enumerate(table):
         if label in hits: values[:, :, j] = 100 * (hits[label] @ known[hits[label].shape[1]]).T
         elif label in images:
             share = np.nanmean(values[0, :, j]) / 100
             sd = 100 * math.sqrt(max(0., share * (1 - share)) / images[label])
-            values[:, :, j] += sd * rng.normal(size=(draws, 1))
+            values[:, :, j] += sd * stream(0, 'images of', where, label).normal(size=(draws, 1))
     return draws_as_table(table, values)

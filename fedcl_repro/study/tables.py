@@ -321,7 +321,7 @@ def write_spreads():
 LEAST_DF = 3 # with fewer degrees of freedom, nothing is said of a spread
 
 # %% ../../nbs/study/tables.ipynb #6808134b
-def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, every=False):
+def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, where='', every=False):
     # (draw, replicate) x label, or None
     "The table on other test images, of labels that are one model on one test set, or of `every` label."
     of_one = runs[((runs.clients == 1) | every) & runs.label.isin(table) & runs.seed.isin(table.index)]
@@ -332,7 +332,7 @@ def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, every=Fals
         by_seed_ = dict(zip(own.seed, own.run))
         if all(by_seed_.get(s) in known for s in table.index):
             hits[label] = np.stack([known[by_seed_[s]] for s in table.index])
-    return images_redrawn(table, hits, of_one.groupby('label').n.first().to_dict())
+    return images_redrawn(table, hits, of_one.groupby('label').n.first().to_dict(), where)
 
 # %% ../../nbs/study/tables.ipynb #6808134c
 STILL = Spread(0., 0., 1) # of labels that a claim is not about
@@ -341,21 +341,22 @@ def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, runs:pd.DataFrame)->Chan
     "What is known of the runs of a table, beside their numbers. `runs`: their facts."
     asked = [label for label in table if label in (*c.needs, *c.rivals)]
     own = runs[runs.label.isin(asked) & runs.seed.isin(table.index)]
+    where = ', '.join(map(str, runs[list(paper.keys)].iloc[0]))
     smaller = tuple(own.settings[own.smaller])
     drawings = {r.partition_seed for r in own.settings}
     about = dict(smaller=smaller, partitions=len(drawings), once=len(own) > 0 and own.evaluations.min() < 4)
     about['size'] = paper.size(smaller) if smaller else ''
     if own.why.str.contains('still|too few').any(): about['size'] += ', curves not level'
-    if c.of in ('accuracy', 'mean'): about['images'] = shared_images(paper, table, runs)
+    if c.of in ('accuracy', 'mean'): about['images'] = shared_images(paper, table, runs, where)
     if len(table) > 1: return Chance(**about)
     owners = runs.groupby('label').owner.first()
     known = {label: family_of(paper, c.of, owners.get(label)) for label in table}
     if any(known[label] is None for label in asked): return Chance(**about)
     if any(is_borrowed(paper, c.of, owners[label]) for label in asked):
         if c.of not in ('accuracy', 'mean'): return Chance(**about)
-        about['images'] = shared_images(paper, table, runs, every=True)
+        about['images'] = shared_images(paper, table, runs, where, every=True)
     kept = {label: known[label] or STILL for label in table}
-    alone = {df: moved(table, {k: s if s.df == df else STILL for k, s in kept.items()})
+    alone = {df: moved(table, {k: s if s.df == df else STILL for k, s in kept.items()}, where)
              for df in sorted({known[label].df for label in asked})}
     return Chance(**about, alone=alone)
 
