@@ -167,8 +167,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'fedcl_repro.core.Spec.__str__': ('core.html#spec.__str__', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.Spec.json': ('core.html#spec.json', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.Spec.of': ('core.html#spec.of', 'fedcl_repro/core.py'),
-                                  'fedcl_repro.core.as_recorded': ('core.html#as_recorded', 'fedcl_repro/core.py'),
-                                  'fedcl_repro.core.as_today': ('core.html#as_today', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.atomic_write': ('core.html#atomic_write', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.call_own': ('core.html#call_own', 'fedcl_repro/core.py'),
                                   'fedcl_repro.core.check_device': ('core.html#check_device', 'fedcl_repro/core.py'),

@@ -6,9 +6,9 @@ name, and files that are complete or absent"""
 # %% auto #0
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
-           'check_type', 'plain', 'check_value', 'load_all', 'as_today', 'as_recorded', 'check_name', 'did_you_mean',
-           'patch', 'Register', 'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded',
-           'atomic_write', 'write_text', 'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device']
+           'check_type', 'plain', 'check_value', 'load_all', 'check_name', 'did_you_mean', 'patch', 'Register',
+           'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
+           'write_text', 'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -250,25 +250,6 @@ def load_all(*packages:str):
         folders = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(folders, package + '.'): importlib.import_module(module.name)
 
-# %% ../nbs/core.ipynb #1d435673
-def as_today(settings:dict, formerly:dict)->dict:
-    "Settings under their names of today."
-    found = {k: v for k, v in settings.items() if k not in formerly}
-    for k in settings.keys() & formerly.keys():
-        if settings[k] not in formerly[k]:
-            known = ', '.join(map(repr, formerly[k]))
-            raise ValueError(f'the former setting {k!r} was one of {known}, got {settings[k]!r}')
-        found |= formerly[k][settings[k]]
-    return found
-
-def as_recorded(settings:dict, formerly:dict)->dict:
-    "Settings under their first names, if these can express them."
-    for old, values in formerly.items():
-        for value, today in values.items():
-            if any(settings.get(k) != v for k, v in today.items()): continue
-            return {k: v for k, v in settings.items() if k not in today} | {old: value}
-    return settings
-
 # %% ../nbs/core.ipynb #dc4ffe7d
 def check_name(kind:str, name):
     "Refuse a name that a text such as `name(setting=1)` could not ask for."
@@ -344,8 +325,7 @@ def resolve(self:Register, spec)->Spec: # a `Spec`, or its text
     if not isinstance(spec, Spec):
         raise ValueError(f"a {self.kind} is named by a text such as 'name(setting=1)', got {spec!r}")
     entry = self[spec.name]
-    said = {k: plain(value) for k, value in spec.settings}
-    given = as_today(said, entry.about.get('formerly', {}))
+    given = {k: plain(value) for k, value in spec.settings}
     check_given(f'{self.kind} {spec.name!r}', entry, given)
     return Spec.of(spec.name, **{**entry.settings, **given})
 

@@ -181,7 +181,6 @@ METHODS = Register('method',
     owner=Attribute('whose model is tested after the merge', choices=('shared', 'personal')),
     papers=Attribute('papers that compare it, separated by spaces', ''),
     revision=Attribute('raised when its results change, so that its runs are trained again', 1),
-    formerly=Attribute('settings that were renamed: {old setting: {old value: settings of today}}', {}),
     later=Attribute("settings newer than its first committed runs: a run's name has them where they are "
                     'not at their default', ()),
     needs=Attribute("parts of the network beside body and head, and `views` where it compares views: "

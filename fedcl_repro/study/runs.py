@@ -20,7 +20,7 @@ import torch
 import torch.nn as nn
 
 from ..core import (
-    COUNT, OneOf, Range, Spec, as_recorded, check_value, did_you_mean, load_all, plain, stream)
+    COUNT, OneOf, Range, Spec, check_value, did_you_mean, load_all, plain, stream)
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import (
     DATASETS, Dataset, archive_content, content_of, find_root, load, to_store)
@@ -183,11 +183,10 @@ def config(run:Run)->dict: # plain JSON
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
 def recorded_method(method:Spec)->Spec:
-    "A method as its first committed runs record it: with former names, without defaults of later settings."
+    "A method as its first committed runs record it: without defaults of later settings."
     entry = methods()[method.name]
-    first = as_recorded(dict(method.settings), entry.about['formerly'])
     later = {k: entry.settings[k] for k in entry.about['later']}
-    return Spec.of(method.name, **{k: v for k, v in first.items() if k not in later or v != later[k]})
+    return Spec.of(method.name, **{k: v for k, v in method.settings if k not in later or v != later[k]})
 
 def settings_recorded(said:dict)->dict: # setting -> value
     "The settings of a run from a record of plain values."

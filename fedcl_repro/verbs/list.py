@@ -84,7 +84,7 @@ def row_line(row:dict)->str:
 
 def details(row:dict)->str:
     "All facts about an entry: settings with their ranges, and the paper of a method."
-    told = 'name', 'title', 'about', 'settings', 'ranges', 'formerly', 'later', 'revision'
+    told = 'name', 'title', 'about', 'settings', 'ranges', 'later', 'revision'
     lines = [': '.join(t for t in (row['name'], row.get('title', '')) if t), row.get('about', '')]
     settings = row.get('settings', {})
     lines += [f"  {setting_text(k, v, row['ranges'].get(k, ''))}" for k, v in settings.items()]
