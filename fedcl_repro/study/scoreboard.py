@@ -15,7 +15,7 @@ from .verdicts import OURS, Verdict, rests_on
 # %% ../../nbs/study/scoreboard.ipynb #sco00006
 HEADLINES = ( # experiment, and how its claim begins
     ('fedcosr/table2', 'FedCoSR has the highest accuracy: practical CIFAR-10'),
-    ('fedcosr/fig8', 'FedCoSR is above Local: practical CIFAR-10, 10 % of the images'),
+    ('fedcosr/table2', 'FedCoSR is above Local: practical CIFAR-10, 10 % of the images'),
     ('fedcosr/fig8', 'LA and CRL together improve accuracy (FedCoSR is above FedPer): '
                      'practical CIFAR-10, 10 % of the images'),
     ('fedcosr/fig8', 'without LA accuracy drops notably: practical CIFAR-10, 10 % of the images'),

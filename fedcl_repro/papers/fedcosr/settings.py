@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER', 'TENTH', 'FEW_ROUNDS', 'SINGLE', 'QUARTER', 'IN_FLOAT32',
-           'QUARTERED', 'ENDINGS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE', 'FAIRER', 'OFTEN', 'FAULTS',
-           'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
+           'QUARTERED', 'ENDINGS', 'REPEATED', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE', 'FAIRER', 'OFTEN',
+           'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
            'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicated', 'with_fair_settings',
            'public_runs', 'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'scarce', 'whole_column',
            'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed', 'margins_in_print',
@@ -65,7 +65,8 @@ FEW_ROUNDS = dict( # of Local under several readings of Table II, which are in n
 SINGLE = dict(n_rounds=100, eval_every=5, scarcity='none', dtype='float32') # what `lite` had before
 QUARTER = dict(n_rounds=30, eval_every=3, scarcity='all_clients(share=0.25)', dtype='float32') # earlier still
 IN_FLOAT32, QUARTERED = ', in float32', ', a quarter of the images'
-ENDINGS = {IN_FLOAT32: SINGLE, QUARTERED: QUARTER} # end of a column's name -> size of its runs on CIFAR-10
+# end of a column's name -> size of its runs on CIFAR-10
+ENDINGS = {OF_A_TENTH: TENTH, IN_FLOAT32: SINGLE, QUARTERED: QUARTER}
 
 def settings_of(column:str, profile:str)->dict:
     "Settings of the runs in a column; digits stand in for CIFAR-10 in `quick`."
@@ -80,9 +81,13 @@ def runs(names, profile:str, columns=None, **change)->list: # of Run
     settings = [settings_of(c, profile) for c in (TRAINED[profile] if columns is None else columns)]
     return [with_fair_settings(r) for r in matrix(names, settings, size['seeds'], **size['base'] | change)]
 
-def replicated(names, column:str, n=6)->list: # of Run
-    "Methods at a tenth of the training images, `n` times: each time another partition and other weights."
-    first = [r for r in runs(names, 'lite', [column], **TENTH) if r.seed == 0]
+REPEATED = ['local', 'fedavg', 'fedper', 'fedproto', 'ditto', 'fedcosr'] # of Table II
+
+def replicated(names, profile:str, columns=(PRACTICAL, PATHOLOGICAL), n=6)->list: # of Run
+    """Methods at a tenth of the training images, `n` times: each time another partition and other weights.
+    Only `lite` has them."""
+    if profile != 'lite': return []
+    first = [r for r in runs(names, profile, columns, **TENTH) if r.seed == 0]
     return reseeded(first, range(n))
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #770a4c2e
@@ -189,10 +194,10 @@ WELL_PERFORMING = ['local', 'fedavg', 'fedper', 'fedrep', 'fedproto', 'fedala', 
 FAIR = ['fedavg', 'ditto', 'fedper', 'fedproto', 'fedcosr'] # of Figure 6
 
 def margins_in_print(table:str)->dict: # measure -> published cells
-    "Accuracies and spreads of a table, and again for the columns of our runs in float32 and of replicates."
+    "Accuracies and spreads of a table, and again for the columns of our runs of other sizes."
     metrics = dict(accuracy='accuracy', spread='client_std')
     found = {of: printed(table, metric=metric) for of, metric in metrics.items()}
-    return {of: with_endings(cells, ('', IN_FLOAT32, OF_A_TENTH)) for of, cells in found.items()}
+    return {of: with_endings(cells) for of, cells in found.items()}
 
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
@@ -324,7 +329,7 @@ def earlier2(profile):
 def table2(profile):
     more = ['practical CIFAR-100', 'practical EMNIST'] if profile == 'lite' else []
     both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
-    return sorted(both, key=lambda r: r.seed)
+    return sorted(both, key=lambda r: r.seed) + replicated(REPEATED, profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #857ac1b6
 FAULTS = { # method -> what runs with the fault, the moment it is tested at, the fault
@@ -388,7 +393,9 @@ def fig4(profile): return []
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #aa6e816e
 @experiment(FEDCOSR, 'fedcosr/fig5', 'Smoothed learning curves', kind='figure',
             earlier=partial(earlier_runs, names=WELL_PERFORMING))
-def fig5(profile): return runs([m for m in WELL_PERFORMING if m in compared()], profile)
+def fig5(profile):
+    again = replicated([m for m in WELL_PERFORMING if m in REPEATED], profile)
+    return runs([m for m in WELL_PERFORMING if m in compared()], profile) + again
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #33fdc823
 ABLATIONS = ['fedcosr', 'fedcosr_no_la', 'fedcosr_no_sep', 'fedcosr_no_crl', 'fedper']
@@ -398,9 +405,7 @@ SQUARE = pd.DataFrame(
     FEDCOSR, 'fedcosr/fig8', 'Ablation: without LA, Sep or CRL, and the square of LA and CRL',
     kind='figure', margins='table2',
     earlier=partial(earlier_runs, names=ABLATIONS, quartered=TRAINED['lite']))
-def fig8(profile):
-    again = replicated([*ABLATIONS, 'local'], PRACTICAL) if profile == 'lite' else []
-    return runs(ABLATIONS, profile) + again
+def fig8(profile): return runs(ABLATIONS, profile) + replicated(ABLATIONS, profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #c0985097
 def squares(rows:pd.DataFrame, moment='merged')->dict: # column -> table of mean accuracies, LA x CRL
