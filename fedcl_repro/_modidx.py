@@ -2029,8 +2029,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                           'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.below_mean': ( 'papers/fedcosr/settings.html#below_mean',
                                                                                                          'fedcl_repro/papers/fedcosr/settings.py'),
-                                                     'fedcl_repro.papers.fedcosr.settings.beside_single': ( 'papers/fedcosr/settings.html#beside_single',
-                                                                                                            'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.by_reading': ( 'papers/fedcosr/settings.html#by_reading',
                                                                                                          'fedcl_repro/papers/fedcosr/settings.py'),
                                                      'fedcl_repro.papers.fedcosr.settings.cell_name': ( 'papers/fedcosr/settings.html#cell_name',

@@ -10,10 +10,10 @@ __all__ = ['TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER', 'TENTH'
            'public_runs', 'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'scarce', 'whole_column',
            'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed', 'margins_in_print',
            'often', 'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins',
-           'cells', 'beside_single', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell',
-           'judge_often', 'more_of_table2', 'in_legend_order', 'draw_whole', 'earlier2', 'table2', 'two_ways',
-           'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5', 'fig8', 'squares', 'with_arithmetic',
-           'precision', 'reading_of', 'by_reading', 'training_alone']
+           'cells', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often',
+           'more_of_table2', 'in_legend_order', 'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest',
+           'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision',
+           'reading_of', 'by_reading', 'training_alone']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -113,10 +113,10 @@ def earlier_runs(profile:str, names=None, quartered=None)->list: # of Run
     asked = compared() if names is None else names
     few = [c for c in TRAINED[profile] if c != PRACTICAL] if quartered is None else quartered
     public = [r for r in public_runs(profile, few, **QUARTER) if r.method.name in asked]
-    return single_runs(profile, asked) + runs(asked, profile, few, **QUARTER) + public
+    return runs(asked, profile, few, **QUARTER) + public
 
 def single_runs(profile:str, names)->list: # of Run
-    "The runs that `lite` trained in float32."
+    "Whole runs in float32, which `lite` trained before."
     return runs(names, profile, **SINGLE) if profile == 'lite' else []
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11e1
@@ -144,9 +144,9 @@ def whole_column(name:str)->str:
     return name
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11ed
-def with_endings(cells:pd.DataFrame, ends=('', *ENDINGS))->pd.DataFrame:
-    "Published cells for each of their columns with these endings."
-    return pd.concat([cells.assign(column=cells.column + end) for end in ends], ignore_index=True)
+def with_endings(cells:pd.DataFrame)->pd.DataFrame:
+    "Published cells for each of their columns, with every ending and without."
+    return pd.concat([cells.assign(column=cells.column + end) for end in ('', *ENDINGS)], ignore_index=True)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #c01a11ee
 def with_earlier(columns)->list: # of names
@@ -260,13 +260,7 @@ def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8429e01a
 def cells(artifact:str, rows:pd.DataFrame, profile:str)->pd.DataFrame:
     "Every published accuracy of Table II or III beside ours: pooled, of the merged models."
-    return beside_print(FEDCOSR, beside_single(printed(artifact), rows), rows, profile)
-
-def beside_single(cells:pd.DataFrame, rows:pd.DataFrame)->pd.DataFrame:
-    "Published cells, and again those that have whole runs of ours in float32."
-    here = FEDCOSR.runs(rows)
-    single = with_endings(cells, [IN_FLOAT32]).merge(here[['label', 'column']].drop_duplicates())
-    return pd.concat([cells, single], ignore_index=True)
+    return beside_print(FEDCOSR, printed(artifact), rows, profile)
 
 def cell_name(c)->str: return f'{c.label}, {c.column}'
 def spread_name(c)->str: return f'spread of {cell_name(c)}'
@@ -281,7 +275,7 @@ def in_fedcrl_alone(artifact:str)->pd.DataFrame:
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #e81f758c
 def every_cell(artifact:str, rows:pd.DataFrame, profile:str, source:str)->list: # of Verdict
     "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
-    spreads = beside_single(printed(artifact, metric='client_std'), rows)
+    spreads = printed(artifact, metric='client_std')
     spreads = beside_print(FEDCOSR, spreads, rows, profile, measure='sd_clients')
     first = beside_print(FEDCOSR, in_fedcrl_alone(artifact), rows, profile)
     said = cell_verdicts(cells(artifact, rows, profile), cell_name, f'FedCoSR {source}')
