@@ -213,7 +213,7 @@ def view_of(n:int, names:list):
     return table_view(MAPL, cells, f'Table {n}', names, **MAPL_SHOWN)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #e387f7f8
-REPEATED = ['Local', 'FedSim', 'MAPL'] # methods with replicates
+REPEATED = ['Local', 'MAPL'] # methods with replicates
 
 def again(names, profile)->list: # of Run
     "Scenario 1 with five other seeds and partitions, on the data sets that train fast; only `lite` has them."
