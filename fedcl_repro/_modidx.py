@@ -4349,6 +4349,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.shared_images': ( 'study/tables.html#shared_images',
                                                                                       'fedcl_repro/study/tables.py'),
+                                          'fedcl_repro.study.tables.size_told': ( 'study/tables.html#size_told',
+                                                                                  'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.span': ('study/tables.html#span', 'fedcl_repro/study/tables.py'),
                                           'fedcl_repro.study.tables.spreads_path': ( 'study/tables.html#spreads_path',
                                                                                      'fedcl_repro/study/tables.py'),

@@ -108,6 +108,8 @@ def accuracies_of(f:Finding, profile:str)->pd.Series: # label -> percent
     tables = by_seed(paper.measured(committed(f.name, profile), 'accuracy'), paper.keys)
     means = in_setting(f, tables, profile).mean()
     compared = set(paper.printed(f.artifact).label) if paper.printed else set(means.index)
+    name = f.method.partition('(')[0] # variants of the method are no rivals
+    compared -= {label for label in compared if label != f.method and label.startswith(name)}
     return means[[label for label in means.index if label in compared]]
 
 def in_setting(f:Finding, found:dict, profile:str): # found: values of the paper's keys -> anything

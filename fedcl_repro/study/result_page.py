@@ -47,15 +47,18 @@ def rows_in_words(rows:pd.DataFrame, profile:str, name:str)->str:
 
 # %% ../../nbs/study/result_page.ipynb #7633fed5
 def verdicts_in_words(verdicts:list)->str:
-    "The counts of verdicts on claims and printed numbers."
+    "The counts of verdicts: on claims that runs were asked, on claims about print or counting, on cells."
+    claims = [v for v in verdicts if v.kind == 'claim']
+    groups = {
+        ('claim', ' asked of runs'): [v for v in claims if v.basis == 'runs'],
+        ('claim', ' on print, or counted'): [v for v in claims if v.basis != 'runs'],
+        ('printed number', ''): [v for v in verdicts if v.kind == 'cell']}
     counts_said = []
-    for kind, thing in (('claim', 'claim'), ('cell', 'printed number')):
-        of_kind = [v for v in verdicts if v.kind == kind]
-        counts = verdict_counts(of_kind)
-        if not counts: continue
-        words = ', '.join(f'{n} {word}' for word, n in counts.items())
-        counts_said.append(f'Of {amount_of(len(of_kind), thing)}: {words}.')
-        much = [v.much == 'inside' for v in of_kind if v.much]
+    for (thing, more), some in groups.items():
+        if not some: continue
+        words = ', '.join(f'{n} {word}' for word, n in verdict_counts(some).items())
+        counts_said.append(f'Of {amount_of(len(some), thing)}{more}: {words}.')
+        much = [v.much == 'inside' for v in some if v.much]
         if much: counts_said.append(f'Published margins inside our interval: {sum(much)} of {len(much)}.')
     return ' '.join(counts_said)
 
@@ -91,22 +94,22 @@ CONCLUSIONS = {
     'one run': 'One run does not decide a difference of this size.'}
 
 def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
-    "The first claim that trained runs measure; replicates come before one run, then what they decide."
+    """The first claim that trained runs measure, whatever it became; replicates come before one run, and our
+    own questions last."""
     asked = [v for v in verdicts if v.kind == 'claim' and v.word in CONCLUSIONS and v.margin is not None]
-    def place(v): # our own questions never lead
-        return v.source == OURS, not rests_on(v).endswith('replicates'), v.word not in ('holds', 'fails')
+    def place(v): return v.source == OURS, not rests_on(v).endswith('replicates')
     return min(asked, key=place, default=None)
 
 def card_lines(v:Verdict)->dict: # heading -> text
     "What the paper says and what we found."
     printed = f' Its margin in print is {v.printed:+.2f}.' if v.printed is not None else ''
     between = f' (interval {v.interval[0]:+.2f} to {v.interval[1]:+.2f})' if v.interval else ''
-    smaller = f'Our runs are smaller: {v.size}.' if v.size else "The size is the paper's."
+    size = f'Our runs: {v.size}.' if v.size else "The size is the paper's."
     told, *more = v.evidence.split('; ') # the margin is told if it is not the number itself
     return {
         'We ask' if v.source == OURS else 'The paper says': f'{v.what} ({v.source}).{printed}',
         'Here': '; '.join([told, *(part for part in more[:1] if part.startswith('margin'))]) + between,
-        'What may differ': f'{smaller} The partition and the seeds are ours.',
+        'What may differ': f'{size} The partition and the seeds are ours.',
         'Conclusion': CONCLUSIONS[v.word]}
 
 # %% ../../nbs/study/result_page.ipynb #ca4d0003

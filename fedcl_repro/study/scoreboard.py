@@ -15,6 +15,7 @@ from .verdicts import OURS, Verdict, rests_on
 # %% ../../nbs/study/scoreboard.ipynb #sco00006
 HEADLINES = ( # experiment, and how its claim begins
     ('fedcosr/table2', 'FedCoSR has the highest accuracy: practical CIFAR-10'),
+    ('fedcosr/table2', 'FedCoSR is above Local: practical CIFAR-10'),
     ('fedcosr/table2', 'FedCoSR is above Local: practical CIFAR-10, 10 % of the images'),
     ('fedcosr/fig8', 'LA and CRL together improve accuracy (FedCoSR is above FedPer): '
                      'practical CIFAR-10, 10 % of the images'),
@@ -74,9 +75,10 @@ PALE = .45
 COLOUR = dict(holds='C2', fails='C3')
 
 def line_words(v:Verdict)->str:
-    "The verdict, what it rests on, and its size."
+    "The verdict, what it rests on, its size, and whether the question is ours."
     size = v.size or ('' if v.word == 'not run' else "the paper's size")
-    return ', '.join(dict.fromkeys(filter(None, [v.word, rests_on(v), size])))
+    ours = 'our question' if v.source == OURS else ''
+    return ', '.join(dict.fromkeys(filter(None, [v.word, rests_on(v), size, ours])))
 
 # %% ../../nbs/study/scoreboard.ipynb #sco0001b
 def draw_line(ax, y:float, v:Verdict, reach:float):
@@ -115,7 +117,7 @@ def scoreboard_figure(found=None, counts=None): # found: (experiment, Verdict) e
 # %% ../../nbs/study/scoreboard.ipynb #sco0001d
 def draw_strip(ax, counts:dict):
     "All claims as one bar."
-    colours = ['C2', 'C8', 'C7', '.85', 'C0', 'C9']
+    colours = ['C0', 'C9', 'C7', '.85', 'C4', 'C8'] # none that a verdict has
     left = 0
     for (word, n), colour in zip(counts.items(), colours):
         ax.barh(0, n, left=left, color=colour, label=f'{n} {word}')

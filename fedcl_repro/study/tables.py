@@ -7,11 +7,12 @@ __all__ = ['MEASURES', 'PRINTED', 'SHARE_WORDS', 'PAPER_OF', 'SPREADS', 'EVERY_P
            'MOST_CASES', 'MEANS', 'READINGS', 'share_of', 'span', 'images_and_rounds', 'Paper', 'run_facts', 'owner_of',
            'by_seed', 'complete', 'why_not', 'held', 'claim_of_runs', 'Chance', 'part_margins', 'variances', 'decided',
            'replicates_in_words', 'answer', 'spreads_path', 'committed_spreads', 'family_of', 'is_borrowed',
-           'family_spreads', 'write_spreads', 'shared_images', 'chance_of', 'printed_margins', 'ask', 'not_run',
-           'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'cells_judged', 'experiment',
-           'printed_cells', 'share_possible', 'printed_tables', 'claims_in_print', 'asked_in_print', 'noise_in_print',
-           'beside_noise', 'as_printed', 'stated', 'printed_evidence', 'our_cells', 'key_columns', 'beside_print',
-           'interval_of', 'beginnings', 'sentence_of', 'fits_entry', 'claim_list', 'unlisted', 'readings']
+           'family_spreads', 'write_spreads', 'shared_images', 'size_told', 'chance_of', 'printed_margins', 'ask',
+           'not_run', 'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'cells_judged',
+           'experiment', 'printed_cells', 'share_possible', 'printed_tables', 'claims_in_print', 'asked_in_print',
+           'noise_in_print', 'beside_noise', 'as_printed', 'stated', 'printed_evidence', 'our_cells', 'key_columns',
+           'beside_print', 'interval_of', 'beginnings', 'sentence_of', 'fits_entry', 'claim_list', 'unlisted',
+           'readings']
 
 # %% ../../nbs/study/tables.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -146,10 +147,11 @@ def held(c:Claim, margin:pd.Series)->pd.Series: # bool
     "The seeds for which a claim with this margin holds."
     return margin.ge(-1e-9) if c.equal else margin.gt(1e-6)
 
-def claim_of_runs(what:str, per_seed, evidence:str, source:str, data_fits=True)->Verdict:
-    "Verdict on a sentence that is true or false of each run: decided by a sign test over its seeds."
+def claim_of_runs(what:str, per_seed, evidence:str, source:str, data_fits=True, size='')->Verdict:
+    """Verdict on a sentence that is true or false of each run: decided by a sign test over its seeds.
+    `size`: of the runs in words, see `size_told`."""
     found, needed = claim(what, per_seed, evidence, source, data_fits), seeds_that_agree()
-    found = replace(found, basis='runs')
+    found = replace(found, basis='runs', size=size if data_fits else '')
     if found.word == 'not run' or 'mixed' not in found.word and len(per_seed) >= needed: return found
     n = f'{len(per_seed)} replicates' if len(per_seed) > 1 else 'one run'
     told = f'{found.evidence}; {n}; {needed} replicates that agree would decide'
@@ -163,6 +165,7 @@ class Chance:
     alone: dict = None    # degrees of freedom -> (draw, replicate) x label: one replicate as another of its
                           # family, where the spread has that many of them; None: unknown
     smaller: tuple = ()   # runs whose size is not the paper's
+    borrowed: str = ''    # in words, if the spread of a single run is that of other papers
     size: str = ''        # their size in words
     partitions: int = 0   # how many were drawn
     once: bool = False    # the curves are too short for a mean of several evaluations
@@ -237,6 +240,7 @@ def answer(
     if why_open: word, told = 'undecided', [why_open, *told]
     told.append(found.bounds)
     told.append(replicates_in_words(found.n, chance.partitions))
+    if found.n == 1 and found.known: told.append(chance.borrowed)
     if chance.once: told.append('last evaluation alone')
     if word in ('undecided', 'one run') and found.more and not why_open: told.append(found.more)
     much, value = '', np.nan
@@ -337,16 +341,22 @@ def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, where='', 
 # %% ../../nbs/study/tables.ipynb #6808134c
 STILL = Spread(0., 0., 1) # of labels that a claim is not about
 
+def size_told(paper:Paper, facts:pd.DataFrame)->str: # empty: the paper's
+    "The size of these runs in words, if it is not the paper's. `facts`: see `run_facts`."
+    smaller = tuple(facts.settings[facts.smaller])
+    level = ', curves not level' if facts.why.str.contains('still|too few').any() else ''
+    return (paper.size(smaller) if smaller else '') + level
+
 def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, runs:pd.DataFrame)->Chance:
     "What is known of the runs of a table, beside their numbers. `runs`: their facts."
     asked = [label for label in table if label in (*c.needs, *c.rivals)]
     own = runs[runs.label.isin(asked) & runs.seed.isin(table.index)]
+    own = own if len(own) else runs # a measure may have labels of its own
     where = ', '.join(map(str, runs[list(paper.keys)].iloc[0]))
     smaller = tuple(own.settings[own.smaller])
     drawings = {r.partition_seed for r in own.settings}
     about = dict(smaller=smaller, partitions=len(drawings), once=len(own) > 0 and own.evaluations.min() < 4)
-    about['size'] = paper.size(smaller) if smaller else ''
-    if own.why.str.contains('still|too few').any(): about['size'] += ', curves not level'
+    about['size'] = size_told(paper, own)
     if c.of in ('accuracy', 'mean'): about['images'] = shared_images(paper, table, runs, where)
     if len(table) > 1: return Chance(**about)
     owners = runs.groupby('label').owner.first()
@@ -355,6 +365,8 @@ def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, runs:pd.DataFrame)->Chan
     if any(is_borrowed(paper, c.of, owners[label]) for label in asked):
         if c.of not in ('accuracy', 'mean'): return Chance(**about)
         about['images'] = shared_images(paper, table, runs, where, every=True)
+        df = min(known[label].df for label in asked)
+        about['borrowed'] = f'spread of other papers ({df} degrees of freedom)'
     kept = {label: known[label] or STILL for label in table}
     alone = {df: moved(table, {k: s if s.df == df else STILL for k, s in kept.items()}, where)
              for df in sorted({known[label].df for label in asked})}
@@ -609,7 +621,8 @@ def beside_print(
 def interval_of(paper:Paper, runs:pd.DataFrame, word:str, measure:str)->tuple: # (low, high) within 0 and 100
     "The interval of one label's number in one setting; (nan, nan) if nothing is known of its spread."
     values, first = runs[measure].dropna(), runs.iloc[0]
-    if not len(values): return np.nan, np.nan
+    untrained = 'settings' in runs and first.settings.method.name not in methods() # the majority class
+    if untrained or not len(values): return np.nan, np.nan
     share = np.clip(values.mean() / 100, 0, 1)
     images = 1e4 * share * (1 - share) / first.n if first.clients == 1 and measure != 'sd_clients' else 0.
     family = None if is_borrowed(paper, word, first.owner) else family_of(paper, word, first.owner)

@@ -32,7 +32,8 @@ from ...study.runs import Run, methods, setting
 from ...study.questions import Claim, lead
 from ...study.show import draw_dots
 from ...study.tables import Paper, ask_across, beside_print, by_seed, claim_of_runs
-from ...study.tables import experiment, facts_by_setting, printed_cells, stated
+from ...study.tables import (
+    experiment, facts_by_setting, printed_cells, run_facts, share_of, size_told, stated)
 from ...study.verdicts import cell_verdicts
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
@@ -252,8 +253,10 @@ def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
     for word in 'practical', 'pathological':
         own = of_split(tables, word)
         v = ask_across(margins_grow(), own, profile != 'quick', word, paper=FEDCOSR, facts=facts)
-        if profile == 'lite' and v.word != 'not run':
-            v = replace(v, evidence=f'{v.evidence} (data sets trained at different sizes)')
+        sizes = {(share_of(r), r.n_rounds) for key in own if key in facts for r in facts[key].settings}
+        if v.word != 'not run' and len(sizes) > 1: # then a lead may grow with the size
+            told = f'{v.evidence}; the data sets are trained at {len(sizes)} sizes'
+            v = replace(v, word='undecided' if profile != 'quick' else v.word, evidence=told)
         if own: out.append(v)
     return out
 
@@ -355,6 +358,7 @@ def nearest(table:pd.DataFrame)->pd.Series: # of words; the table has both colum
 def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the printed value is nearest to the method with the fault: one claim per method."
     out, table = [], two_ways(rows).dropna()
+    size = size_told(FEDCOSR, run_facts(FEDCOSR, rows)) if len(rows) else ''
     for label, (_, _, fault) in zip(titles(FAULTS), FAULTS.values()):
         ways = table[table.label == label]
         evidence = 'needs both ways'
@@ -364,7 +368,8 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
                         f'{plain:.2f} FedAvg tested alike, {p:.2f} printed')
         held = nearest(ways) == WITH_FAULT if len(ways) else []
         sentence = f'the printed value is nearest to the method with the fault: {label}'
-        out.append(claim_of_runs(sentence, list(held), evidence, 'FedCoSR Table II', profile != 'quick'))
+        fits = profile != 'quick'
+        out.append(claim_of_runs(sentence, list(held), evidence, 'FedCoSR Table II', fits, size))
     return out
 
 @experiment(FEDCOSR, 'fedcosr/compat', 'Printed values that a fault may explain', also=judge_compat)

@@ -21,6 +21,7 @@ from ...parts.graph_measures import away_from_equal, strangers, unevenness
 from fedcl_repro.papers.mapl.settings import (
     CIFAR, LEARNS_WATCHED, MAPL, MAPL_RUN, MAPL_SIZES, SIZE_OF, WATCHED, again, as_theirs, mapl_experiment,
     mapl_runs)
+from ...study.comparable import smaller
 from ...study.representations import plane
 from ...study.runs import setting
 from .matrices import client_matrices, draw_by_round, draw_graph_numbers
@@ -115,14 +116,16 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5
         why = MAPL.not_asked if profile == 'quick' else ''
         return [claim(sentence, [], why, source) for sentence in (CLUSTERED, SPREAD)]
     table, out = map_numbers(MAPL, maps, rows, profile, len(BACKBONES)), []
-    last = rows['round'].max()
+    last, reduced = rows['round'].max(), [r for r in rows.settings.unique() if smaller(r, MAPL.sizes)]
+    size = MAPL.size(reduced) if reduced else ''
     for what, t in table.groupby('what', sort=False):
         at_end, before = t[t['round'] == last], t[t['round'] < last]
         for sentence, part, near in ((CLUSTERED, at_end, True), (SPREAD, before, False)):
             own, chance = part['own cluster'], part['cluster, by chance'].mean()
             told = f'{own.mean():.0f} % are nearest to the own cluster, {chance:.0f} % would be by chance'
             told = told if len(part) else ''
-            out.append(claim_of_runs(f'{sentence}: {what}', list((own >= 90) == near), told, source))
+            held = list((own >= 90) == near)
+            out.append(claim_of_runs(f'{sentence}: {what}', held, told, source, size=size))
     return out
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #bb5d3339

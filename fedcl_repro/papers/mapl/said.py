@@ -36,7 +36,7 @@ def said_of_table5(profile:str)->list: # of Claim
 MAPL_SAID = dict(
     table1=[
         *claims('MAPL 5.1',
-            best('MAPL', HETEROGENEOUS, printed='table1'),
+            best('MAPL', HETEROGENEOUS),
             above('MAPL', 'Local'),
             above('MAPL', COPY),
             between('MAPL is 2 to 4 points above the best other on CINIC-10, SVHN and CIFAR-10', 2, 4,
