@@ -97,18 +97,19 @@ def scoreboard_figure(found=None, counts=None): # found: (experiment, Verdict) e
     found = headlines() if found is None else found
     counts = tally(all_claims()) if counts is None else counts
     n, reach = len(found), 25.
-    fig = plt.figure(figsize=(5.4, 1.3 + .55 * n), layout='constrained')
-    strip, ax = fig.subplots(2, height_ratios=[.4, .55 * n])
+    fig = plt.figure(figsize=(4.3, 1.6 + .68 * n), layout='constrained') # legible on a telephone
+    strip, ax = fig.subplots(2, height_ratios=[.4, .68 * n])
+    white = dict(fc='white', ec='none', pad=1)
     draw_strip(strip, counts)
     for k, (name, v) in enumerate(found):
         y = n - 1 - k
         draw_line(ax, y, v, reach)
         paper = name.partition('/')[0]
-        sentence = textwrap.shorten(v.what, 78, placeholder=' ...')
-        ax.text(-reach, y + .38, sentence, fontsize=7.5, va='center', weight='bold')
-        ax.text(reach, y - .3, f'{paper}: {line_words(v)}', fontsize=6.5, va='center', ha='right', c='.35')
-    ax.axvline(0, c='.6', lw=1)
-    ax.set(xlim=(-reach, reach), ylim=(-.7, n - .3), yticks=[])
+        sentence, told = textwrap.fill(v.what, 70), textwrap.fill(f'{paper}: {line_words(v)}', 95)
+        ax.text(-reach, y + .2, sentence, fontsize=7.5, va='bottom', weight='bold', bbox=white, in_layout=False)
+        ax.text(reach, y - .13, told, fontsize=6.8, va='top', ha='right', c='.35', bbox=white, in_layout=False)
+    ax.axvline(0, c='.6', lw=1, zorder=0)
+    ax.set(xlim=(-reach, reach), ylim=(-.6, n - .4), yticks=[])
     ax.set_xlabel('margin in points; right of 0 the sentence is true')
     ax.spines[['top', 'left', 'right']].set_visible(False)
     ax.grid(False)
@@ -124,5 +125,5 @@ def draw_strip(ax, counts:dict):
         left += n
     ax.set(xlim=(0, max(1, left)), yticks=[], xticks=[], title='')
     ax.axis('off')
-    ax.legend(fontsize=6.5, ncols=3, loc='lower center', bbox_to_anchor=(.5, .9),
+    ax.legend(fontsize=7, ncols=2, loc='lower center', bbox_to_anchor=(.5, .9),
               frameon=False, handlelength=1)

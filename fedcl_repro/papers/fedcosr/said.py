@@ -63,7 +63,9 @@ def smallest(says:str, name:str, among, **about)->Claim:
     "The number of a label is smaller than those of the others."
     others = [label for label in among if label != name]
     def margin(table): return table[others].min(axis=1) - table[name]
-    def tell(table, margin): return f'{table[name].mean():.3f}, the others {table[others].mean().mean():.3f}'
+    def tell(table, margin):
+        least = table[others].min(axis=1).mean()
+        return f'{table[name].mean():.3f}, the least of the others {least:.3f}'
     return Claim(says, tuple(among), margin, tell, comparisons=len(others), **about)
 
 # %% ../../../nbs/papers/fedcosr/said.ipynb #6df08c4c

@@ -14,7 +14,7 @@ from ...study.questions import Claim, above, claims, gains, level, paper_file
 def in_rounds(v:float)->str:
     "A number of rounds as shown in tables."
     if math.isnan(v): return ''
-    return 'never' if math.isinf(v) else f'{v:.0f}'
+    return 'never' if math.isinf(v) else f'{v:.1f}'.removesuffix('.0')
 
 def sooner(says:str, name:str, other:str, **about)->Claim:
     "A method reaches the target accuracy earlier than another."
