@@ -431,16 +431,8 @@ def fig9(profile):
 def twins(profile):
     norm = dict(norm='tn', **group_of(profile))
     readings = [dict(positives=p) for p in MFCL_READINGS]
-    if profile != 'paper': # the runs of Tables 2 and 5, whose rows hold the partners found
-        theirs = [rival('fedsimclr', *at, norm) for at in each_setting(profile)]
-        return varied(profile, readings) + theirs
-    T = MFCL_SIZES[profile]['method']['phase1'] + 1
-    def trained(epochs, **more): return dict(run=dict(n_rounds=T + epochs, eval_every=T + epochs)) | more
-    ways = [trained(60, **reading) for reading in readings]
-    ways += [trained(10, **reading, probe='chi') for reading in readings]
-    ways += [trained(0, probe=q) for q in ('proj', 'chi')]
-    theirs = [rival('fedsimclr', *at, norm, n_rounds=8, eval_every=8) for at in each_setting(profile)]
-    return varied(profile, ways) + theirs
+    theirs = [rival('fedsimclr', *at, norm) for at in each_setting(profile)]
+    return varied(profile, readings) + theirs # runs of Tables 2 and 5, whose rows hold the partners found
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e6bb2534
 @mfcl_experiment('floors', 'What a linear classifier gets without phase 2')
