@@ -28,22 +28,18 @@ def printed_gains(paper:str)->dict: # column -> points
     cells = published(paper, 'text_sec5b1')
     return dict(zip(columns_of(cells), cells.value))
 
-def gain_claim(paper:str, points:float, column:str, exactly=False)->Claim:
-    "FedCoSR is at least so far above the second best, or exactly so far, to the digit."
-    def margin(table):
-        gap = lead(table, 'FedCoSR', SIXTEEN) - points
-        return .0051 - gap.abs() if exactly else gap
+def gain_claim(paper:str, points:float, column:str)->Claim:
+    "FedCoSR is at least so far above the second best."
+    def margin(table): return lead(table, 'FedCoSR', SIXTEEN) - points
     def tell(table, margin): return f"{lead(table, 'FedCoSR', SIXTEEN).mean():+.2f} points"
     sentence, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', SIXTEEN
     place, rivals = f'{PAPERS[paper]} V-B1', len(labels) - 1
     where = dict(column=[column])
-    return Claim(sentence, labels, margin, tell, not exactly, place, where=where, comparisons=rivals)
+    return Claim(sentence, labels, margin, tell, True, place, where=where, comparisons=rivals)
 
-def gain_claims(exactly=False)->list: # of Claim, ten
+def gain_claims()->list: # of Claim, ten
     "All gains that both papers state."
-    return [
-        gain_claim(p, points, column, exactly)
-        for p in PAPERS for column, points in printed_gains(p).items()]
+    return [gain_claim(p, points, column) for p in PAPERS for column, points in printed_gains(p).items()]
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00009
 def judge_averages()->list: # of Verdict, one for each table, measure and paper

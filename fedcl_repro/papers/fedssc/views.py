@@ -12,6 +12,7 @@ import pandas as pd
 from .said import in_rounds
 from .settings import (
     DEFAULT, FEDSSC, FEDSSC_SIZES, LINES, MAIN, curves_of, lines, lines_of_panels, round_cells)
+from ...study.majority import draw_panels
 from ...study.result_page import display_all, shown_table
 from ...study.show import HOW_IT_ENDS, HOW_TO_READ, accuracy_blocks
 from ...study.tables import our_cells
@@ -49,14 +50,8 @@ def final_accuracy(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per 
 
 def betas_view(rows, profile):
     "Learning curves, a panel for each β; then the final accuracies."
-    from fedcl_repro.study.figures import curves, panels
-    table = curves_of(rows, LINES)
-    betas = sorted(table.beta.unique())
-    with panels(1, len(betas), (3.2*len(betas), 3), sharey=True) as axes:
-        for ax, beta in zip(axes[0], betas):
-            part = table[table.beta == beta]
-            curves(part, 'micro', ax=ax, ylabel='test accuracy, global model, %', whole=table)
-            ax.set_title(f'β = {beta:g}')
+    parts = {f'β = {beta:g}': part for beta, part in curves_of(rows, LINES).groupby('beta')}
+    draw_panels(parts, 'test accuracy, global model, %', wide=4, sharey=True)
     caption = f'Accuracy after the last round, percent. {HOW_IT_ENDS}'
     display_all(shown_table(final_accuracy(rows, profile), caption))
 
@@ -65,15 +60,12 @@ IN_PANEL_C = {'MOON': 'MOON (k = 0)', 'FedSSC': 'FedSSC (k = 1)'}
 
 def draw_alternatives(rows:pd.DataFrame, profile:str):
     "The panels of the figure that have more lines than FedSSC's."
-    from fedcl_repro.study.figures import curves, panels
-    table = curves_of(rows, beta=DEFAULT)
-    parts = {title: table[table.label.isin(names)] for title, names in lines_of_panels(profile).items()}
-    parts = {title: part for title, part in parts.items() if part.label.nunique() > 1}
-    with panels(1, len(parts), (3.8*len(parts), 3), sharey=True) as axes:
-        for ax, (title, part) in zip(axes[0], parts.items()):
-            if title.startswith('c'): part = part.assign(label=part.label.replace(IN_PANEL_C))
-            curves(part, 'micro', ax=ax, ylabel='test accuracy, global model, %')
-            ax.set_title(title)
+    table, parts = curves_of(rows, beta=DEFAULT), {}
+    for title, names in lines_of_panels(profile).items():
+        part = table[table.label.isin(names)]
+        if title.startswith('c'): part = part.assign(label=part.label.replace(IN_PANEL_C))
+        if part.label.nunique() > 1: parts[title] = part
+    draw_panels(parts, 'test accuracy, global model, %', wide=3, sharey=True)
 
 def alternatives_view(rows, profile):
     "The panels, then the accuracies after the last round."

@@ -27,7 +27,7 @@ from fedcl_repro.papers.mapl.settings import (
 from ...parts.graph_measures import similarity_gap, numbers_sent
 from ...study.drawings import image_lines
 from ...study.experiments import has_data
-from ...study.majority import MAJORITY, majority_line, majority_of, with_majority
+from ...study.majority import MAJORITY, draw_panels, majority_of, with_majority
 from ...study.result_page import display_all, shown_table
 from ...study.runs import dataset
 from ...study.show import HOW_IT_ENDS, show_table
@@ -138,15 +138,9 @@ def window_view(rows, profile):
 # %% ../../../nbs/papers/mapl/views.ipynb #f22b7c97
 def curves_view(rows, profile):
     "Accuracy of the tested models by round, a panel for each setting."
-    from fedcl_repro.study.figures import curves, panels
-    table = MAPL.place(per_round(mapl_tested(rows)))
-    settings, trivial = table.groupby(list(MAPL.keys), sort=False), majority_of(MAPL, rows)
-    with panels(1, len(settings), (4.4*len(settings), 3), legend=True) as axes:
-        for ax, (key, part) in zip(axes[0], settings):
-            curves(part, 'micro', 1, ax, 'test accuracy, %', table)
-            majority_line(ax, trivial.get(key))
-            ax.legend(fontsize=7)
-            ax.set_title(mapl_where(*key, profile))
+    settings = MAPL.place(per_round(mapl_tested(rows))).groupby(list(MAPL.keys), sort=False)
+    trivial = {mapl_where(*key, profile): share for key, share in majority_of(MAPL, rows).items()}
+    draw_panels({mapl_where(*key, profile): part for key, part in settings}, 'test accuracy, %', trivial)
 
 # %% ../../../nbs/papers/mapl/views.ipynb #af03bd44
 def differences(rows:pd.DataFrame, profile:str)->dict: # setting -> table, one row per variant
