@@ -10,8 +10,7 @@ __all__ = ['table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PLACES', 'SE
            'precision_view', 'local_table', 'printed_locals', 'local_view', 'ablation_view', 'shares_kept', 'kept_view',
            'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy', 'printed_taxonomy', 'taxonomy_view',
            'hyperparameter_table', 'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view',
-           'fault_table', 'faults_view', 'draw_channel', 'theorem1_view', 'draw_training', 'draw_bound',
-           'theorem2_view']
+           'fault_table', 'faults_view', 'theorem1_view', 'theorem2_view']
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d0669be5
 import math
@@ -439,16 +438,14 @@ def communication_view(rows, profile):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #991eedaa
 def draw_communication(every:pd.DataFrame):
     "The scalars sent as bars on a logarithmic axis, the paper's charge as a mark."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import style_of
+    from fedcl_repro.study.figures import panels, style_of
     part = every[every.total > 0].sort_values('total')
     colours = [style_of({name: family})[0][name] for name, family in zip(part.label, part.family)]
-    fig, ax = plt.subplots(figsize=(5.5, 3.6))
-    ax.barh(part.label, part.total, color=colours)
-    ax.plot(part.charged, part.label, 'k|', ms=10, label='charged by the paper')
-    ax.set(xscale='log', xlabel='scalars a client and round')
-    ax.legend(fontsize=7, loc='lower left', bbox_to_anchor=(0, 1))
-    plt.show()
+    with panels(1, 1, (5.5, 3.6)) as ((ax,),):
+        ax.barh(part.label, part.total, color=colours)
+        ax.plot(part.charged, part.label, 'k|', ms=10, label='charged by the paper')
+        ax.set(xscale='log', xlabel='scalars a client and round')
+        ax.legend(fontsize=7, loc='lower left', bbox_to_anchor=(0, 1))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #100d8c1e
 def owners_view(rows, profile):
@@ -483,47 +480,21 @@ def faults_view(rows, profile):
         majority_line(ax, trivial, upright=True)
         ax.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
 
-# %% ../../../nbs/papers/fedcosr/views.ipynb #ad22fd65
-def draw_channel(ax, own:int):
-    "InfoNCE, the bound of Theorem 1 and the entropy, by the error of a channel with `own` of ten classes."
-    errors = np.linspace(0, .6, 25)
-    joint = [channel(10, e, own) for e in errors]
-    ax.plot(errors, [loss_of(j) for j in joint], c='C0', label='InfoNCE, temperature 0.1')
-    ax.plot(errors, [log_c_bound(j) for j in joint], c='C3', label=r'$\log C - I$ (Theorem 1)')
-    entropy = [math.log(own) - information(j) for j in joint]
-    ax.plot(errors, entropy, c='gray', ls=':', label=r'$H(Y) - I$')
-    ax.set(xlabel='share of images seen as another class', ylim=(-.1, 4))
-    ax.set_title(f'{own} of 10 classes at the client')
-
 # %% ../../../nbs/papers/fedcosr/views.ipynb #df543547
 def theorem1_view(rows, profile):
-    "Theorem 1 for a client with all classes, and for one with two of ten."
+    "InfoNCE, the bound of Theorem 1 and the entropy, for clients with ten and with two of ten classes."
     from fedcl_repro.study.figures import panels
-    with panels(1, 2, (9, 3), sharey=True) as ((left, right),):
-        draw_channel(left, own=10)
-        draw_channel(right, own=2)
-        left.set_ylabel('nats')
-        left.legend(fontsize=7)
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #982381bb
-def draw_training(ax, terms:pd.DataFrame):
-    "Objective, contrastive part and drift by round, of the toy federation."
-    means = terms.groupby('round')[['loss', 'contrast', 'drift']].mean()
-    ax.plot(means.index, means.loss, label='objective, nats')
-    ax.plot(means.index, means.contrast, label='contrastive part')
-    ax.plot(means.index, means.drift, label=r'drift of the bodies, $\|\cdot\|^2$')
-    ax.set(xlabel='communication round', title='what happens')
-    ax.legend(fontsize=7)
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #888bcec2
-def draw_bound(ax, b):
-    "The mean terms of Theorem 2's bound, and the change of the loss."
-    parts = {
-        'descent, $-(\\eta-L_1\\eta^2/2)S$': b.descent, 'noise, $RL_1\\eta^2\\sigma^2/2$': b.noise,
-        'drift, $L_1(\\varepsilon^2+\\varepsilon)/2$': b.drift, 'contrast, $2\\alpha/\\tau$': b.contrast}
-    ax.barh(list(parts), [part.mean() for part in parts.values()], color='C3')
-    ax.axvline(b.change.mean(), c='k', lw=1)
-    ax.set(xlabel='change of the loss in a round, nats', title='what the bound allows')
+    errors = np.linspace(0, .6, 25)
+    look = dict(style=['C0', 'C3', 'C7:'], ylim=(-.1, 4), ylabel='nats',
+                xlabel='share of images seen as another class')
+    with panels(1, 2, (9, 3), legend=True, sharey=True) as axes:
+        for ax, own in zip(axes[0], (10, 2)):
+            joint = [channel(10, e, own) for e in errors]
+            terms = {
+                'InfoNCE, temperature 0.1': [loss_of(j) for j in joint],
+                r'$\log C - I$ (Theorem 1)': [log_c_bound(j) for j in joint],
+                r'$H(Y) - I$': [math.log(own) - information(j) for j in joint]}
+            pd.DataFrame(terms, errors).plot(ax=ax, title=f'{own} of 10 classes at the client', **look)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #3df8ebc7
 def theorem2_view(rows, profile):
@@ -532,9 +503,18 @@ def theorem2_view(rows, profile):
     terms = measured_terms()
     settled = settled_terms(terms)
     b = bound(settled, .05)
+    happens = dict(
+        loss='objective, nats', contrast='contrastive part', drift=r'drift of the bodies, $\|\cdot\|^2$')
+    allows = dict(
+        descent=r'descent, $-(\eta-L_1\eta^2/2)S$', noise=r'noise, $RL_1\eta^2\sigma^2/2$',
+        drift=r'drift, $L_1(\varepsilon^2+\varepsilon)/2$', contrast=r'contrast, $2\alpha/\tau$')
     with panels(1, 2, (9, 3)) as ((left, right),):
-        draw_training(left, terms)
-        draw_bound(right, b)
+        means = terms.groupby('round')[list(happens)].mean().rename(columns=happens)
+        means.plot(ax=left, xlabel='communication round', title='what happens')
+        left.legend(fontsize=7)
+        b[list(allows)].mean().rename(allows).plot.barh(ax=right, color='C3', title='what the bound allows')
+        right.axvline(b.change.mean(), c='k', lw=1)
+        right.set_xlabel('change of the loss in a round, nats')
     table = pd.DataFrame(dict(allowed=b.allowed, happened=b.change, loss=settled.loss))
     extremes = table.describe().loc[['min', 'mean', 'max']].reset_index(names='')
     display_all(shown_table(extremes, 'Theorem 2, in each client and round after the twelfth, nats.'))

@@ -139,8 +139,7 @@ def sets_of(n:int)->np.ndarray: # (2**n - 1, n) of 0 and 1
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #9c40f299
 def distances(xi:float, n:int, seeds=10)->pd.DataFrame: # seed x (client, rServer, half of client)
-    """How far from balance a client is, in percent, and the rServer if `n` of the ten clients send: means over
-    these."""
+    "How far from balance a client and the rServer are if `n` of the ten clients send: means, in percent."
     sets = sets_of(10)
     sets, found = sets[sets.sum(1) == n], []
     for seed in range(seeds):
@@ -150,8 +149,9 @@ def distances(xi:float, n:int, seeds=10)->pd.DataFrame: # seed x (client, rServe
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #eadafc01
 MUCH_CLOSER = above(
-    'half', 'rServer', "the rServer's data are at most half as far from balance as a client's", also=['client'],
-    told='{2:.1f} % of the images would have to change class, {0:.1f} % of a client', place='MFCL 2.1')
+    'half', 'rServer', "the rServer's data are at most half as far from balance as a client's",
+    told='{2:.1f} % of the images would have to change class, {0:.1f} % of a client', also=['client'],
+    place='MFCL 2.1')
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #a492ee0d
 def judge_balance()->list: # of Verdict
