@@ -38,7 +38,7 @@ from ...study.experiments import has_data
 from ...study.majority import (
     MAJORITY, draw_panels, majority_line, majority_of, with_majority)
 from ...study.published import hyperparameters, published
-from ...study.representations import kept, projected, scatter, within
+from ...study.representations import draw_classes, kept, projected, within
 from ...study.result_page import asked_table, display_all, say_line, shown_table
 from ...study.runs import Run, dataset, find_root, label, methods, setting, shards
 from ...study.show import show_dots, show_table
@@ -219,21 +219,15 @@ def fig6_view(rows, profile):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #39b1c19f
 def draw_shares(rows:pd.DataFrame):
     "Accuracy by the share that clients keep, a panel for each split."
-    import seaborn as sns
-    from fedcl_repro.study.figures import panels, style_of
-    table, trivial = SHARES.runs(rows), majority_of(SHARES, rows)
-    table['percent'] = 100*table.kept
-    members = dict(table[['label', 'family']].drop_duplicates().values)
-    colour, dash = style_of(members)
-    look = dict(hue='label', palette=colour, hue_order=list(members), marker='o')
-    look |= dict(style='label', dashes=dash, style_order=list(members))
+    from fedcl_repro.study.figures import curves, panels
+    runs, trivial, x = SHARES.runs(rows), majority_of(SHARES, rows), 'training data kept, %'
+    runs[x] = 100*runs.kept
     with panels(1, 2, (9, 3.2), legend=True, sharex=True) as axes:
-        for ax, (split, part) in zip(axes[0], table.groupby('split', sort=False)):
-            sns.lineplot(part, x='percent', y='micro', errorbar='sd', ax=ax, **look)
+        for ax, (split, part) in zip(axes[0], runs.groupby('split', sort=False)):
+            curves(part, 'micro', 1, ax, 'accuracy, merged, %', runs, x).set_title(split)
             least = {100*k: a for (s, k), a in trivial.items() if s == split}
             ax.plot(list(least), list(least.values()), 'k--', lw=1, label='majority class of each client')
-            ax.set(xlabel='training data kept, %', ylabel='accuracy, merged, %', title=split)
-            ax.legend(title=None)
+            ax.legend()
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a28b142
 def fig7_view(rows, profile):
@@ -337,15 +331,11 @@ def kept_view(rows:pd.DataFrame, profile:str):
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b9d8c474
 def draw_embeddings(samples:dict, images:np.ndarray, most=600):
     "The images and each method's representations of them, by t-SNE. `samples`: name -> what a run kept."
-    from fedcl_repro.study.figures import panels
     first = next(iter(samples.values()))
     take = np.arange(len(first['y']))[:: max(1, -(-len(first['y']) // most))]
     drawn = {'images': images[first['row'][take]].reshape(len(take), -1)}
     drawn |= {name: s['z'][take] for name, s in samples.items()}
-    with panels(2, 3, (9, 6)) as axes:
-        for ax in axes.flat[len(drawn):]: ax.set_visible(False)
-        for ax, (name, x) in zip(axes.flat, drawn.items()):
-            scatter(ax, projected(x.astype(np.float32)), first['y'][take], name)
+    draw_classes({name: (projected(x.astype(np.float32)), first['y'][take]) for name, x in drawn.items()})
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #3eecb367
 def embeddings_of(page):

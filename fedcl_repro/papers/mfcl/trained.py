@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['DARK', 'VIEW_PAIRS', 'SHOWN_IMAGES', 'SEARCHED', 'UNMIXED', 'NEARNESS', 'SEARCH_STEPS', 'ATTACKED', 'LEFT_OVER',
            'train_here', 'trained_here', 'skew', 'car_and_airplane', 'client_maps', 'saliency_on', 'dark_halves',
-           'draw_saliency', 'in_unit', 'draw_classes', 'panel', 'raw_panel', 'kept_panels', 'representations_on',
-           'Victim', 'attacked_client', 'pairs_of_views', 'images_made', 'unmixed', 'compare_images', 'attack_table',
+           'draw_saliency', 'in_unit', 'panel', 'raw_panel', 'kept_panels', 'representations_on', 'Victim',
+           'attacked_client', 'pairs_of_views', 'images_made', 'unmixed', 'compare_images', 'attack_table',
            'correlations', 'AttackPage', 'draw_attacks', 'datamix_apart']
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #e0e87069
@@ -32,7 +32,7 @@ from .saliency import composites, left_share, saliency
 from ...study.drawings import image_lines
 from ...study.experiments import has_data
 from ...study.measures import silhouette
-from ...study.representations import distinct_classes, projected, scatter
+from ...study.representations import distinct_classes, draw_classes, projected
 from ...study.result_page import ResultPage, display_all, say_line, shown_table
 from ...study.runs import Run, dataset, federation, find_root, shards, stages
 
@@ -120,33 +120,22 @@ def draw_saliency(picture:torch.Tensor, maps:dict):
 
 def in_unit(v:torch.Tensor)->torch.Tensor: return (v + 1) / 2
 
-# %% ../../../nbs/papers/mfcl/trained.ipynb #0c41a0bf
-def draw_classes(found:dict): # title -> ((n, 2) places, (n,) classes, what is said of them)
-    "Each panel, coloured by class."
-    from fedcl_repro.study.figures import panels
-    across = min(4, len(found))
-    down = -(-len(found) // across)
-    with panels(down, across, (2.4*across, 2.6*down)) as axes:
-        for ax in axes.flat[len(found):]: ax.axis('off')
-        for ax, (name, (at, y, said)) in zip(axes.flat, found.items()):
-            scatter(ax, at, y)
-            ax.set_title(f'{name}\n{said}', fontsize=9)
-
 # %% ../../../nbs/papers/mfcl/trained.ipynb #477b21f9
-def panel(at:np.ndarray, y:np.ndarray, value:float)->tuple: # as in `draw_classes`
+def panel(name:str, at:np.ndarray, y:np.ndarray, value:float)->dict: # title -> what `draw_classes` takes
     "Points with the number of classes that are clusters among them, and a silhouette."
     n = len(distinct_classes(at, y))
-    return at, y, f'{n} of {len(np.unique(y))} classes are clusters\nsilhouette {value:+.3f}'
+    title = f'{name}\n{n} of {len(np.unique(y))} classes are clusters\nsilhouette {value:+.3f}'
+    return {title: (at, y)}
 
-def raw_panel(run, data_root=None, most=300)->dict: # title -> panel; empty without the data
+def raw_panel(run, data_root=None, most=300)->dict: # empty without the data
     "Training images of a client."
     if not has_data(str(run.data), data_root): return {}
     data, own = dataset(run.data, str(find_root(data_root))), shards(run, data_root).train[0][:most]
     x, y = np.asarray(data.x)[own].reshape(len(own), -1).astype(np.float32), np.asarray(data.y)[own]
-    return {'images of client 0': panel(projected(x), y, silhouette(x, y))}
+    return panel('images of client 0', projected(x), y, silhouette(x, y))
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #1db26027
-def kept_panels(maps:pd.DataFrame, rows:pd.DataFrame)->dict: # panels for `draw_classes`
+def kept_panels(maps:pd.DataFrame, rows:pd.DataFrame)->dict: # for `draw_classes`
     "The maps of the first seed by name, floors last. Clusters are counted after t-SNE, silhouettes before."
     first = rows[rows.seed == 0]
     silhouettes = first[first.metric == 'silhouette'].set_index('run').value
@@ -154,8 +143,8 @@ def kept_panels(maps:pd.DataFrame, rows:pd.DataFrame)->dict: # panels for `draw_
     for run, name in sorted(named.items(), key=lambda n: (n[1].startswith('floor'), n[1])):
         m = maps[maps.run == run]
         if not len(m): continue
-        at, y = m[['x', 'y']].to_numpy(), m.label.to_numpy()
-        panels[name.removesuffix(RECEIVED)] = panel(at, y, silhouettes[run])
+        name, places = name.removesuffix(RECEIVED), m[['x', 'y']].to_numpy()
+        panels |= panel(name, places, m.label.to_numpy(), silhouettes[run])
     return panels
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #7d472530
@@ -165,7 +154,7 @@ def representations_on(page):
     def view(rows, profile):
         panels = kept_panels(page.maps_beside(rows, profile), rows)
         if not panels: return say_line('No map is kept.', look='note')
-        draw_classes(raw_panel(rows.settings.iloc[0], page.data_root) | panels)
+        draw_classes(raw_panel(rows.settings.iloc[0], page.data_root) | panels, wide=4)
     return view
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #ed405b5d

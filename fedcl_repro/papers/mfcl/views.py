@@ -28,34 +28,30 @@ from ...study.tables import our_cells
 from ...study.verdicts import verdict_table
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #3529bcdf
-def draw_lines(ax, runs:pd.DataFrame, x:str, names, floors=(), **look):
-    "Accuracy by a column: a line per name, bars of one standard deviation over seeds; floors across."
+def draw_lines(ax, runs:pd.DataFrame, x:str, names, floors=()):
+    "Accuracy by a setting, `x` on its axis, a line per name; the mean of untrained `floors` across."
+    from fedcl_repro.study.figures import curves
     for label in floors:
         floor = runs[runs.label == label].micro
         if len(floor): ax.axhline(floor.mean(), ls='--', lw=1, c='k', label=label)
-    for k, name in enumerate(names):
-        line = runs[runs.label == name].groupby(x).micro.agg(['mean', 'std'])
-        if not len(line): continue
-        ax.errorbar(line.index, line['mean'], line['std'].fillna(0), fmt='o-', c=f'C{k}', label=name)
-    ax.set(**look)
+    curves(runs[runs.label.isin(names)], 'micro', 1, ax, 'accuracy, %', x=x)
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #f4cd911f
 def mfcl_table(what:str, artifact:str, draw=None):
     "A view of a table of accuracies."
     return table_view(MFCL, partial(mfcl_printed, artifact), what, draw=draw)
 
-def by_setting(what:str, x:str, xlabel:str, names:list, xscale='log'):
-    "A view of a table that varies one setting, with a line instead of dots."
+def by_setting(what:str, column:str, x:str, names:list, xscale='log'):
+    "A view of a table that varies one setting, with a line instead of dots. `x`: words for the axis."
     def draw(rows):
         from fedcl_repro.study.figures import panels
-        runs = MFCL.runs(rows)
+        runs = MFCL.runs(rows).rename(columns={column: x})
         at = sorted(runs[x][runs.label.isin(names)].unique())
         with panels(1, 1, (5.4, 3)) as ((ax,),):
-            look = dict(xlabel=xlabel, ylabel='accuracy, %', xscale=xscale)
-            draw_lines(ax, runs, x, names, ['floor: random encoder'], **look)
+            draw_lines(ax, runs, x, names, ['floor: random encoder'])
+            ax.set_xscale(xscale)
             ax.set_xticks(at, [f'{v:g}' for v in at])
             ax.minorticks_off()
-            ax.legend(fontsize=7)
     return mfcl_table(what, what.lower().replace(' ', ''), draw)
 
 by_cut = by_setting('Table 1', 'cut', 'layers of the client module', ['MFCL(TN)'], 'linear')
@@ -128,17 +124,15 @@ def mixtures_view(rows, profile):
 def dropout_view(rows, profile):
     "Accuracy by the share of clients that drop out, a panel for each ξ with at least two shares."
     from fedcl_repro.study.figures import panels
-    runs = MFCL.runs(rows)
+    runs, x = MFCL.runs(rows), 'clients that drop out, %'
     norm = runs.label.str.replace(r', [^,]* drop out$', '', regex=True)
-    runs = runs.assign(label=norm, percent=100 * runs['drop'])
-    xis = [xi for xi, part in runs.groupby('xi') if part.percent.nunique() > 1][::-1]
+    runs = runs.assign(label=norm, **{x: 100 * runs['drop']})
+    xis = [xi for xi, part in runs.groupby('xi') if part[x].nunique() > 1][::-1]
     if not xis: return say_line(f'Profile {profile}: no panel has two shares yet.', look='note')
-    with panels(1, len(xis), (4.2*len(xis), 3), sharey=True) as axes:
+    with panels(1, len(xis), (4.2*len(xis), 3), legend=True, sharey=True) as axes:
         for ax, xi in zip(axes[0], xis):
-            look = dict(xlabel='clients that drop out, %', title=f'ξ = {xi:g}')
-            draw_lines(ax, runs[runs.xi == xi], 'percent', EACH_NORM[::-1], FLOORS, **look)
-        axes[0, 0].set(ylabel='accuracy, %')
-        axes[0, -1].legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
+            draw_lines(ax, runs[runs.xi == xi], x, EACH_NORM, FLOORS)
+            ax.set_title(f'ξ = {xi:g}')
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #0ffe498d
 COST_TITLES = dict(mfcl='MFCL', fedema='FedEMA', fedsimclr='FedSimCLR')
