@@ -11,12 +11,12 @@ import pandas as pd
 
 from .said import SIXTEEN
 from .settings import COLUMN_OF, FEDCOSR
-from ...study.published import published
+from ...study.published import PAPER_NAMES, published
 from ...study.questions import Claim, lead
 from ...study.tables import ask, stated
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005
-PAPERS = dict(fedcrl='FedCRL', fedcosr='FedCoSR')
+PAPERS = {name: PAPER_NAMES[name] for name in ('fedcrl', 'fedcosr')}
 
 def columns_of(cells:pd.DataFrame)->list: # names of columns, None where a cell belongs to none
     "The column of Table II or III to which each published cell belongs."

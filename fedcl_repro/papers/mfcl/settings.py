@@ -7,11 +7,11 @@ __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'UNTRAINED', 'PAPER_ROUNDS'
            'TRAINED_HOW', 'MFCL_TITLES', 'MFCL_SYMBOLS', 'MFCL_PLACES', 'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_READINGS',
            'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'MFCL', 'ALL_OTHERS', 'READ_AS', 'COUNTED', 'AS_WIDE',
            'BN_READINGS', 'run_of', 'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rival', 'training_beside',
-           'placed', 'with_value', 'labelled_by', 'of_metric', 'silhouettes_at_rserver', 'say_setting', 'cell_of_mfcl',
-           'mfcl_printed', 'mfcl_experiment', 'costs_in', 'borne_out', 'best_under_skew', 'by_data', 'judge_skew',
-           'bytes_counted', 'sent_beside', 'judge_traffic', 'beside_columns', 'before_its_norm', 'table2', 'group_of',
-           'table5', 'table6', 'table16', 'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8',
-           'fig9', 'twins', 'floors_alone', 'untrained']
+           'placed', 'with_value', 'labelled_by', 'of_metric', 'say_setting', 'cell_of_mfcl', 'mfcl_printed',
+           'mfcl_experiment', 'costs_in', 'borne_out', 'best_under_skew', 'by_data', 'judge_skew', 'bytes_counted',
+           'sent_beside', 'judge_traffic', 'beside_columns', 'before_its_norm', 'table2', 'group_of', 'table5',
+           'table6', 'table16', 'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9',
+           'twins', 'floors_alone', 'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from dataclasses import replace
@@ -148,20 +148,15 @@ def labelled_by(column:str):
     def named(label, value): return label if label in FLOORS else with_value(label, column, value)
     def measure(rows):
         runs = placed(summary(rows))
-        return runs.assign(label=[*map(named, runs.label, runs[column])], value=runs.micro)
+        return runs.assign(label=list(map(named, runs.label, runs[column])), value=runs.micro)
     return measure
 
 def of_metric(metric:str, scale=1.):
-    "A measure: the last rows of a metric, such as the silhouette."
+    "A measure: the last rows of a metric; a label need not say that received representations were measured."
     def measure(rows):
         found = placed(rows[rows.metric == metric])
-        return found.assign(value=scale * found.value)
+        return found.assign(value=scale * found.value, label=found.label.str.removesuffix(RECEIVED))
     return measure
-
-def silhouettes_at_rserver(rows):
-    "A measure: silhouettes of the received representations, whose labels need not say so."
-    found = of_metric('silhouette')(rows)
-    return found.assign(label=found.label.str.removesuffix(RECEIVED))
 
 def say_setting(data, xi, profile)->str: # 'CIFAR-10, ξ = 0.1'
     words = with_value(MFCL_TITLES[data], 'xi', xi) if xi else MFCL_TITLES[data]
@@ -199,7 +194,7 @@ MFCL_READINGS = 'across', 'twins', 'alone' # which views are positives
 MFCL_NORMS = 'bn', 'gn', 'tn'
 PAIRINGS = 'pair', 'strangers', 'alone'
 MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
-MFCL_MEASURES |= dict(silhouette=silhouettes_at_rserver)
+MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
 MFCL = Paper(
     ('data', 'xi'), placed, say_setting, MFCL_MEASURES, sizes=('mfcl/table2',), title='MFCL',
