@@ -6,11 +6,10 @@
 __all__ = ['table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PLACES', 'SENT', 'both_prints', 'how_trained',
            'columns_missing', 'in_column_order', 'one_arithmetic', 'tables_of_paper', 'where_fedcosr_stands',
            'readings_table', 'held_counts', 'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view',
-           'draw_each_client', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation', 'square_view',
-           'precision_view', 'local_table', 'printed_locals', 'local_view', 'ablation_view', 'shares_kept', 'kept_view',
-           'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy', 'printed_taxonomy', 'taxonomy_view',
-           'hyperparameter_table', 'hyperparameter_view', 'communication_view', 'draw_communication', 'owners_view',
-           'fault_table', 'faults_view', 'theorem1_view', 'theorem2_view']
+           'fig6_view', 'fig7_view', 'ablation_view', 'square_view', 'precision_view', 'local_table', 'printed_locals',
+           'local_view', 'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy',
+           'printed_taxonomy', 'taxonomy_view', 'hyperparameter_table', 'hyperparameter_view', 'communication_view',
+           'owners_view', 'fault_table', 'faults_view', 'theorem1_view', 'theorem2_view']
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d0669be5
 import math
@@ -190,8 +189,8 @@ def fig5_view(rows, profile, longest=50):
             curves(below, 'micro', window, lower, 'training objective, nats', accuracy).set_yscale('log')
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b5b58797
-def draw_each_client(rows:pd.DataFrame):
-    "Merged accuracy of every client after the last round, a row of bars for each method."
+def fig6_view(rows, profile):
+    "Merged accuracy of every client after the last round, a row of bars for each method; then the numbers."
     from fedcl_repro.study.figures import families_of, panels, style_of
     last = rows['round'] == rows['round'].max()
     table = rows[last & (rows.metric == 'accuracy') & (rows.moment == 'merged') & (rows.n > 0)]
@@ -209,16 +208,11 @@ def draw_each_client(rows:pd.DataFrame):
             majority_line(ax, trivial)
             ax.set(ylabel='accuracy, %', xticks=range(1, 21))
         axes[-1, 0].set_xlabel('client')
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #603d7f74
-def fig6_view(rows, profile):
-    "The clients' bars, and the numbers."
-    draw_each_client(rows)
     readings_table(rows, profile)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #39b1c19f
-def draw_shares(rows:pd.DataFrame):
-    "Accuracy by the share that clients keep, a panel for each split."
+def fig7_view(rows, profile):
+    "Accuracy by the share that clients keep, a panel for each split; then the numbers, which are not printed."
     from fedcl_repro.study.figures import curves, panels
     runs, trivial, x = SHARES.runs(rows), majority_of(SHARES, rows), 'training data kept, %'
     runs[x] = 100*runs.kept
@@ -228,19 +222,15 @@ def draw_shares(rows:pd.DataFrame):
             least = {100*k: a for (s, k), a in trivial.items() if s == split}
             ax.plot(list(least), list(least.values()), 'k--', lw=1, label='majority class of each client')
             ax.legend()
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #6a28b142
-def fig7_view(rows, profile):
-    "The curves, and the numbers, which the figure does not print."
-    draw_shares(rows)
     readings_table(rows, profile, SHARES)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #7f8f8d9b
-def draw_ablation(rows:pd.DataFrame, profile:str):
-    "Accuracy of the merged and of the trained models without each part, for each column of the paper."
+def ablation_view(rows, profile):
+    "Accuracy of the merged and of the trained models without each part, column by column; then all numbers."
     from fedcl_repro.study.figures import bars, panels
-    tables = {moment: FEDCOSR.runs(rows, moment) for moment in ('merged', 'trained')}
-    columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, rows)
+    drawn = one_arithmetic(rows)[0]
+    tables = {moment: FEDCOSR.runs(drawn, moment) for moment in ('merged', 'trained')}
+    columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, drawn)
     bars_of = tables['merged'].groupby('column').label.nunique()
     columns = [column for column in columns if bars_of[column] > 1] or columns # a lone bar compares nothing
     with panels(2, len(columns), (4.2*len(columns), 6.6)) as axes:
@@ -249,6 +239,7 @@ def draw_ablation(rows:pd.DataFrame, profile:str):
                 bars(table[table.column == column], 'micro', ax, f'accuracy, {moment}, %')
                 majority_line(ax, trivial.get(column))
         for ax, column in zip(axes[0], columns): ax.set_title(say(column, profile))
+    readings_table(rows, profile)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9d
 def square_view(rows, profile):
@@ -293,12 +284,6 @@ def local_view(rows, profile):
     say_line(f'Nearest to the {in_table2:.1f} % of Table II: {nearest}, with {table.pooled[nearest]:.1f} %.')
     table.insert(0, 'printed', table.index.map(told))
     display_all(shown_table(table.rename_axis(None), f'Local on {say(PRACTICAL, profile)}, percent.'))
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9f
-def ablation_view(rows, profile):
-    "The bars, and the numbers."
-    draw_ablation(one_arithmetic(rows)[0], profile)
-    readings_table(rows, profile)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #ab27f679
 def shares_kept(rows:pd.DataFrame)->pd.DataFrame: # column, label, round, mean, least, most
@@ -417,18 +402,13 @@ SENT = ['label', 'up', 'exact up', 'down', 'exact down']
 
 def communication_view(rows, profile):
     "Scalars of a client with all classes: counted, by formula and as charged, in a table and as bars."
+    from fedcl_repro.study.figures import panels, style_of
     table = compared_communication()
     every = table[table.classes == 10].reset_index(drop=True)
     every['% of the charge'] = 100*every.ratio
     caption = ('Scalars that a client with all ten classes sends and receives in a round: CIFAR-10, k = 128. '
                '`exact`: the formula of the method. `charged`: what the paper says, up and down together.')
     display_all(shown_table(every[[*SENT, 'total', 'charged', '% of the charge']], caption))
-    draw_communication(every)
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #991eedaa
-def draw_communication(every:pd.DataFrame):
-    "The scalars sent as bars on a logarithmic axis, the paper's charge as a mark."
-    from fedcl_repro.study.figures import panels, style_of
     part = every[every.total > 0].sort_values('total')
     colours = [style_of({name: family})[0][name] for name, family in zip(part.label, part.family)]
     with panels(1, 1, (5.5, 3.6)) as ((ax,),):

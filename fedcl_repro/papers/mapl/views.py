@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['mixed_networks', 'same_network', 'AT_END', 'NEAREST', 'MOST_LINES', 'UNTOLD', 'budget_table', 'carried_table',
            'similarity_view', 'graph_view', 'watched_view', 'embeddings_view', 'overlap_of', 'last_graphs', 'threshold',
-           'draw_window', 'some_of', 'window_view', 'curves_view', 'differences', 'own_weight', 'presets_view',
-           'numbers_beside', 'numbers_view', 'four_images', 'seen_as', 'views_drawn', 'transformations_view']
+           'some_of', 'window_view', 'curves_view', 'differences', 'own_weight', 'presets_view', 'numbers_beside',
+           'numbers_view', 'four_images', 'seen_as', 'views_drawn', 'transformations_view']
 
 # %% ../../../nbs/papers/mapl/views.ipynb #7dc49d60
 import numpy as np
@@ -106,25 +106,8 @@ def threshold(n:int)->float:
     return .1*.5 / (.5 / n) / n**.5
 
 # %% ../../../nbs/papers/mapl/views.ipynb #4e32eefc
-def draw_window(rows:pd.DataFrame, n=10):
-    "Both numbers by round; in the window little weight goes across."
-    from fedcl_repro.study.figures import panels
-    t = window_numbers(rows)
-    with panels(1, 2, (7.5, 2.5)) as ((a, b),):
-        a.plot(t['round'], t.ratio, 'o-', ms=3)
-        a.axhline(threshold(n), ls=':', c='gray', label='a weight grows above')
-        b.plot(t['round'], t.across, 'o-', ms=3, c='C1')
-        b.axhline(10, ls=':', c='gray', label='a tenth')
-        a.set(xlabel='round', ylabel="strangers' similarity\nover the nearest's")
-        b.set(xlabel='round', ylabel='weight across\nafter one step, %', ylim=(0, None))
-        for ax in (a, b):
-            ax.xaxis.get_major_locator().set_params(integer=True)
-            ax.legend(fontsize=7)
-    return t[['round', 'ratio', 'across']].set_index('round')
-
 MOST_LINES = 12 # of a table of rounds
 
-# %% ../../../nbs/papers/mapl/views.ipynb #4e32eefd
 def some_of(table:pd.DataFrame)->pd.DataFrame:
     "Every line of a short table; of a long one the first, the last, and some between at equal distances."
     if len(table) <= MOST_LINES: return table
@@ -132,8 +115,21 @@ def some_of(table:pd.DataFrame)->pd.DataFrame:
 
 # %% ../../../nbs/papers/mapl/views.ipynb #4e32eefe
 def window_view(rows, profile):
-    "The similarity of strangers by round, and the weight that one learning step would leave across."
-    display_all(shown_table(some_of(draw_window(rows, 6 if profile == 'quick' else 10))))
+    """The similarity of strangers by round, and the weight that one learning step would leave across: in the
+    window little weight goes across."""
+    from fedcl_repro.study.figures import panels
+    t = window_numbers(rows)
+    with panels(1, 2, (7.5, 2.5)) as ((a, b),):
+        a.plot(t['round'], t.ratio, 'o-', ms=3)
+        a.axhline(threshold(6 if profile == 'quick' else 10), ls=':', c='gray', label='a weight grows above')
+        b.plot(t['round'], t.across, 'o-', ms=3, c='C1')
+        b.axhline(10, ls=':', c='gray', label='a tenth')
+        a.set(xlabel='round', ylabel="strangers' similarity\nover the nearest's")
+        b.set(xlabel='round', ylabel='weight across\nafter one step, %', ylim=(0, None))
+        for ax in (a, b):
+            ax.xaxis.get_major_locator().set_params(integer=True)
+            ax.legend(fontsize=7)
+    display_all(shown_table(some_of(t[['round', 'ratio', 'across']].set_index('round'))))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #f22b7c97
 def curves_view(rows, profile):
