@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FILLS', 'BORDERS', 'MEANINGS', 'TITLES_OF_NORMS', 'Box', 'draw_box', 'canvas', 'explain_kinds', 'draw_sharing',
            'draw_arrow', 'draw_mechanism', 'draw_two_phases', 'draw_exchange', 'together', 'normalised_set',
-           'draw_cubes', 'bubbles', 'pulls', 'draw_sphere']
+           'draw_cubes', 'bubbles', 'image_lines', 'pulls', 'draw_sphere']
 
 # %% ../../nbs/study/drawings.ipynb #1a55f7a3
 from dataclasses import dataclass
@@ -232,6 +232,21 @@ def bubbles(
     ax.set(xlim=(-.7, n - .3), ylim=(-.7, C - .3), xlabel='client', ylabel='class')
     for axis in ax.xaxis, ax.yaxis: axis.get_major_locator().set_params(integer=True)
     return ax
+
+# %% ../../nbs/study/drawings.ipynb #5712ea02
+def image_lines(
+    lines:dict, # title -> (n, C, H, W), in [0, 1]
+):
+    "Lines of images, one below the other."
+    import matplotlib.pyplot as plt
+    fig, axes = plt.subplots(len(lines), 1, figsize=(7, .8*len(lines)), squeeze=False)
+    for ax, (title, images) in zip(axes.flat, lines.items()):
+        strip = torch.cat(list(images), 2).movedim(0, 2).detach().cpu().clamp(0, 1).squeeze()
+        ax.imshow(strip, cmap='gray', vmin=0, vmax=1)
+        ax.set(xticks=[], yticks=[])
+        ax.grid(False)
+        ax.set_ylabel(title, rotation=0, ha='right', va='center', fontsize=7)
+    return fig
 
 # %% ../../nbs/study/drawings.ipynb #39531e62
 def pulls(z, y, centroids, temp:float): # (b, k)

@@ -71,6 +71,7 @@ def curves(
     ax=None,
     ylabel=None,
     whole=None,         # the table of all panels of the figure, so that a line looks like no line elsewhere
+    x='round',          # or a setting that varies, by its name on the axis
 ):
     "Learning curves: one line per label, bands of one standard deviation over seeds; at most ten lines."
     import seaborn as sns # two seconds, which only figures need
@@ -82,9 +83,10 @@ def curves(
     look = dict(hue='label', hue_order=order, palette=colours)
     look |= dict(style='label', style_order=order, dashes=dashes)
     ax = ax or plt.subplots(figsize=(4.5, 3))[1]
-    sns.lineplot(smoothed(table, y, window), x='round', y=y, errorbar='sd', ax=ax, **look)
-    ax.set(xlabel='communication round', ylabel=ylabel or y)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if x != 'round': look['marker'] = 'o'
+    sns.lineplot(smoothed(table, y, window), x=x, y=y, errorbar='sd', ax=ax, **look)
+    ax.set(xlabel='communication round' if x == 'round' else x, ylabel=ylabel or y)
+    if x == 'round': ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(title=None, fontsize=7)
     return ax
 

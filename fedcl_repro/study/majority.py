@@ -133,18 +133,15 @@ def majority_line(ax, accuracy, upright=False):
         say_start(ax)
 
 # %% ../../nbs/study/majority.ipynb #204a0625
-def draw_panels(table:pd.DataFrame, column:str, titles:dict, window:int, ylabel:str, trivial:dict):
-    "Curves of `micro`, a panel for each value of a column in `titles`; `trivial`: value -> majority class."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import curves, shared_legend
-    width, height = min(2, len(titles)), -(-len(titles) // 2)
-    fig, axes = plt.subplots(height, width, figsize=(4.2*width, 2.8*height), squeeze=False)
-    for ax in axes.flat[len(titles):]: ax.set_axis_off()
-    for ax, (value, title) in zip(axes.flat, titles.items()):
-        curves(table[table[column] == value], 'micro', window, ax, ylabel, table)
-        majority_line(ax, trivial.get(value))
-        ax.legend(fontsize=7)
-        ax.set_title(title)
-    fig.tight_layout()
-    shared_legend(fig)
-    return fig
+def draw_panels(parts:dict, ylabel:str, trivial={}, wide=2, **how):
+    "Curves of `micro`, a panel for each title in `parts`; `trivial`: title -> the majority class's accuracy."
+    from fedcl_repro.study.figures import curves, panels
+    width, table = min(wide, len(parts)), pd.concat(parts.values())
+    height = -(-len(parts) // width)
+    with panels(height, width, (4.2*width, 2.8*height), legend=True, **how) as axes:
+        for ax in axes.flat[len(parts):]: ax.set_axis_off()
+        for ax, (title, part) in zip(axes.flat, parts.items()):
+            curves(part, 'micro', 1, ax, ylabel, table)
+            majority_line(ax, trivial.get(title))
+            ax.legend(fontsize=7)
+            ax.set_title(title)

@@ -7,7 +7,7 @@ __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_SIZES', 'ARENA_TRIALS', 'ARENA
            'arena_base', 'arena_grid', 'arena_trials', 'tuned_in_arena', 'arena_tuning_path', 'arena_tuning',
            'settings_chosen', 'write_arena_tuning', 'arena_tested', 'arena_label', 'arena_placed', 'arena_sides',
            'arena_claims', 'arena_said', 'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena',
-           'arena_costs', 'arena_table', 'side_by_side_bytes', 'draw_arena', 'arena_shown', 'arena_state', 'arena_view']
+           'arena_costs', 'arena_table', 'side_by_side_bytes', 'draw_arena', 'arena_shown', 'arena_view']
 
 # %% ../../../nbs/papers/arena/settings.ipynb #ccc77be9
 import numpy as np
@@ -16,8 +16,7 @@ import pandas as pd
 from ...core import Spec, parse_spec, parse_value, write_text
 from ...study.experiments import committed, in_package, papers_folder
 from ...study.intervals import ALPHA, interval
-from ...study.plan import (
-    Here, committed_records, hours_of, known_timings, plan_of, planned, provenance_in)
+from ...study.plan import committed_records, provenance_in
 from ...study.questions import above, best, claims, paper_file
 from ...study.result_page import display_all, say_line, shown_table
 from ...study.runs import methods
@@ -238,24 +237,12 @@ def arena_shown(table:pd.DataFrame, spot=None)->pd.DataFrame:
     shown |= {'minus FedAvg + epoch': [told(i, '+') for i in table.apart], 'MB': table.sent.round(2)}
     return pd.DataFrame(shown | {'core-h': table.hours.map('{:.2g}'.format)}).dropna(axis=1, how='all')
 
-def arena_state(profile:str, store:Store, data_root=None)->list: # of sentences
-    "Whether the settings are tuned, and what profile `lite` still needs."
-    tuned = len(settings_chosen(arena_tuning(), profile)) > 0
-    said = ['Settings are those that validation chose.' if tuned else 'Settings are the untuned defaults.']
-    here = Here(store, data_root)
-    timings = known_timings(here)
-    plan = plan_of('arena/arena', 'lite', here, timings)
-    if any(p.state == 'no data' for p in plan.runs):
-        return [*said, 'CIFAR-10 is not here, so the hours of profile lite are not known.']
-    if plan.to_train: said.append(f'Profile lite: {hours_of(plan.to_train)} (hours of one core).')
-    if settings_chosen(arena_tuning(), 'lite'): return said
-    trial_runs = [r for s in arena_specs('lite').values() for r in arena_trials(s, 'lite')]
-    return [*said, f'Its tuning: {hours_of([planned(r, here, set(), timings) for r in trial_runs])}.']
-
-def arena_view(store:Store, data_root=None):
+def arena_view(store:Store):
     "(rows, profile) -> None: the answers, accuracy against bytes, and all numbers."
     def view(rows, profile):
-        for sentence in arena_state(profile, store, data_root): say_line(sentence, look='note')
+        tuned = settings_chosen(arena_tuning(), profile)
+        whose = 'those that validation chose' if tuned else 'the untuned defaults'
+        say_line(f'Settings are {whose}.', look='note')
         table, answers = arena_table(rows, store), arena_answers(arena_verdicts(rows, profile))
         all_images = ARENA.runs(committed('arena/arena', 'paper')).groupby('label').micro.mean()
         said, shown = shown_table(answers, 'The five questions.'), arena_shown(table, all_images.to_dict())

@@ -11,12 +11,12 @@ import pandas as pd
 
 from .said import SIXTEEN
 from .settings import COLUMN_OF, FEDCOSR
-from ...study.published import published
+from ...study.published import PAPER_NAMES, published
 from ...study.questions import Claim, lead
 from ...study.tables import ask, stated
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005
-PAPERS = dict(fedcrl='FedCRL', fedcosr='FedCoSR')
+PAPERS = {name: PAPER_NAMES[name] for name in ('fedcrl', 'fedcosr')}
 
 def columns_of(cells:pd.DataFrame)->list: # names of columns, None where a cell belongs to none
     "The column of Table II or III to which each published cell belongs."
@@ -28,22 +28,18 @@ def printed_gains(paper:str)->dict: # column -> points
     cells = published(paper, 'text_sec5b1')
     return dict(zip(columns_of(cells), cells.value))
 
-def gain_claim(paper:str, points:float, column:str, exactly=False)->Claim:
-    "FedCoSR is at least so far above the second best, or exactly so far, to the digit."
-    def margin(table):
-        gap = lead(table, 'FedCoSR', SIXTEEN) - points
-        return .0051 - gap.abs() if exactly else gap
+def gain_claim(paper:str, points:float, column:str)->Claim:
+    "FedCoSR is at least so far above the second best."
+    def margin(table): return lead(table, 'FedCoSR', SIXTEEN) - points
     def tell(table, margin): return f"{lead(table, 'FedCoSR', SIXTEEN).mean():+.2f} points"
     sentence, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', SIXTEEN
     place, rivals = f'{PAPERS[paper]} V-B1', len(labels) - 1
     where = dict(column=[column])
-    return Claim(sentence, labels, margin, tell, not exactly, place, where=where, comparisons=rivals)
+    return Claim(sentence, labels, margin, tell, True, place, where=where, comparisons=rivals)
 
-def gain_claims(exactly=False)->list: # of Claim, ten
+def gain_claims()->list: # of Claim, ten
     "All gains that both papers state."
-    return [
-        gain_claim(p, points, column, exactly)
-        for p in PAPERS for column, points in printed_gains(p).items()]
+    return [gain_claim(p, points, column) for p in PAPERS for column, points in printed_gains(p).items()]
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00009
 def judge_averages()->list: # of Verdict, one for each table, measure and paper

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPLITTING', 'FIRST_PLACES', 'lost', 'loses', 'most_of', 'most_lose', 'best_after', 'most_have_less', 'split_scales',
-           'most_have', 'changes', 'printed_by', 'printed_claims', 'first_version_claims', 'tables_of_both',
-           'before_and_after', 'judge_changes', 'over_sizes', 'of_several']
+           'most_have', 'changes', 'printed_by', 'printed_claims', 'first_version_claims', 'judge_changes',
+           'over_sizes', 'of_several']
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #f46d937a
 from dataclasses import replace
@@ -16,13 +16,13 @@ import pandas as pd
 from .numbers import judge_numbers
 from .robustness import NOT_APPLICABLE
 from .said import SIXTEEN, FEDCOSR_SAID, PATHOLOGICAL, PRACTICAL
-from .settings import FEDCOSR, OFTEN, margins_grow, of_split, place, printed
-from ...study.experiments import belonging, claims_page
+from .settings import FEDCOSR, OFTEN, margins_grow, of_split, printed
+from ...study.experiments import claims_page
 from ...study.questions import Claim, above, lead
 from ...study.tables import (
-    MEASURES, answer, as_printed, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
+    answer, as_printed, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
     printed_tables, replicates_in_words, stated)
-from ...study.verdicts import OURS, per_round
+from ...study.verdicts import OURS
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
 def lost(tables:dict)->pd.DataFrame: # seed x label, percent of the accuracy before
@@ -151,31 +151,17 @@ def first_version_claims()->list: # of Verdict
         return replace(v, what=what, source=f'FedCRL {FIRST_PLACES[section]}')
     return [of_fedcrl(v) for v in printed_claims('fedcrl')]
 
-# %% ../../../nbs/papers/fedcosr/sentences.ipynb #26c3e246
-def tables_of_both(rows:pd.DataFrame, profile:str, of:str)->list: # of two tables
-    "What was measured in every recorded round of Table II's and of Table III's runs."
-    if of == 'spread': rows = rows[rows.client >= 0] # a round kept as one pooled row has no spread
-    tables = [belonging(rows, f'fedcosr/{artifact}', profile) for artifact in ('table2', 'table3')]
-    return [place(per_round(t)).assign(value=lambda d: d[MEASURES[of]]) for t in tables]
-
-def before_and_after(curves:list, *columns:str)->tuple[dict,int]: # column -> table seed x label; their round
-    "Both columns in the last round that both recorded; no tables if there is no such round."
-    parts = [table[table.column == column] for table, column in zip(curves, columns)]
-    both = set(parts[0]['round']) & set(parts[1]['round'])
-    if not both: return {}, 0
-    at = max(both)
-    tables = [by_seed(part[part['round'] == at], FEDCOSR.keys) for part in parts]
-    return {key[0]: t for found in tables for key, t in found.items()}, at
-
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #e3fcb8ea
 def judge_changes(rows:pd.DataFrame, profile:str)->list: # of Verdict
-    "Claims that compare a column of Table III with Table II."
-    out, curves = [], {of: tables_of_both(rows, profile, of) for of in ('accuracy', 'spread')}
-    facts = {column: own for (column,), own in facts_by_setting(FEDCOSR, rows).items()}
-    for c, before, after, words in changes():
-        tables, at = before_and_after(curves[c.of], before, after)
-        v = ask_across(c, tables, profile != 'quick', words, paper=FEDCOSR, facts=facts)
-        out.append(v if v.word == 'not run' else replace(v, evidence=f'{v.evidence}, after {at} rounds'))
+    "Claims that compare a column of Table III with one of Table II, if their runs have as many rounds."
+    tables = {of: by_seed(FEDCOSR.measured(rows, of), FEDCOSR.keys) for of in ('accuracy', 'spread')}
+    facts, out = facts_by_setting(FEDCOSR, rows), []
+    for c, *columns, words in changes():
+        keys = [(column,) for column in columns]
+        rounds = [{r.n_rounds for r in facts[key].settings} for key in keys if key in facts]
+        alike = len(rounds) == 2 and rounds[0] == rounds[1]
+        both = {key: tables[c.of][key] for key in keys} if alike else {}
+        out.append(ask_across(c, both, profile != 'quick', words, paper=FEDCOSR, facts=facts))
     return out
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5e2c71b7

@@ -4,15 +4,12 @@
 
 # %% auto #0
 __all__ = ['table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PLACES', 'SENT', 'both_prints', 'how_trained',
-           'columns_missing', 'in_column_order', 'one_arithmetic', 'draw_table', 'trained_in_words', 'tables_of_paper',
-           'where_fedcosr_stands', 'all_readings', 'footnotes', 'about_runs', 'of_another', 'held_counts',
-           'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view', 'each_client', 'draw_each_client',
-           'fig6_table', 'fig6_view', 'draw_shares', 'fig7_view', 'draw_ablation', 'draw_square', 'square_view',
-           'readings_table', 'in_pairs', 'precision_view', 'local_table', 'printed_locals', 'local_view',
-           'ablation_view', 'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy',
+           'columns_missing', 'in_column_order', 'one_arithmetic', 'tables_of_paper', 'where_fedcosr_stands',
+           'readings_table', 'held_counts', 'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view',
+           'fig6_view', 'fig7_view', 'ablation_view', 'square_view', 'precision_view', 'local_table', 'printed_locals',
+           'local_view', 'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy',
            'printed_taxonomy', 'taxonomy_view', 'hyperparameter_table', 'hyperparameter_view', 'communication_view',
-           'draw_communication', 'owners_view', 'fault_table', 'faults_view', 'draw_channel', 'theorem1_view',
-           'draw_training', 'draw_bound', 'theorem2_view']
+           'owners_view', 'fault_table', 'faults_view', 'theorem1_view', 'theorem2_view']
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d0669be5
 import math
@@ -30,22 +27,22 @@ from .representations import silhouettes
 from .robustness import SHARES, compared_communication
 from .said import SIXTEEN, PRACTICAL, TABLE2, TABLE3
 from .settings import (
-    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, SQUARE, TITLES, TRAINED, WITH_FAULT,
+    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, SQUARE, TRAINED, WITH_FAULT,
     by_reading, column_of, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say,
     settings_of, squares, two_ways, whole_column, with_arithmetic, with_earlier, with_endings)
 from .sentences import printed_claims
 from ...study.drawings import bubbles
 from ...study.curve_measures import pooled_loss
-from ...study.experiments import committed_runs, has_data
+from ...study.experiments import has_data
 from ...study.majority import (
     MAJORITY, draw_panels, majority_line, majority_of, with_majority)
 from ...study.published import hyperparameters, published
-from ...study.representations import kept, projected, scatter, within
+from ...study.representations import draw_classes, kept, projected, within
 from ...study.result_page import asked_table, display_all, say_line, shown_table
 from ...study.runs import Run, dataset, find_root, label, methods, setting, shards
 from ...study.show import show_dots, show_table
 from ...study.questions import above
-from ...study.tables import ask, our_cells, readings
+from ...study.tables import ask, images_and_rounds, our_cells, readings, span
 from ...study.verdicts import per_round
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #6a1db585
@@ -61,17 +58,14 @@ def both_prints(artifact:str, columns)->pd.DataFrame:
     return with_endings(cells).sort_values('column', key=lambda c: c.map(order.index), kind='stable')
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #db5dca5a
-def how_trained(part:pd.DataFrame)->str:
-    "The seeds, rounds, share of training images and arithmetic of the runs in a column, in words."
-    seeds = part.groupby('label').seed.nunique()
-    several = ', '.join(seeds.index[seeds > 1])
-    if not several: times = 'one seed'
-    elif seeds.min() > 1: times = f'{seeds.max()} seeds'
-    else: times = f'{seeds.max()} seeds of {several}, one of the others'
-    shares = sorted({setting(r, 'scarcity.share') or 1. for r in part.settings.unique()})
-    left = ', '.join(f'{100*share:.0f} %' for share in shares)
-    kinds = ' and '.join(sorted({r.dtype for r in part.settings.unique()}))
-    return f"{times}; {part['round'].max()} rounds; clients keep {left} of their training images; {kinds}"
+def how_trained(rows:pd.DataFrame)->dict: # (column,) -> words
+    "The seeds, images, rounds and arithmetic of the runs in each column."
+    found = {}
+    for column, part in place(rows.drop_duplicates('run')).groupby('column'):
+        seeds, arithmetic = part.groupby('label').seed.nunique(), sorted({r.dtype for r in part.settings})
+        times = span(seeds, 'seeds') if seeds.max() > 1 else 'one seed'
+        found[column,] = ', '.join([times, images_and_rounds(part.settings), *arithmetic])
+    return found
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #4f0da871
 def columns_missing(columns, rows:pd.DataFrame)->str:
@@ -99,36 +93,15 @@ def one_arithmetic(rows:pd.DataFrame)->tuple: # rows, a line
     line = f'Of {named}, the runs in bfloat16 count; the page precision shows those in float32 beside them.'
     return rows[~placed.column.reindex(rows.index).isin(twice)], line
 
-# %% ../../../nbs/papers/fedcosr/views.ipynb #5646b1fcc
-def draw_table(cells:pd.DataFrame, rows:pd.DataFrame, profile:str):
-    "The compared methods sorted by print; then those with other settings, beside the chosen ones."
-    placed = place(rows.drop_duplicates('run')).set_index('run')
-    label = rows.run.map(placed.label)
-    names = list(dict.fromkeys(cells.label))
-    show_dots(FEDCOSR, cells, rows[label.isin(names)], profile, names, by_print=True)
-    placed['method'] = placed.label.str.replace(r',? (public settings|\(.*=.*\))$', '', regex=True)
-    other = placed[~placed.label.isin(cells.label)]
-    both = placed.merge(other[['column', 'method']].drop_duplicates().assign(both=True), how='left',
-                        on=['column', 'method']).set_index(placed.index)
-    here = rows[rows.run.map(both.both).eq(True)]
-    if not len(other): return
-    again = both[both.both.eq(True)][['column', 'method', 'label']].drop_duplicates()
-    printed_again = cells.rename(columns=dict(label='method')).merge(again, on=['column', 'method'])
-    show_dots(FEDCOSR, printed_again, here, profile, sorted(set(again.label)), by_print=True)
-
 # %% ../../../nbs/papers/fedcosr/views.ipynb #5646b1fd
-def trained_in_words(rows:pd.DataFrame)->dict: # (column,) -> words
-    "How the runs of each column were trained."
-    return {(column,): how_trained(part) for column, part in place(rows).groupby('column')}
-
 def tables_of_paper(artifact:str, columns, title:str):
     "A view of Table II or III: the panels of dots, and a table for each column."
     def view(rows, profile):
         rows, counted = one_arithmetic(in_column_order(rows, columns))
         cells, there = both_prints(artifact, columns), set(place(rows).column)
         cells = cells[cells.column.isin(there)]
-        if len(rows): draw_table(cells, rows, profile)
-        display_all(show_table(FEDCOSR, cells, rows, profile, title, words=trained_in_words))
+        show_dots(FEDCOSR, cells, rows, profile, by_print=True)
+        display_all(show_table(FEDCOSR, cells, rows, profile, title, words=how_trained))
         for line in filter(None, (counted, columns_missing(columns, rows))): say_line(line, look='note')
     return view
 
@@ -148,36 +121,11 @@ def where_fedcosr_stands(rows, profile):
     table = table[list(dict.fromkeys(where for _, where, _ in told))].reindex(rivals).dropna(how='all')
     display_all(shown_table(table.rename_axis(None, axis=1), 'FedCoSR above each method, in points.'))
 
-# %% ../../../nbs/papers/fedcosr/views.ipynb #2634f5b7
-def all_readings(rows, profile):
-    "Pooled, mean and balanced accuracy, merged and trained, with the spreads; a table for each column."
-    table = readings(FEDCOSR, with_majority(rows))
-    for column in dict.fromkeys(table.index.droplevel('label')):
-        display_all(shown_table(table.xs(column).rename_axis(None), f'{say(column, profile)}, percent.'))
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #2ddadada
-def footnotes(name:str):
-    "A view: the number of test images of all clients together for each data set, and the source of the data."
-    def view(rows, profile):
-        tested = rows[(rows.metric == 'accuracy') & (rows.moment == 'merged') & (rows.client >= 0)]
-        images = tested.groupby(['run', 'round']).n.sum().groupby('run').max()
-        for data, part in about_runs(name, profile).groupby('data', sort=False):
-            said = [n for n in dict.fromkeys([*part.source, *part.note]) if n and not of_another(n, data)]
-            counts = ', '.join(f'{n:,.0f}' for n in sorted(set(images[part.run])))
-            say_line(f"{TITLES[data]}: {counts} test images. {'; '.join(said)}", look='note')
-    return view
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #a0ed672f
-def about_runs(name:str, profile:str)->pd.DataFrame: # run, data, source, note
-    "The data set of each committed run, its source, and the note about it."
-    found = []
-    for id, (_, run, about) in committed_runs(name, profile).items():
-        found.append(dict(run=id, data=run.data.name, source=about['data'], note=about.get('note') or ''))
-    return pd.DataFrame(found, columns=['run', 'data', 'source', 'note'])
-
-def of_another(note:str, data:str)->bool:
-    "Whether a note names data sets and not this one."
-    return any(title in note for title in TITLES.values()) and TITLES[data] not in note
+# %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9c
+def readings_table(rows, profile, paper=FEDCOSR):
+    "Pooled, mean and balanced accuracy, merged and trained, with the spreads, and the majority class."
+    table = readings(paper, with_majority(rows)).sort_index(level=list(paper.keys), sort_remaining=False)
+    display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b051393b
 def held_counts(run:Run, data_root=None)->np.ndarray: # (clients, classes)
@@ -240,20 +188,15 @@ def fig5_view(rows, profile, longest=50):
             break_axis(upper, strip, above, 'micro')
             curves(below, 'micro', window, lower, 'training objective, nats', accuracy).set_yscale('log')
 
-# %% ../../../nbs/papers/fedcosr/views.ipynb #5cfd456e
-def each_client(rows:pd.DataFrame)->pd.DataFrame:
-    "Merged accuracy of every client after the last round."
-    tested = rows[(rows.metric == 'accuracy') & (rows.moment == 'merged') & (rows.n > 0)]
-    part = tested[tested['round'] == tested['round'].max()]
-    return part.assign(accuracy=100*part.value)
-
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b5b58797
-def draw_each_client(rows:pd.DataFrame):
-    "A row of bars for each method; the dashed line is the majority class, pooled."
-    from fedcl_repro.study.figures import panels, style_of
-    table, (trivial,) = each_client(rows), majority_of(FEDCOSR, rows).values() or (None,) # of one column
-    colours = style_of(dict(table[['label', 'family']].drop_duplicates().values))[0]
-    groups = list(table.groupby('label', sort=False))
+def fig6_view(rows, profile):
+    "Merged accuracy of every client after the last round, a row of bars for each method; then the numbers."
+    from fedcl_repro.study.figures import families_of, panels, style_of
+    last = rows['round'] == rows['round'].max()
+    table = rows[last & (rows.metric == 'accuracy') & (rows.moment == 'merged') & (rows.n > 0)]
+    table = table.assign(accuracy=100*table.value)
+    trivial, = majority_of(FEDCOSR, rows).values() or (None,) # of one column
+    groups, colours = list(table.groupby('label', sort=False)), style_of(families_of(table))[0]
     with panels(len(groups), 1, (7, 1.5*len(groups)), sharex=True, sharey=True) as axes:
         for ax, (name, part) in zip(axes.flat, groups):
             by_client, each = part.groupby('client').accuracy, part.groupby('seed').accuracy
@@ -265,56 +208,29 @@ def draw_each_client(rows:pd.DataFrame):
             majority_line(ax, trivial)
             ax.set(ylabel='accuracy, %', xticks=range(1, 21))
         axes[-1, 0].set_xlabel('client')
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #603d7f74
-def fig6_table(rows:pd.DataFrame)->pd.DataFrame:
-    "The two published numbers, both FedCoSR's, and all readings of ours."
-    cells = published('fedcosr', 'fig6').set_index(['method', 'metric']).value.unstack()
-    told = cells.rename(columns=dict(accuracy='acc.', client_std='Std.'))
-    own = readings(FEDCOSR, with_majority(rows)).droplevel('column') # there is one
-    table = pd.concat([pd.concat({'published': told}, axis=1), own], axis=1)
-    labels = FEDCOSR.place(rows.drop_duplicates('run')).label.unique()
-    return table.loc[[*labels, MAJORITY]]
-
-def fig6_view(rows, profile):
-    "The clients' bars, and the numbers."
-    draw_each_client(rows)
-    display_all(shown_table(fig6_table(rows), f'Accuracy and spread in percent ({profile}).'))
+    readings_table(rows, profile)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #39b1c19f
-def draw_shares(rows:pd.DataFrame):
-    "Accuracy by the share that clients keep, a panel for each split."
-    import seaborn as sns
-    from fedcl_repro.study.figures import panels, style_of
-    table, trivial = SHARES.runs(rows), majority_of(SHARES, rows)
-    table['percent'] = 100*table.kept
-    members = dict(table[['label', 'family']].drop_duplicates().values)
-    colour, dash = style_of(members)
-    look = dict(hue='label', palette=colour, hue_order=list(members), marker='o')
-    look |= dict(style='label', dashes=dash, style_order=list(members))
+def fig7_view(rows, profile):
+    "Accuracy by the share that clients keep, a panel for each split; then the numbers, which are not printed."
+    from fedcl_repro.study.figures import curves, panels
+    runs, trivial, x = SHARES.runs(rows), majority_of(SHARES, rows), 'training data kept, %'
+    runs[x] = 100*runs.kept
     with panels(1, 2, (9, 3.2), legend=True, sharex=True) as axes:
-        for ax, (split, part) in zip(axes[0], table.groupby('split', sort=False)):
-            sns.lineplot(part, x='percent', y='micro', errorbar='sd', ax=ax, **look)
+        for ax, (split, part) in zip(axes[0], runs.groupby('split', sort=False)):
+            curves(part, 'micro', 1, ax, 'accuracy, merged, %', runs, x).set_title(split)
             least = {100*k: a for (s, k), a in trivial.items() if s == split}
             ax.plot(list(least), list(least.values()), 'k--', lw=1, label='majority class of each client')
-            ax.set(xlabel='training data kept, %', ylabel='accuracy, merged, %', title=split)
-            ax.legend(title=None)
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #6a28b142
-def fig7_view(rows, profile):
-    "The curves, and the numbers, which the figure does not print."
-    draw_shares(rows)
-    table = readings(SHARES, with_majority(rows))
-    table = table.sort_index(level=['split', 'kept'], sort_remaining=False)
-    caption = f'Accuracy and spread in percent ({profile}); the figure prints no numbers.'
-    display_all(shown_table(table, caption))
+            ax.legend()
+    readings_table(rows, profile, SHARES)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #7f8f8d9b
-def draw_ablation(rows:pd.DataFrame, profile:str):
-    "Accuracy of the merged and of the trained models without each part, for each column of the paper."
+def ablation_view(rows, profile):
+    "Accuracy of the merged and of the trained models without each part, column by column; then all numbers."
     from fedcl_repro.study.figures import bars, panels
-    tables = {moment: FEDCOSR.runs(rows, moment) for moment in ('merged', 'trained')}
-    columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, rows)
+    drawn = one_arithmetic(rows)[0]
+    tables = {moment: FEDCOSR.runs(drawn, moment) for moment in ('merged', 'trained')}
+    columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, drawn)
     bars_of = tables['merged'].groupby('column').label.nunique()
     columns = [column for column in columns if bars_of[column] > 1] or columns # a lone bar compares nothing
     with panels(2, len(columns), (4.2*len(columns), 6.6)) as axes:
@@ -323,46 +239,24 @@ def draw_ablation(rows:pd.DataFrame, profile:str):
                 bars(table[table.column == column], 'micro', ax, f'accuracy, {moment}, %')
                 majority_line(ax, trivial.get(column))
         for ax, column in zip(axes[0], columns): ax.set_title(say(column, profile))
+    readings_table(rows, profile)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9d
-def draw_square(rows:pd.DataFrame, profile:str):
+def square_view(rows, profile):
     "The square of LA and CRL: the accuracies, and what each part adds where it was missing."
+    import matplotlib.pyplot as plt
     from fedcl_repro.study.figures import draw_corners
     trivial = majority_of(FEDCOSR, rows)
     under = {column: f'majority class {share:.1f}' for column, share in trivial.items()}
     found = {say(column, profile): (table, under.get(column, '')) for column, table in squares(rows).items()}
-    return draw_corners(SQUARE, found)
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9b
-def square_view(rows, profile):
-    "With and without local aggregation and contrast: four corners."
-    import matplotlib.pyplot as plt
-    draw_square(rows, profile)
+    draw_corners(SQUARE, found)
     plt.show()
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9c
-def readings_table(rows, profile, paper=FEDCOSR):
-    "All readings of accuracy and spread, beside the majority class."
-    table = readings(paper, with_majority(rows)).sort_index(level=0, sort_remaining=False)
-    display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9dd
-def in_pairs(rows:pd.DataFrame)->tuple: # rows of methods in both precisions, labels of the others
-    "The methods that were trained in both precisions, and those that wait for the other."
-    labels, kinds = place(rows).label, rows.settings.map(lambda run: run.dtype)
-    paired = kinds.groupby(labels).transform('nunique') == 2
-    return rows[paired], list(labels[~paired].unique())
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9e
 def precision_view(rows, profile):
-    "Learning curves of the methods that were trained in both precisions, then all numbers."
-    import matplotlib.pyplot as plt
-    title = {PRACTICAL: say(PRACTICAL, profile)}
-    pairs, alone = in_pairs(rows)
-    table = with_arithmetic(per_round(pairs))
-    draw_panels(table, 'column', title, 1, 'merged models, %', majority_of(BOTH_PRECISIONS, rows))
-    plt.show()
-    if alone: say_line(f"Trained in one precision so far, and not drawn: {', '.join(alone)}.", look='note')
+    "Learning curves in both precisions, then all numbers."
+    title, trivial = say(PRACTICAL, profile), majority_of(BOTH_PRECISIONS, rows).get(PRACTICAL)
+    draw_panels({title: with_arithmetic(per_round(rows))}, 'merged models, %', {title: trivial})
     readings_table(rows, profile, BOTH_PRECISIONS)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #10ca0003
@@ -391,12 +285,6 @@ def local_view(rows, profile):
     table.insert(0, 'printed', table.index.map(told))
     display_all(shown_table(table.rename_axis(None), f'Local on {say(PRACTICAL, profile)}, percent.'))
 
-# %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9f
-def ablation_view(rows, profile):
-    "The bars, and the numbers."
-    draw_ablation(one_arithmetic(rows)[0], profile)
-    readings_table(rows, profile)
-
 # %% ../../../nbs/papers/fedcosr/views.ipynb #ab27f679
 def shares_kept(rows:pd.DataFrame)->pd.DataFrame: # column, label, round, mean, least, most
     """Mean over samples and range over clients of the share kept, of each method, column and recorded round.
@@ -411,34 +299,28 @@ def shares_kept(rows:pd.DataFrame)->pd.DataFrame: # column, label, round, mean, 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #f1db5239
 def kept_view(rows:pd.DataFrame, profile:str):
     "A panel per column of the paper: a line per method for the mean share, a band where the range is known."
-    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import panels
     table = shares_kept(rows)
     if not len(table): return print('not recorded: these rows are older than the share')
     columns = table.column.unique()
-    fig, axes = plt.subplots(1, len(columns), figsize=(4*len(columns), 2.8), sharey=True, squeeze=False)
-    for ax, column in zip(axes[0], columns):
-        for label, line in table[table.column == column].groupby('label', sort=False):
-            ax.plot(line['round'], line['mean'], 'o-', ms=3, label=label)
-            ax.fill_between(line['round'], line.least, line.most, where=line.least < line.most, alpha=.15)
-        ax.set(title=say(column, profile), xlabel='communication round', ylim=(0, 1))
-        ax.xaxis.get_major_locator().set_params(integer=True)
-    axes[0, 0].set_ylabel('share of the own body kept')
-    axes[0, 0].legend(fontsize=7)
-    fig.tight_layout()
-    return fig
+    with panels(1, len(columns), (4*len(columns), 2.8), sharey=True) as axes:
+        for ax, column in zip(axes[0], columns):
+            for label, line in table[table.column == column].groupby('label', sort=False):
+                ax.plot(line['round'], line['mean'], 'o-', ms=3, label=label)
+                ax.fill_between(line['round'], line.least, line.most, where=line.least < line.most, alpha=.15)
+            ax.set(title=say(column, profile), xlabel='communication round', ylim=(0, 1))
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        axes[0, 0].set_ylabel('share of the own body kept')
+        axes[0, 0].legend(fontsize=7)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b9d8c474
 def draw_embeddings(samples:dict, images:np.ndarray, most=600):
     "The images and each method's representations of them, by t-SNE. `samples`: name -> what a run kept."
-    from fedcl_repro.study.figures import panels
     first = next(iter(samples.values()))
     take = np.arange(len(first['y']))[:: max(1, -(-len(first['y']) // most))]
     drawn = {'images': images[first['row'][take]].reshape(len(take), -1)}
     drawn |= {name: s['z'][take] for name, s in samples.items()}
-    with panels(2, 3, (9, 6)) as axes:
-        for ax in axes.flat[len(drawn):]: ax.set_visible(False)
-        for ax, (name, x) in zip(axes.flat, drawn.items()):
-            scatter(ax, projected(x.astype(np.float32)), first['y'][take], name)
+    draw_classes({name: (projected(x.astype(np.float32)), first['y'][take]) for name, x in drawn.items()})
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #3eecb367
 def embeddings_of(page):
@@ -520,27 +402,20 @@ SENT = ['label', 'up', 'exact up', 'down', 'exact down']
 
 def communication_view(rows, profile):
     "Scalars of a client with all classes: counted, by formula and as charged, in a table and as bars."
+    from fedcl_repro.study.figures import panels, style_of
     table = compared_communication()
     every = table[table.classes == 10].reset_index(drop=True)
     every['% of the charge'] = 100*every.ratio
     caption = ('Scalars that a client with all ten classes sends and receives in a round: CIFAR-10, k = 128. '
                '`exact`: the formula of the method. `charged`: what the paper says, up and down together.')
     display_all(shown_table(every[[*SENT, 'total', 'charged', '% of the charge']], caption))
-    draw_communication(every)
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #991eedaa
-def draw_communication(every:pd.DataFrame):
-    "The scalars sent as bars on a logarithmic axis, the paper's charge as a mark."
-    import matplotlib.pyplot as plt
-    from fedcl_repro.study.figures import style_of
     part = every[every.total > 0].sort_values('total')
     colours = [style_of({name: family})[0][name] for name, family in zip(part.label, part.family)]
-    fig, ax = plt.subplots(figsize=(5.5, 3.6))
-    ax.barh(part.label, part.total, color=colours)
-    ax.plot(part.charged, part.label, 'k|', ms=10, label='charged by the paper')
-    ax.set(xscale='log', xlabel='scalars a client and round')
-    ax.legend(fontsize=7, loc='lower left', bbox_to_anchor=(0, 1))
-    plt.show()
+    with panels(1, 1, (5.5, 3.6)) as ((ax,),):
+        ax.barh(part.label, part.total, color=colours)
+        ax.plot(part.charged, part.label, 'k|', ms=10, label='charged by the paper')
+        ax.set(xscale='log', xlabel='scalars a client and round')
+        ax.legend(fontsize=7, loc='lower left', bbox_to_anchor=(0, 1))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #100d8c1e
 def owners_view(rows, profile):
@@ -575,47 +450,21 @@ def faults_view(rows, profile):
         majority_line(ax, trivial, upright=True)
         ax.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
 
-# %% ../../../nbs/papers/fedcosr/views.ipynb #ad22fd65
-def draw_channel(ax, own:int):
-    "InfoNCE, the bound of Theorem 1 and the entropy, by the error of a channel with `own` of ten classes."
-    errors = np.linspace(0, .6, 25)
-    joint = [channel(10, e, own) for e in errors]
-    ax.plot(errors, [loss_of(j) for j in joint], c='C0', label='InfoNCE, temperature 0.1')
-    ax.plot(errors, [log_c_bound(j) for j in joint], c='C3', label=r'$\log C - I$ (Theorem 1)')
-    entropy = [math.log(own) - information(j) for j in joint]
-    ax.plot(errors, entropy, c='gray', ls=':', label=r'$H(Y) - I$')
-    ax.set(xlabel='share of images seen as another class', ylim=(-.1, 4))
-    ax.set_title(f'{own} of 10 classes at the client')
-
 # %% ../../../nbs/papers/fedcosr/views.ipynb #df543547
 def theorem1_view(rows, profile):
-    "Theorem 1 for a client with all classes, and for one with two of ten."
+    "InfoNCE, the bound of Theorem 1 and the entropy, for clients with ten and with two of ten classes."
     from fedcl_repro.study.figures import panels
-    with panels(1, 2, (9, 3), sharey=True) as ((left, right),):
-        draw_channel(left, own=10)
-        draw_channel(right, own=2)
-        left.set_ylabel('nats')
-        left.legend(fontsize=7)
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #982381bb
-def draw_training(ax, terms:pd.DataFrame):
-    "Objective, contrastive part and drift by round, of the toy federation."
-    means = terms.groupby('round')[['loss', 'contrast', 'drift']].mean()
-    ax.plot(means.index, means.loss, label='objective, nats')
-    ax.plot(means.index, means.contrast, label='contrastive part')
-    ax.plot(means.index, means.drift, label=r'drift of the bodies, $\|\cdot\|^2$')
-    ax.set(xlabel='communication round', title='what happens')
-    ax.legend(fontsize=7)
-
-# %% ../../../nbs/papers/fedcosr/views.ipynb #888bcec2
-def draw_bound(ax, b):
-    "The mean terms of Theorem 2's bound, and the change of the loss."
-    parts = {
-        'descent, $-(\\eta-L_1\\eta^2/2)S$': b.descent, 'noise, $RL_1\\eta^2\\sigma^2/2$': b.noise,
-        'drift, $L_1(\\varepsilon^2+\\varepsilon)/2$': b.drift, 'contrast, $2\\alpha/\\tau$': b.contrast}
-    ax.barh(list(parts), [part.mean() for part in parts.values()], color='C3')
-    ax.axvline(b.change.mean(), c='k', lw=1)
-    ax.set(xlabel='change of the loss in a round, nats', title='what the bound allows')
+    errors = np.linspace(0, .6, 25)
+    look = dict(style=['C0', 'C3', 'C7:'], ylim=(-.1, 4), ylabel='nats',
+                xlabel='share of images seen as another class')
+    with panels(1, 2, (9, 3), legend=True, sharey=True) as axes:
+        for ax, own in zip(axes[0], (10, 2)):
+            joint = [channel(10, e, own) for e in errors]
+            terms = {
+                'InfoNCE, temperature 0.1': [loss_of(j) for j in joint],
+                r'$\log C - I$ (Theorem 1)': [log_c_bound(j) for j in joint],
+                r'$H(Y) - I$': [math.log(own) - information(j) for j in joint]}
+            pd.DataFrame(terms, errors).plot(ax=ax, title=f'{own} of 10 classes at the client', **look)
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #3df8ebc7
 def theorem2_view(rows, profile):
@@ -624,9 +473,18 @@ def theorem2_view(rows, profile):
     terms = measured_terms()
     settled = settled_terms(terms)
     b = bound(settled, .05)
+    happens = dict(
+        loss='objective, nats', contrast='contrastive part', drift=r'drift of the bodies, $\|\cdot\|^2$')
+    allows = dict(
+        descent=r'descent, $-(\eta-L_1\eta^2/2)S$', noise=r'noise, $RL_1\eta^2\sigma^2/2$',
+        drift=r'drift, $L_1(\varepsilon^2+\varepsilon)/2$', contrast=r'contrast, $2\alpha/\tau$')
     with panels(1, 2, (9, 3)) as ((left, right),):
-        draw_training(left, terms)
-        draw_bound(right, b)
+        means = terms.groupby('round')[list(happens)].mean().rename(columns=happens)
+        means.plot(ax=left, xlabel='communication round', title='what happens')
+        left.legend(fontsize=7)
+        b[list(allows)].mean().rename(allows).plot.barh(ax=right, color='C3', title='what the bound allows')
+        right.axvline(b.change.mean(), c='k', lw=1)
+        right.set_xlabel('change of the loss in a round, nats')
     table = pd.DataFrame(dict(allowed=b.allowed, happened=b.change, loss=settled.loss))
     extremes = table.describe().loc[['min', 'mean', 'max']].reset_index(names='')
     display_all(shown_table(extremes, 'Theorem 2, in each client and round after the twelfth, nats.'))

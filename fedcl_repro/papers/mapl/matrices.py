@@ -143,26 +143,22 @@ def draw_graph_numbers(
     paper:Paper, rows:pd.DataFrame, profile:str,
 )->pd.DataFrame: # what, seed -> the last round's numbers
     "Draw the weight across clusters and the similarity of classifiers by round."
-    import matplotlib.pyplot as plt
+    from fedcl_repro.study.figures import panels
     table = graph_numbers(paper, rows, profile)
     color = {what: f'C{k}' for k, what in enumerate(table.what.unique())} # replicates alike
     table = table.groupby(['what', 'seed'], sort=False)
-    fig, (a, b) = plt.subplots(1, 2, figsize=(7.5, 2.5))
-    for (what, seed), t in table:
-        a.plot(t['round'], t.across, 'o-', ms=3, lw=1, c=color[what], label=what)
-        b.plot(t['round'], t.apart, 'o-', ms=3, lw=1, c=color[what])
-    a.axhline(10, ls=':', c='gray', label='a tenth')
-    b.axhline(0, ls='--', lw=1, c='gray', label='alike within and across')
-    a.set(xlabel='round', ylabel='weight across, %', ylim=(0, None))
-    b.set(xlabel='round', ylabel='similarity within - across', xlim=a.get_xlim())
-    b.set_ylim(min(-.05, *b.get_ylim()), max(.1, *b.get_ylim()))
-    for ax in (a, b): ax.xaxis.get_major_locator().set_params(integer=True)
-    fig.tight_layout()
-    found = {}
-    for ax in (a, b): found |= dict(zip(*ax.get_legend_handles_labels()[::-1]))
-    beside = dict(loc='center left', bbox_to_anchor=(1, .5), frameon=False, fontsize=8)
-    fig.legend(found.values(), found.keys(), **beside)
-    plt.show()
+    with panels(1, 2, (7.5, 2.5), legend=True) as ((a, b),):
+        for (what, seed), t in table:
+            a.plot(t['round'], t.across, 'o-', ms=3, lw=1, c=color[what], label=what)
+            b.plot(t['round'], t.apart, 'o-', ms=3, lw=1, c=color[what])
+        a.axhline(10, ls=':', c='gray', label='a tenth')
+        b.axhline(0, ls='--', lw=1, c='gray', label='alike within and across')
+        a.set(xlabel='round', ylabel='weight across, %', ylim=(0, None))
+        b.set(xlabel='round', ylabel='similarity within - across', xlim=a.get_xlim())
+        b.set_ylim(min(-.05, *b.get_ylim()), max(.1, *b.get_ylim()))
+        for ax in (a, b):
+            ax.xaxis.get_major_locator().set_params(integer=True)
+            ax.legend(fontsize=8)
     return table.last()
 
 # %% ../../../nbs/papers/mapl/matrices.ipynb #b4ed5070

@@ -6,12 +6,12 @@
 __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'UNTRAINED', 'PAPER_ROUNDS', 'SMALL_RESOURCES', 'BASELINES', 'OWN_EPOCHS',
            'TRAINED_HOW', 'MFCL_TITLES', 'MFCL_SYMBOLS', 'MFCL_PLACES', 'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_READINGS',
            'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'MFCL', 'ALL_OTHERS', 'READ_AS', 'COUNTED', 'AS_WIDE',
-           'BN_READINGS', 'run_of', 'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rivals', 'rival',
-           'training_beside', 'placed', 'with_value', 'labelled_by', 'of_metric', 'silhouettes_at_rserver',
-           'say_setting', 'cell_of_mfcl', 'mfcl_printed', 'mfcl_experiment', 'costs_in', 'borne_out', 'best_under_skew',
-           'by_data', 'judge_skew', 'bytes_counted', 'sent_beside', 'judge_traffic', 'beside_columns',
-           'before_its_norm', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15',
-           'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'untrained']
+           'BN_READINGS', 'run_of', 'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rival', 'training_beside',
+           'placed', 'with_value', 'labelled_by', 'of_metric', 'say_setting', 'cell_of_mfcl', 'mfcl_printed',
+           'mfcl_experiment', 'costs_in', 'borne_out', 'best_under_skew', 'by_data', 'judge_skew', 'bytes_counted',
+           'sent_beside', 'judge_traffic', 'beside_columns', 'before_its_norm', 'table2', 'group_of', 'table5',
+           'table6', 'table16', 'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9',
+           'twins', 'floors_alone', 'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from dataclasses import replace
@@ -99,15 +99,11 @@ SMALL_RESOURCES = ['heterofl', 'splitmix', 'fedpac']
 BASELINES = [name for name in MFCL_FILE['rivals'] if name not in SMALL_RESOURCES]
 OWN_EPOCHS = {name: epochs for name, (_, epochs, *_) in MFCL_FILE['theirs'].items()} # of the authors' code
 
-def rivals(profile:str)->dict: # name -> network and optimiser, as text
-    "The baselines at the size of a profile."
-    size = MFCL_SIZES[profile]
-    return {name: [said.format(**size) for said in both] for name, both in MFCL_FILE['rivals'].items()}
-
 # %% ../../../nbs/papers/mfcl/settings.ipynb #fd176d53
 def rival(name:str, profile:str, data:str, xi=.1, seed=0, model={}, **run)->Run:
     "One run of a baseline; `model`: more settings of its network."
-    size, (network, optimiser) = MFCL_SIZES[profile], rivals(profile)[name]
+    size = MFCL_SIZES[profile]
+    network, optimiser = (text.format(**size) for text in MFCL_FILE['rivals'][name])
     epochs = OWN_EPOCHS.get(name, 1) if size['own_epochs'] else 1
     n = max(2, size['passes'] // epochs) if size['passes'] else PAPER_ROUNDS.get(name, 100)
     more = dict(optimiser=optimiser, n_rounds=n, eval_every=max(1, n // size['tests']), local_epochs=epochs)
@@ -152,20 +148,15 @@ def labelled_by(column:str):
     def named(label, value): return label if label in FLOORS else with_value(label, column, value)
     def measure(rows):
         runs = placed(summary(rows))
-        return runs.assign(label=[*map(named, runs.label, runs[column])], value=runs.micro)
+        return runs.assign(label=list(map(named, runs.label, runs[column])), value=runs.micro)
     return measure
 
 def of_metric(metric:str, scale=1.):
-    "A measure: the last rows of a metric, such as the silhouette."
+    "A measure: the last rows of a metric; a label need not say that received representations were measured."
     def measure(rows):
         found = placed(rows[rows.metric == metric])
-        return found.assign(value=scale * found.value)
+        return found.assign(value=scale * found.value, label=found.label.str.removesuffix(RECEIVED))
     return measure
-
-def silhouettes_at_rserver(rows):
-    "A measure: silhouettes of the received representations, whose labels need not say so."
-    found = of_metric('silhouette')(rows)
-    return found.assign(label=found.label.str.removesuffix(RECEIVED))
 
 def say_setting(data, xi, profile)->str: # 'CIFAR-10, ξ = 0.1'
     words = with_value(MFCL_TITLES[data], 'xi', xi) if xi else MFCL_TITLES[data]
@@ -203,7 +194,7 @@ MFCL_READINGS = 'across', 'twins', 'alone' # which views are positives
 MFCL_NORMS = 'bn', 'gn', 'tn'
 PAIRINGS = 'pair', 'strangers', 'alone'
 MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
-MFCL_MEASURES |= dict(silhouette=silhouettes_at_rserver)
+MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
 MFCL = Paper(
     ('data', 'xi'), placed, say_setting, MFCL_MEASURES, sizes=('mfcl/table2',), title='MFCL',
@@ -230,8 +221,8 @@ ALL_OTHERS = SUPERVISED + UNLABELLED
 READ_AS = {'read as accuracy': (), 'read as the lead over other methods': tuple(ALL_OTHERS)}
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #36542a41
-def best_under_skew(reading:str, floors=())->Claim:
-    "MFCL(TN) is better at the smallest ξ of a data set than at the largest. `floors`: labels to exceed."
+def best_under_skew(reading:str)->Claim:
+    "MFCL(TN) is better at the smallest ξ of a data set than at the largest."
     others = READ_AS[reading]
     def good(table): return lead(table, TN, others) if others else table[TN]
     def margin(tables): return good(tables[min(tables)]) - good(tables[max(tables)])
@@ -240,12 +231,11 @@ def best_under_skew(reading:str, floors=())->Claim:
         ends = min(tables), max(tables)
         return ', '.join(f'{said.format(good(tables[key]).mean())} at ξ = {key[1]:g}' for key in ends)
     def unless(tables):
-        reasons = [below_floors((TN, *others), (), floors, t) for t in tables.values()] if floors else []
+        reasons = (below_floors((TN, *others), (), FLOORS, t) for t in tables.values())
         return next(filter(None, reasons), '')
     pairs = max(1, len(others))**2
-    return Claim(f'MFCL(TN) works best under skew, {reading}', (TN, *others, *floors), margin, tell,
+    return Claim(f'MFCL(TN) works best under skew, {reading}', (TN, *others, *FLOORS), margin, tell,
                  place='MFCL 5.3', comparisons=pairs, unless=unless)
-
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0cbca570
 def by_data(tables:dict)->dict: # data set -> {(data set, ξ): table}, the smallest and the largest ξ
@@ -260,29 +250,23 @@ def judge_skew(rows, profile)->list: # of Verdict
     "Whether MFCL works best under skew: in Table 14, and in the runs of each data set."
     found, facts = [], facts_by_setting(MFCL, rows)
     trained = by_data(by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys))
-    for reading in READ_AS:
-        c = best_under_skew(reading)
+    for c in map(best_under_skew, READ_AS):
         printed = by_data(printed_tables(mfcl_printed('table14'), MFCL.keys, c.needs))
         cases = {MFCL_TITLES[data]: tables for data, tables in printed.items()}
         found.append(as_printed(replace(c, sentence=f'in print, {c.sentence}'), cases))
-        c = best_under_skew(reading, FLOORS)
         for data, tables in trained.items():
             found.append(ask_across(c, tables, profile != 'quick', MFCL_TITLES[data], 2, MFCL, facts))
         if not trained: found.append(claim(c.sentence, [], '', c.place))
     return found
 
-
 # %% ../../../nbs/papers/mfcl/settings.ipynb #5d0f3b14
-def bytes_counted(rows, profile)->pd.DataFrame: # one row per run, with `sent`, `width` and `rounds`
+def bytes_counted(rows, profile)->pd.DataFrame: # one row per run, with `sent` and `width`
     "What was sent in the committed runs of Table 2, in both directions."
     about = {id: about for id, (_, _, about) in committed_runs('mfcl/table2', profile).items()}
     runs = placed(rows.drop_duplicates('run')) if len(rows) else rows
     runs = runs[runs.run.isin(about)]
     sent = [about[id]['bytes_up'] + about[id]['bytes_down'] for id in runs.run]
-    width = [setting(run, 'model.width', 64) for run in runs.settings]
-    rounds = [run.n_rounds for run in runs.settings]
-    return runs.assign(sent=sent, width=width, rounds=rounds)
-
+    return runs.assign(sent=sent, width=[setting(run, 'model.width', 64) for run in runs.settings])
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #f952447d
 COUNTED = 'MFCL sends less than FSL, as counted'
@@ -291,11 +275,10 @@ AS_WIDE = f'{COUNTED} and scaled to as many channels'
 def sent_beside(mine, theirs)->str: # one row per seed each
     "The evidence: bytes, rounds and channels of MFCL and of FSL."
     def told(runs):
-        rounds, width = runs.rounds.iloc[0], runs.width.iloc[0]
+        rounds, width = runs.settings.iloc[0].n_rounds, runs.width.iloc[0]
         return f'{runs.sent.mean() / 1e9:.2f} GB in {rounds} rounds with {width} channels'
     times = theirs.sent.mean() / mine.sent.mean()
     return f'MFCL {told(mine)}, FSL {told(theirs)}, {times:.2f} times as much'
-
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #4c137a17
 def judge_traffic(rows, profile)->list: # of Verdict
@@ -303,9 +286,8 @@ def judge_traffic(rows, profile)->list: # of Verdict
     runs, found = bytes_counted(rows, profile), {}
     for key, part in runs.groupby(list(MFCL.keys)) if len(runs) else ():
         mine, theirs = (part[part.label == label].set_index('seed') for label in (TN, 'FSL'))
-        seeds = sorted({*mine.index} & {*theirs.index})
-        if not seeds: continue
-        mine, theirs = mine.loc[seeds], theirs.loc[seeds]
+        mine, theirs = mine.align(theirs, join='inner', axis=0) # the seeds of both
+        if not len(mine): continue
         wide = theirs.assign(sent=theirs.sent * mine.width / theirs.width, width=mine.width)
         for what, other in ((COUNTED, theirs), (AS_WIDE, wide)):
             named = f'{what}: {MFCL.say(*key, profile)}'
@@ -313,7 +295,6 @@ def judge_traffic(rows, profile)->list: # of Verdict
     real = profile != 'quick'
     said = [claim(named, less, told, 'MFCL 4.1', real) for (_, told), (named, less) in found.items()]
     return said or [claim(what, [], '', 'MFCL 4.1') for what in (COUNTED, AS_WIDE)]
-
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #0aca3332
 def beside_columns(rows, profile)->list: # of Verdict
@@ -431,16 +412,8 @@ def fig9(profile):
 def twins(profile):
     norm = dict(norm='tn', **group_of(profile))
     readings = [dict(positives=p) for p in MFCL_READINGS]
-    if profile != 'paper': # the runs of Tables 2 and 5, whose rows hold the partners found
-        theirs = [rival('fedsimclr', *at, norm) for at in each_setting(profile)]
-        return varied(profile, readings) + theirs
-    T = MFCL_SIZES[profile]['method']['phase1'] + 1
-    def trained(epochs, **more): return dict(run=dict(n_rounds=T + epochs, eval_every=T + epochs)) | more
-    ways = [trained(60, **reading) for reading in readings]
-    ways += [trained(10, **reading, probe='chi') for reading in readings]
-    ways += [trained(0, probe=q) for q in ('proj', 'chi')]
-    theirs = [rival('fedsimclr', *at, norm, n_rounds=8, eval_every=8) for at in each_setting(profile)]
-    return varied(profile, ways) + theirs
+    theirs = [rival('fedsimclr', *at, norm) for at in each_setting(profile)]
+    return varied(profile, readings) + theirs # runs of Tables 2 and 5, whose rows hold the partners found
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e6bb2534
 @mfcl_experiment('floors', 'What a linear classifier gets without phase 2')
