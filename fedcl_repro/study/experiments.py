@@ -9,7 +9,7 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'experim
            'record_place', 'with_kept_rows', 'committed_rows', 'curve_means', 'run_records', 'committed_runs',
            'config_key', 'committed', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note',
            'committed_verdicts', 'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone',
-           'belonging', 'claims_page', 'without_rows', 'claims_of', 'evidence_on']
+           'belonging', 'claims_page', 'claims_of', 'evidence_on']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import contextlib
@@ -419,17 +419,11 @@ def claims_page(paper:str, title:str, more=None):
     EXPERIMENTS.add(name, **about, judge=judge, judge_maps=judge_maps, earlier=earlier)(runs)
 
 # %% ../../nbs/study/experiments.ipynb #6aab6be3
-@cache
-def without_rows(judge, profile:str)->tuple: # of Verdict
-    "What a judge says where nothing was run; pages of claims ask often."
-    return tuple(judge(read_rows([], None), profile))
-
 def claims_of(name:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on the paper's own claims of one experiment, given rows of several."
     judge = EXPERIMENTS[name].about['judge']
-    own = belonging(rows, name, profile)
-    if not runs_of(name, 'paper'): said = verdicts_alone(name)
-    else: said = judge(own, profile) if len(own) else without_rows(judge, profile)
+    alone = not runs_of(name, 'paper')
+    said = verdicts_alone(name) if alone else judge(belonging(rows, name, profile), profile)
     return [v for v in said if v.kind == 'claim' and v.source != OURS]
 
 # %% ../../nbs/study/experiments.ipynb #e760720e

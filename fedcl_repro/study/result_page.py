@@ -23,7 +23,7 @@ from .plan import Here, hours_of, known_timings, plan_of
 from .published import PAPER_NAMES
 from .representations import maps_of
 from .show import show_dots, show_table
-from .tables import Paper, claim_list
+from .tables import Paper, claim_list, span
 from .verdicts import OURS, Verdict, amount_of, rests_on, verdict_counts, verdict_table
 
 # %% ../../nbs/study/result_page.ipynb #a39932bf
@@ -38,12 +38,11 @@ def how_reduced(settings, profile:str, name:str)->str:
 def rows_in_words(rows:pd.DataFrame, profile:str, name:str)->str:
     "The size of the runs behind these rows of an experiment."
     if not len(rows): return f'Profile {profile}: nothing is trained.'
-    rounds = rows.groupby('run')['round'].max()
-    span = f'{rounds.min()} to {rounds.max()}' if rounds.nunique() > 1 else f'{rounds.max()}'
+    rounds = span(rows.groupby('run')['round'].max(), 'rounds')
     data = ', '.join(dict.fromkeys(rows.dataset))
     runs, seeds = amount_of(rows.run.nunique(), 'run'), amount_of(rows.seed.nunique(), 'seed')
     size = how_reduced(rows.drop_duplicates('run').settings, profile, name)
-    return f'Profile {profile}, {size}: {runs} on {data}, {span} rounds, {seeds}.'
+    return f'Profile {profile}, {size}: {runs} on {data}, {rounds}, {seeds}.'
 
 # %% ../../nbs/study/result_page.ipynb #7633fed5
 def verdicts_in_words(verdicts:list)->str:

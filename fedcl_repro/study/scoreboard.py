@@ -32,7 +32,7 @@ HEADLINES = ( # experiment, and how its claim begins
     ('mfcl/table5', 'MFCL(BN) collapses: below 20 %: CIFAR-10, ξ = 0.01'),
 )
 
-def headline_verdict(name:str, begins:str)->Verdict:
+def headline_verdict(name:str, begins:str, chosen_in='HEADLINES')->Verdict:
     "The verdict on a claim of an experiment, from its committed rows; an error if it has no such claim."
     _, verdicts = committed_verdicts(name)
     said = [v for v in verdicts if v.kind == 'claim']
@@ -41,7 +41,8 @@ def headline_verdict(name:str, begins:str)->Verdict:
     found = found or [v for v in said if v.what.startswith(sentence) and v.word == 'not run']
     if found: return found[0]
     known = '; '.join(dict.fromkeys(v.what for v in said)) or 'nothing'
-    raise ValueError(f'{name} has no claim that begins with {begins!r}: choose another, it has {known}')
+    raise ValueError(f'{name} has no claim that begins with {begins!r}: choose another in {chosen_in}; '
+                     f'it has {known}')
 
 # %% ../../nbs/study/scoreboard.ipynb #sco0000b
 def headlines()->list: # of (experiment, Verdict)

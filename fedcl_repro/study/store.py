@@ -209,14 +209,11 @@ def save_checkpoint(store:Store, id:str, content:dict):
     except (OSError, RuntimeError) as e: warnings.warn(f'no checkpoint of run {id}: {e}')
 
 # %% ../../nbs/study/store.ipynb #1e811a3b
-def head_of(f)->dict: # empty: of an earlier version, or no checkpoint
+def head_of(f)->dict:
     "What a checkpoint says of itself; the file is then at the first byte of the rest."
-    head = f.read(HEAD)
-    try: about = json.loads(head)
-    except ValueError: about = None
-    if isinstance(about, dict) and 'sha256' in about: return about
-    f.seek(0)
-    return {}
+    about = json.loads(f.read(HEAD))
+    if not (isinstance(about, dict) and 'sha256' in about): raise ValueError('it says nothing of itself')
+    return about
 
 CONTENT = dict(
     round=int, clients=(dict, tuple), servers=dict, up=tuple, down=tuple,
@@ -239,9 +236,9 @@ def read_checkpoint(path:Path, id:str)->dict:
     if path.is_symlink(): raise ValueError('it is a link, and no link is followed out of the store')
     with open(path, 'rb') as f:
         about = head_of(f)
-        if about and hashlib.file_digest(f, 'sha256').hexdigest() != about['sha256']:
+        if hashlib.file_digest(f, 'sha256').hexdigest() != about['sha256']:
             raise ValueError('its bytes are not those that were written')
-        f.seek(HEAD if about else 0)
+        f.seek(HEAD)
         # on the CPU, for its own device may be missing here
         found = torch.load(f, weights_only=True, map_location='cpu')
     if not isinstance(found, dict): raise ValueError(f'it holds a {type(found).__name__}')
@@ -277,8 +274,7 @@ def checkpoint_progress(store:Store, id:str, device='cpu')->tuple: # (rounds, `t
     if not path.is_file() or path.is_symlink(): return 0, 0.
     try:
         found = checkpoint_head(store, id)
-        if not found: found = read_checkpoint(path, id) # of an earlier version
-        elif found['bytes'] != path.stat().st_size - HEAD or found.get('run', id) != id: return 0, 0.
+        if found['bytes'] != path.stat().st_size - HEAD or found.get('run', id) != id: return 0, 0.
         return int(found['round']), float(time_spent(found, device))
     except Exception: return 0, 0. # the run will start again
 

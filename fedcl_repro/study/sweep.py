@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SPECS', 'setting_of', 'grid_of', 'check_grid', 'check_grid_values', 'trials', 'sampled_trials', 'run_with', 'sweep',
            'trial_scores', 'first_good', 'chosen_trials', 'Tuning', 'tuning_choices', 'committed_trials',
-           'finished_trials', 'diverged_trials', 'tune']
+           'ended_trials', 'tune']
 
 # %% ../../nbs/study/sweep.ipynb #f375a300
 import math
@@ -234,21 +234,21 @@ def committed_trials(tuning:Tuning)->pd.DataFrame:
     return pd.DataFrame(columns=['method', 'setting', 'data', 'accuracy', 'rounds', 'seconds', 'run'])
 
 # %% ../../nbs/study/sweep.ipynb #88c25a6c
-def finished_trials(trials:dict, store:Store)->pd.DataFrame:
-    "The same columns for the finished runs of a store. `trials`: run -> name of its size."
-    rows = summary(read_rows(trials, store))
-    return pd.DataFrame(dict(
-        method=rows.method, setting=[str(r.method) for r in rows.settings],
-        data=[trials[r] for r in rows.settings],
-        accuracy=rows.micro.round(3), rounds=rows['round'],
-        seconds=[store.read(id)[1]['seconds'] for id in rows.run], run=rows.run))
-
-# %% ../../nbs/study/sweep.ipynb #88c25a6d
-def diverged_trials(outcomes, trials:dict)->pd.DataFrame:
-    "The same columns for runs whose numbers became infinite: they have no accuracy."
-    runs = [o.run for o in outcomes if o.why.startswith('FloatingPointError')]
-    rows = [dict(method=r.method.name, setting=str(r.method), data=trials[r], run=run_id(r)) for r in runs]
-    return pd.DataFrame(rows)
+def ended_trials(trials:dict, outcomes, store:Store)->pd.DataFrame: # the same columns
+    """The trials that are finished, and without accuracy those whose numbers became infinite.
+    `trials`: run -> name of its size; `outcomes`: of their training."""
+    diverged = {o.run for o in outcomes if o.why.startswith('FloatingPointError')}
+    last = summary(read_rows(trials, store)).set_index('run')
+    found = []
+    for run, size in trials.items():
+        id = run_id(run)
+        if id not in last.index and run not in diverged: continue
+        line = dict(method=run.method.name, setting=str(run.method), data=size, run=id)
+        if id in last.index:
+            seconds = store.read(id)[1]['seconds']
+            line |= dict(accuracy=round(last.micro[id], 3), rounds=last['round'][id], seconds=seconds)
+        found.append(line)
+    return pd.DataFrame(found)
 
 # %% ../../nbs/study/sweep.ipynb #88c25a6e
 def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
@@ -256,9 +256,8 @@ def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
     known = committed_trials(tuning)
     there = set(zip(known.setting, known.data))
     new = {r: size for r, size in tuning.trials(names).items() if (str(r.method), size) not in there}
-    diverged = diverged_trials(train_all(list(new), store, jobs=1, minutes=minutes, quiet=True), new)
-    ended = {r: size for r, size in new.items() if store.has(run_id(r))}
-    parts = known, finished_trials(ended, store) if ended else known[:0], diverged
+    outcomes = train_all(list(new), store, jobs=1, minutes=minutes, quiet=True)
+    parts = known, ended_trials(new, outcomes, store)
     table = pd.concat([part for part in parts if len(part)], ignore_index=True)
     write_text(tuning.path(), table.to_csv(index=False))
     return table

@@ -193,19 +193,18 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->tuple: # (word,
     images = variances(c, chance.images)
     alone = {df: variances(c, drawn) for df, drawn in (chance.alone or {}).items()}
     def kept(values): # of a rival: the replicates that have it; two that are both 'never' are level
-        return values if margin.shape[1] == 1 else values.dropna()
+        return values.dropna() if several else values
     def of(part, alpha):
         of_kinds = [(found[part], df) for df, found in alone.items() if found.get(part, 0.) > 0]
         known = sum_of_variances(of_kinds) if of_kinds else None # a count does not move
         return interval(kept(margin[part]), alpha, images.get(part, 0.), known)
-    level = ALPHA / (c.comparisons if margin.shape[1] == 1 else max(c.comparisons, margin.shape[1]))
+    several = margin.shape[1] > 1
+    level = ALPHA / max(c.comparisons, margin.shape[1])
     apart = {part: of(part, level) for part in margin if len(kept(margin[part]))}
     worst = min(apart, key=lambda part: (apart[part].high if apart[part].known else np.inf, apart[part].mean))
     if apart[worst].word == 'fails': return 'fails', apart[worst], worst
     weakest = min(apart, key=lambda part: apart[part].mean)
-    if margin.shape[1] == 1 and c.comparisons == 1 or margin.shape[1] > 1:
-        each = {part: of(part, ALPHA) for part in apart}
-    else: each = apart
+    each = {part: of(part, ALPHA) for part in apart} if several else apart
     def enough(i): return i.known and (i.low > 0 or c.equal and i.low >= -1e-9)
     if all(map(enough, each.values())) and len(each) >= len(c.rivals): return 'holds', each[weakest], weakest
     n = max(i.n for i in each.values())

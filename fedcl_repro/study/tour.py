@@ -29,6 +29,7 @@ from ..federation.rounds import begin, one_round
 from .drawings import bubbles
 from .experiments import committed, committed_verdicts
 from .figures import say_start
+from .tables import span
 from .verdicts import IN_NOISE, LATE_TESTS, late_rounds, per_round
 
 # %% ../../nbs/study/tour.ipynb #b43a91a6
@@ -285,11 +286,10 @@ def size_sentence(table:pd.DataFrame)->str:
     runs = list(trained.drop_duplicates('run').settings)
     images = enumerated(dict.fromkeys(share_sentence(run) for run in runs))
     data = enumerated(dict.fromkeys(DATASETS[run.data.name].about['title'] for run in runs))
-    rounds = [run.n_rounds for run in runs]
-    long = f'{min(rounds)}' if min(rounds) == max(rounds) else f'{min(rounds)} to {max(rounds)}'
+    rounds = span([run.n_rounds for run in runs], 'rounds')
     n = min(trained.groupby('label').run.nunique())
     seeds = 'one run per method, so a small difference may be chance' if n == 1 else f'{n} runs per method'
-    return f'Size: {images} of {data}, {long} rounds, {runs[0].n_clients} clients, {seeds}.'
+    return f'Size: {images} of {data}, {rounds}, {runs[0].n_clients} clients, {seeds}.'
 
 # %% ../../nbs/study/tour.ipynb #0566e17c
 WORDS_OF_VERDICTS = { # one claim ..., several claims ...
