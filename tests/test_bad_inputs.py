@@ -362,16 +362,16 @@ FOREIGN = [b'', b'hello', b'PK\x03\x04', None, [1], {}, dict(round='a'), 'other 
 def test_a_foreign_checkpoint_is_set_aside(content, tmp_path, capsys):
     store, run = Store(tmp_path), Run.of('fedavg')
     id = run_id(run)
-    whole = dict(round=1, clients=(), servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+    whole = dict(round=1, clients={}, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
     if isinstance(content, bytes): store.checkpoint(id).write_bytes(content)
     else: save_checkpoint(store, id, whole | dict(run='another') if content == 'other run' else content)
     assert training.usable_checkpoint(run, store, id, False) is None
     assert not store.checkpoint(id).exists() and 'is no checkpoint of this run' in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_fewer_clients_is_set_aside(tmp_path, capsys):
-    store, run = Store(tmp_path), Run.of('fedavg')
-    whole = dict(round=1, clients=(), servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+def test_a_checkpoint_of_more_clients_is_set_aside(tmp_path, capsys):
+    store, run = Store(tmp_path), Run.of('fedavg', n_clients=2)
+    whole = dict(round=1, clients={2: {}}, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
     save_checkpoint(store, run_id(run), whole)
     assert load_checkpoint(store, run_id(run))['round'] == 1
     assert training.usable_checkpoint(run, store, run_id(run), False) is None

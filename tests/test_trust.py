@@ -458,7 +458,7 @@ def trained(tmp_path_factory):
     store, run = Store(tmp_path_factory.mktemp('store')), Run.of('fedavg', n_clients=3, n_rounds=1)
     train_all([run], store, jobs=1, quiet=True, extras=Extras(models=True))
     kept = dict(w=torch.randn(50), n=torch.tensor(3.))
-    content = dict(round=3, clients=(kept,), servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+    content = dict(round=3, clients={0: kept}, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
     save_checkpoint(store, 'other', content | dict(run='other'))
     return store, run_id(run)
 
@@ -597,6 +597,6 @@ def test_a_full_disk_at_the_end_keeps_the_rows(trained, tmp_path, monkeypatch):
 def test_a_checkpoint_of_another_dtype_is_set_aside(tmp_path, capsys):
     store, run = Store(tmp_path), Run.of('fedavg', n_clients=1)
     content = dict(round=1, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
-    save_checkpoint(store, run_id(run), content | dict(clients=({'head.bias': torch.zeros(3).double()},)))
+    save_checkpoint(store, run_id(run), content | dict(clients={0: {'head.bias': torch.zeros(3).double()}}))
     assert usable_checkpoint(run, store, run_id(run), False) is None
     assert 'holds networks of another dtype' in capsys.readouterr().err

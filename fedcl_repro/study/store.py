@@ -216,7 +216,7 @@ def head_of(f)->dict:
     return about
 
 CONTENT = dict(
-    round=int, clients=(dict, tuple), servers=dict, up=tuple, down=tuple,
+    round=int, clients=dict, servers=dict, up=tuple, down=tuple,
     rows=list, seconds=float, executor=str)
 
 # %% ../../nbs/study/store.ipynb #1e811a3c
@@ -251,9 +251,8 @@ def read_checkpoint(path:Path, id:str)->dict:
 # %% ../../nbs/study/store.ipynb #dfe8902b
 def check_tensors(found:dict):
     "Raise an error for a tensor of a checkpoint with NaN in it."
-    clients = found['clients']
-    clients = clients if isinstance(clients, dict) else dict(enumerate(clients))
-    for what, fields in ({f'client {i}': c for i, c in clients.items()} | found['servers']).items():
+    clients = {f'client {i}': c for i, c in found['clients'].items()}
+    for what, fields in (clients | found['servers']).items():
         for k, v in fields.items():
             if torch.is_tensor(v) and v.is_floating_point() and bool(v.isnan().any()):
                 raise ValueError(f'{k!r} of {what} is not a number')

@@ -118,20 +118,19 @@ def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
     "The checkpoint from which a run continues. A checkpoint that cannot be used is set aside."
     found = load_checkpoint(store, id, set_aside=True)
     if found is None: return None
-    clients, n = found['clients'], run.n_clients
-    fits = max(clients, default=-1) < n if isinstance(clients, dict) else len(clients) == n
-    if not fits or found['round'] > run.n_rounds: why = 'is of another run'
+    clients = found['clients']
+    fits = max(clients, default=-1) < run.n_clients and found['round'] <= run.n_rounds
+    if not fits: why = 'is of another run'
     elif other_dtype(run, clients): why = 'holds networks of another dtype'
     elif again and found.get('sources') != sources(run): why = 'was trained by other code'
     else: return found
     store.set_aside(store.checkpoint(id), why)
 
 # %% ../../nbs/study/training.ipynb #76e3e16c
-def other_dtype(run:Run, clients)->bool:
+def other_dtype(run:Run, clients:dict)->bool:
     "Whether a client's network has another type of numbers than the run."
     dtype = torch.float32 if run.dtype == 'bfloat16' else getattr(torch, run.dtype)
-    clients = clients.values() if isinstance(clients, dict) else clients
-    return any(v.dtype != dtype for c in clients for k, v in c.items()
+    return any(v.dtype != dtype for c in clients.values() for k, v in c.items()
                if k.startswith(('body.', 'head.')) and v.is_floating_point())
 
 # %% ../../nbs/study/training.ipynb #1d697a5b
@@ -280,10 +279,9 @@ def from_checkpoint(found:dict, device, first:State)->tuple: # (State, rows, sec
     on_cpu = 'id', 'seed', 'round', 'stage'
     def moved(k, v): return v if k in on_cpu or k.startswith('train.') else v.to(device)
     def placed(fields): return {k: moved(k, v) for k, v in fields.items()}
-    clients = found['clients'] if isinstance(found['clients'], dict) else dict(enumerate(found['clients']))
     state = State(
         round=found['round'],
-        clients=first.clients.replaced({i: placed(c) for i, c in clients.items()}),
+        clients=first.clients.replaced({i: placed(c) for i, c in found['clients'].items()}),
         servers={name: placed(s) for name, s in found['servers'].items()},
         up=tuple(found['up']),
         down=tuple(found['down']),

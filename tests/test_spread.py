@@ -1,0 +1,73 @@
+"""How much replicates vary, family by family: `nbs/papers/spread.csv`, which single runs borrow.
+
+`python tests/test_spread.py` computes it anew, after replicates were committed."""
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedcl_repro.core import Spec, write_text
+from fedcl_repro.study.experiments import PROFILES, committed, experiments
+from fedcl_repro.study.intervals import pooled_spread
+from fedcl_repro.study.tables import EVERY_PAPER, MEASURES, PAPER_OF, run_facts, spreads_path
+from fedcl_repro.study.verdicts import table_of_means
+
+COLUMNS = ['paper', 'measure', 'owner', 'common', 'own', 'df', 'settings']
+LEAST_DF = 3 # with fewer degrees of freedom, nothing is said of a spread
+
+
+def alike(run):
+    "What replicates of all methods have in common, as text."
+    return str(replace(run, method=Spec('any'), seed=0, partition_seed=0))
+
+
+def family_spreads(paper, rows):
+    "The spread between replicates of each measure and kind of method, pooled over these rows' settings."
+    facts, on, lines = run_facts(paper, rows), [*paper.keys, 'label', 'seed'], []
+    facts = facts.assign(setting=[alike(r) for r in facts.settings])
+    for of in (*MEASURES, *paper.measures):
+        values = paper.measured(rows, of)
+        if not {*on, 'value'} <= set(values): continue
+        table = values[[*on, 'value']].merge(facts, on=on)
+        for owner, part in table.groupby('owner'):
+            some = (table_of_means(t, 'seed', 'label', 'value') for _, t in part.groupby('setting'))
+            some = [t.dropna(axis=1) for t in some if len(t) > 1]
+            repeated = [t for t in some if t.shape[1] and np.isfinite(t.to_numpy()).all()]
+            found = pooled_spread(repeated)
+            if found is None or found.df < LEAST_DF or not 0 < found.own < np.inf: continue
+            lines.append((paper.name, of, owner, found.common, found.own, found.df, len(repeated)))
+    return pd.DataFrame(lines, columns=COLUMNS)
+
+
+def rows_of(paper):
+    "The committed rows of a paper, those of a run that several experiments have only once."
+    own = [n for n, e in experiments().items() if e.about['paper'] == paper and e.about['kind'] != 'claims']
+    rows = [committed(n, profile) for n in own for profile in PROFILES[1:]]
+    rows = pd.concat([r for r in rows if len(r)] or [pd.DataFrame(columns=['run'])])
+    same = ['run', 'round', 'client', 'moment', 'split', 'metric', 'owner']
+    return rows.drop_duplicates(same) if len(rows) else rows
+
+
+def spreads_now():
+    "The spreads of each paper, and over all papers: variances are pooled by their degrees of freedom."
+    experiments() # its papers are imported
+    known = {name: rows_of(name) for name in PAPER_OF}
+    each = [family_spreads(PAPER_OF[name], rows) for name, rows in known.items() if len(rows)]
+    each = pd.concat(each, ignore_index=True)
+    both = each.assign(paper=EVERY_PAPER, own=each.own**2 * each.df, common=each.common**2 * each.df)
+    families = both.groupby(['paper', 'measure', 'owner'], as_index=False)
+    pooled = families[['common', 'own', 'df', 'settings']].sum()
+    pooled = pooled.assign(common=(pooled.common / pooled.df)**.5, own=(pooled.own / pooled.df)**.5)
+    return pd.concat([each, pooled], ignore_index=True)
+
+
+def test_the_spreads_are_those_of_the_committed_rows():
+    family = ['paper', 'measure', 'owner']
+    there, now = (t.set_index(family) for t in (pd.read_csv(spreads_path()), spreads_now()))
+    assert set(there.index) == set(now.index)
+    for column in ('common', 'own', 'df', 'settings'):
+        assert now.loc[there.index, column].tolist() == pytest.approx(there[column].tolist(), abs=1e-4), column
+
+
+if __name__ == '__main__': write_text(spreads_path(), spreads_now().to_csv(index=False, float_format='%.6f'))
