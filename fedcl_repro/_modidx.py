@@ -2253,8 +2253,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'fedcl_repro/papers/fedcosr/views.py'),
                                                   'fedcl_repro.papers.fedcosr.views.local_view': ( 'papers/fedcosr/views.html#local_view',
                                                                                                    'fedcl_repro/papers/fedcosr/views.py'),
-                                                  'fedcl_repro.papers.fedcosr.views.one_arithmetic': ( 'papers/fedcosr/views.html#one_arithmetic',
-                                                                                                       'fedcl_repro/papers/fedcosr/views.py'),
                                                   'fedcl_repro.papers.fedcosr.views.owners_view': ( 'papers/fedcosr/views.html#owners_view',
                                                                                                     'fedcl_repro/papers/fedcosr/views.py'),
                                                   'fedcl_repro.papers.fedcosr.views.precision_view': ( 'papers/fedcosr/views.html#precision_view',

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['table2_view', 'table3_view', 'MARKS', 'PRINTED_MARKS', 'PLACES', 'SENT', 'both_prints', 'how_trained',
-           'columns_missing', 'in_column_order', 'one_arithmetic', 'tables_of_paper', 'where_fedcosr_stands',
-           'readings_table', 'held_counts', 'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view',
-           'fig6_view', 'fig7_view', 'ablation_view', 'square_view', 'precision_view', 'local_table', 'printed_locals',
-           'local_view', 'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy',
+           'columns_missing', 'in_column_order', 'tables_of_paper', 'where_fedcosr_stands', 'readings_table',
+           'held_counts', 'held_by_column', 'draw_held', 'held_on', 'smoothing', 'fig5_view', 'fig6_view', 'fig7_view',
+           'ablation_view', 'square_view', 'precision_view', 'local_table', 'printed_locals', 'local_view',
+           'shares_kept', 'kept_view', 'draw_embeddings', 'embeddings_of', 'printed_view', 'taxonomy',
            'printed_taxonomy', 'taxonomy_view', 'hyperparameter_table', 'hyperparameter_view', 'communication_view',
            'owners_view', 'fault_table', 'faults_view', 'theorem1_view', 'theorem2_view']
 
@@ -27,7 +27,7 @@ from .representations import silhouettes
 from .robustness import SHARES, compared_communication
 from .said import SIXTEEN, PRACTICAL, TABLE2, TABLE3
 from .settings import (
-    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, IN_FLOAT32, LOCAL, SQUARE, TRAINED, WITH_FAULT,
+    AS_DEFINED, BOTH_PRECISIONS, CONTROL, FEDCOSR, LOCAL, SQUARE, TRAINED, WITH_FAULT,
     by_reading, column_of, compared, in_fedcrl_alone, in_legend_order, nearest, place, printed, runs, say,
     settings_of, squares, two_ways, whole_column, with_arithmetic, with_earlier, with_endings)
 from .sentences import printed_claims
@@ -82,27 +82,17 @@ def in_column_order(rows:pd.DataFrame, columns)->pd.DataFrame:
     places = rows.settings.map(place_of)
     return rows.assign(place=places).sort_values('place', kind='stable').drop(columns='place')
 
-# %% ../../../nbs/papers/fedcosr/views.ipynb #5646b1fb
-def one_arithmetic(rows:pd.DataFrame)->tuple: # rows, a line
-    "Without float32 columns that were also trained in bfloat16: one row of runs for a printed number."
-    placed = place(rows)
-    columns = set(placed.column)
-    twice = {c for c in columns if c.endswith(IN_FLOAT32) and c.removesuffix(IN_FLOAT32) in columns}
-    if not twice: return rows, ''
-    named = ', '.join(sorted(column.removesuffix(IN_FLOAT32) for column in twice))
-    line = f'Of {named}, the runs in bfloat16 count; the page precision shows those in float32 beside them.'
-    return rows[~placed.column.reindex(rows.index).isin(twice)], line
-
 # %% ../../../nbs/papers/fedcosr/views.ipynb #5646b1fd
 def tables_of_paper(artifact:str, columns, title:str):
     "A view of Table II or III: the panels of dots, and a table for each column."
     def view(rows, profile):
-        rows, counted = one_arithmetic(in_column_order(rows, columns))
+        rows = in_column_order(rows, columns)
         cells, there = both_prints(artifact, columns), set(place(rows).column)
         cells = cells[cells.column.isin(there)]
         show_dots(FEDCOSR, cells, rows, profile, by_print=True)
         display_all(show_table(FEDCOSR, cells, rows, profile, title, words=how_trained))
-        for line in filter(None, (counted, columns_missing(columns, rows))): say_line(line, look='note')
+        missing = columns_missing(columns, rows)
+        if missing: say_line(missing, look='note')
     return view
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #08b98a20
@@ -228,9 +218,8 @@ def fig7_view(rows, profile):
 def ablation_view(rows, profile):
     "Accuracy of the merged and of the trained models without each part, column by column; then all numbers."
     from fedcl_repro.study.figures import bars, panels
-    drawn = one_arithmetic(rows)[0]
-    tables = {moment: FEDCOSR.runs(drawn, moment) for moment in ('merged', 'trained')}
-    columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, drawn)
+    tables = {moment: FEDCOSR.runs(rows, moment) for moment in ('merged', 'trained')}
+    columns, trivial = list(tables['merged'].column.unique()), majority_of(FEDCOSR, rows)
     bars_of = tables['merged'].groupby('column').label.nunique()
     columns = [column for column in columns if bars_of[column] > 1] or columns # a lone bar compares nothing
     with panels(2, len(columns), (4.2*len(columns), 6.6)) as axes:
