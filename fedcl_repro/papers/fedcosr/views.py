@@ -202,7 +202,7 @@ def fig6_view(rows, profile):
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #39b1c19f
 def fig7_view(rows, profile):
-    "Accuracy by the share that clients keep, a panel for each split; then the numbers, which are not printed."
+    "Accuracy by the share that clients keep, a panel for each split; then all readings of it."
     from fedcl_repro.study.figures import curves, panels
     runs, trivial, x = SHARES.runs(rows), majority_of(SHARES, rows), 'training data kept, %'
     runs[x] = 100*runs.kept
