@@ -278,7 +278,8 @@ def ends_sentence(table:pd.DataFrame)->str:
     said = [f'{label} {value:.1f} % ({evaluations_in_words(least[label])})' for label, value in ends.items()]
     return f'Test accuracy: {enumerated(said)}.'
 
-def evaluations_in_words(n:int)->str: return f'mean of the last {n} evaluations' if n > 1 else 'last evaluation'
+def evaluations_in_words(n:int)->str:
+    return f'mean of the last {n} evaluations' if n > 1 else 'last evaluation'
 
 # %% ../../nbs/study/tour.ipynb #40238f71
 def share_sentence(run)->str:
