@@ -154,6 +154,39 @@ def test_an_artifact_shows_the_published_numbers_sorted(capsys, monkeypatch):
             assert line.split()[:-1] and row.method in line and row.published in line
 
 
+@pytest.mark.parametrize('name', list(experiments.experiments()))
+def test_every_artifact_is_shown_with_its_claims(name, monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', '100')
+    code, out, err = said(capsys, 'show', name)
+    claims = [v.what for v in experiments.committed_verdicts(name)[1] if v.kind == 'claim']
+    flat = ' '.join(out.split())
+    assert code == 0 and not err and not [c for c in claims if ' '.join(c.split()) not in flat]
+    assert max(len(line) for line in out.splitlines() if not line.startswith('rows: ')) <= 100
+
+
+def test_a_claim_is_shown_with_its_verdict_and_evidence(monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', '1000')
+    lines = said(capsys, 'show', 'mapl/claims')[1].splitlines()
+    for v in experiments.committed_verdicts('mapl/claims')[1]:
+        below = lines[lines.index(f'{v.what} ({v.source})') + 1].strip()
+        assert below.startswith(v.word) and below.endswith(v.evidence)
+
+
+def test_a_cost_is_shown_beside_the_printed_one(capsys):
+    "It is no accuracy: its verdict has the numbers in words."
+    code, out, _ = said(capsys, 'show', 'mfcl/table3')
+    assert code == 0 and 'MFCL(TN), resnet18: comm bits' in out and re.search(r'by the formula.*printed', out)
+
+
+def test_a_label_with_a_comma_stays_with_its_setting(monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', '120')
+    out = said(capsys, 'show', 'mapl/table1')[1]
+    tables = [part.splitlines() for part in out.split('\n\n')]
+    first = next(lines for lines in tables if lines[0] == 'Scenario 1, MNIST')
+    assert any("FedClassAvg, MAPL's copy" in line for line in first)
+    assert any("MAPL " in line for line in first)
+
+
 # --- comparisons
 
 def compared(**results): # label -> its result for each seed

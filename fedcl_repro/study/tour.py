@@ -7,7 +7,8 @@ __all__ = ['NUMBERED', 'NUMERIC', 'ARITHMETIC', 'MODULES_OF_NETWORKS', 'SIMPLE',
            'message_parts', 'listening', 'listened_round', 'Sent', 'Does', 'byte_text', 'parts_text', 'step_text',
            'draw_step', 'draw_sequence', 'numbers_named', 'is_arithmetic', 'computes', 'formulas', 'code_of',
            'beside_code', 'draw_clients', 'matches', 'payoff_rows', 'ends_of', 'enumerated', 'ends_sentence',
-           'share_sentence', 'size_sentence', 'artifact_title', 'claims_sentence', 'draw_payoff', 'show_payoff']
+           'evaluations_in_words', 'share_sentence', 'size_sentence', 'artifact_title', 'claims_sentence',
+           'draw_payoff', 'show_payoff']
 
 # %% ../../nbs/study/tour.ipynb #48e27a6e
 import ast
@@ -30,7 +31,7 @@ from .drawings import bubbles
 from .experiments import committed, committed_verdicts
 from .figures import say_start
 from .tables import span
-from .verdicts import IN_NOISE, LATE_TESTS, late_rounds, per_round
+from .verdicts import IN_NOISE, OURS, late_rounds, per_round
 
 # %% ../../nbs/study/tour.ipynb #b43a91a6
 def message_parts(message:dict)->dict: # part -> bytes
@@ -268,9 +269,17 @@ def enumerated(parts)->str:
     return f"{', '.join(most)} and {last}" if most else last
 
 def ends_sentence(table:pd.DataFrame)->str:
-    "Where the curves end."
-    ends = [f'{label} {value:.1f} %' for label, value in ends_of(table).items()]
-    return f'Test accuracy, mean of the last {LATE_TESTS} evaluations: {enumerated(ends)}.'
+    "Where the curves end, and how many evaluations a mean is over."
+    ends, counted = ends_of(table), table[late_rounds(table)].groupby(['label', 'run']).size()
+    least = counted.groupby('label').min()
+    if least.nunique() == 1:
+        said = [f'{label} {value:.1f} %' for label, value in ends.items()]
+        return f'Test accuracy, {evaluations_in_words(least.iloc[0])}: {enumerated(said)}.'
+    said = [f'{label} {value:.1f} % ({evaluations_in_words(least[label])})' for label, value in ends.items()]
+    return f'Test accuracy: {enumerated(said)}.'
+
+def evaluations_in_words(n:int)->str:
+    return f'mean of the last {n} evaluations' if n > 1 else 'last evaluation'
 
 # %% ../../nbs/study/tour.ipynb #40238f71
 def share_sentence(run)->str:
@@ -309,13 +318,16 @@ def artifact_title(name:str)->str: # 'Table 2' for 'fedcosr/table2'
     return dict(table='Table ', fig='Figure ').get(kind, '') + number
 
 def claims_sentence(names:tuple)->str:
-    "How many of the paper's claims hold, fail and are undecided."
-    counts = Counter(v.word for name in names for v in committed_verdicts(name)[1] if v.kind == 'claim')
+    """How many of the paper's claims hold, fail and are undecided. Our own questions and the sentences that
+    printed numbers answer are not counted; a claim on several pages counts once."""
+    claims = [v for name in names for v in committed_verdicts(name)[1] if v.kind == 'claim']
+    asked = {v.what: v.word for v in claims if v.source != OURS and v.basis == 'runs'}
+    counts = Counter(asked.values())
     known = [word for word in WORDS_OF_VERDICTS if word in counts]
     order = [*known, *(word for word in counts if word not in known)]
     said = enumerated([f'{counts[w]} {WORDS_OF_VERDICTS.get(w, (w, w))[counts[w] > 1]}' for w in order])
     pages = enumerated([f'[{artifact_title(name)}](../papers/{name}.ipynb)' for name in names])
-    return f"Of the paper's {sum(counts.values())} claims on {pages}, {said} at this size."
+    return f'Of the {len(asked)} claims of the paper on {pages} that runs can decide, {said} at this size.'
 
 # %% ../../nbs/study/tour.ipynb #8699c54e
 LOOKS = dict(color='#0173b2', lw=2.4), dict(color='#de8f05', ls='--'), dict(color='#029e73', ls='-.')
