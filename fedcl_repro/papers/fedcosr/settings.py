@@ -4,16 +4,16 @@
 
 # %% auto #0
 __all__ = ['TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER', 'TENTH', 'FEW_ROUNDS', 'SINGLE', 'QUARTER', 'IN_FLOAT32',
-           'QUARTERED', 'ENDINGS', 'REPEATED', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE', 'FAIRER', 'OFTEN',
-           'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE', 'TWICE',
-           'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicated', 'with_fair_settings',
-           'public_runs', 'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'scarce', 'whole_column',
-           'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed', 'margins_in_print',
-           'often', 'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins',
-           'cells', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often',
-           'more_of_table2', 'in_legend_order', 'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest',
-           'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision',
-           'reading_of', 'by_reading', 'training_alone']
+           'QUARTERED', 'ENDINGS', 'REPEATED_METHODS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE', 'FAIRER',
+           'OFTEN', 'FAULTS', 'CONTROLS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'SQUARE',
+           'TWICE', 'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicated',
+           'with_fair_settings', 'public_runs', 'failed_runs', 'earlier_runs', 'single_runs', 'ending', 'scarce',
+           'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed',
+           'margins_in_print', 'often', 'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split',
+           'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell',
+           'judge_often', 'more_of_table2', 'in_legend_order', 'draw_whole', 'earlier2', 'table2', 'two_ways',
+           'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5', 'fig8', 'squares', 'with_arithmetic',
+           'precision', 'reading_of', 'by_reading', 'training_alone']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -82,7 +82,7 @@ def runs(names, profile:str, columns=None, **change)->list: # of Run
     settings = [settings_of(c, profile) for c in (TRAINED[profile] if columns is None else columns)]
     return [with_fair_settings(r) for r in matrix(names, settings, size['seeds'], **size['base'] | change)]
 
-REPEATED = ['local', 'fedavg', 'fedper', 'fedproto', 'ditto', 'fedcosr'] # of Table II
+REPEATED_METHODS = ['local', 'fedavg', 'fedper', 'fedproto', 'ditto', 'fedcosr'] # of Table II
 
 def replicated(names, profile:str, columns=(PRACTICAL, PATHOLOGICAL), n=6)->list: # of Run
     """Methods at a tenth of the training images, `n` times: each time another partition and other weights.
@@ -326,7 +326,7 @@ def earlier2(profile):
 def table2(profile):
     more = ['practical CIFAR-100', 'practical EMNIST'] if profile == 'lite' else []
     both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
-    return sorted(both, key=lambda r: r.seed) + replicated(REPEATED, profile)
+    return sorted(both, key=lambda r: r.seed) + replicated(REPEATED_METHODS, profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #857ac1b6
 FAULTS = { # method -> what runs with the fault, the moment it is tested at, the fault
@@ -393,7 +393,7 @@ def fig4(profile): return []
 @experiment(FEDCOSR, 'fedcosr/fig5', 'Smoothed learning curves', kind='figure',
             earlier=partial(earlier_runs, names=WELL_PERFORMING))
 def fig5(profile):
-    again = replicated([m for m in WELL_PERFORMING if m in REPEATED], profile)
+    again = replicated([m for m in WELL_PERFORMING if m in REPEATED_METHODS], profile)
     return runs([m for m in WELL_PERFORMING if m in compared()], profile) + again
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #33fdc823

@@ -16,7 +16,7 @@ import pandas as pd
 
 from .said import FEDSSC_SAID, LINES, in_rounds, lines_of_k
 from ...study.curve_measures import OverPart
-from ...study.experiments import claims_page, matrix
+from ...study.experiments import claims_page, matrix, reseeded
 from ...study.published import published
 from ...study.questions import Claim, paper_file
 from ...study.runs import methods, setting
@@ -37,11 +37,12 @@ def specs(profile:str)->dict: # name -> method, as a run names it
     return named | {f'k = {k}': f"fedssc(mu_moon={size['mu']}, k={k})" for k in size['ks']}
 
 def fedssc_runs(names, profile:str, betas=(DEFAULT,))->list: # of Run
-    "Named methods at these values of β, at the size of a profile."
+    "Named methods at these values of β, at the size of a profile; each seed draws its own partition."
     settings = [dict(partition=f'moon_dirichlet(concentration={b})') for b in betas]
     size, named = FEDSSC_SIZES[profile], specs(profile)
     base = FEDSSC_FILE['moon'] | size['base']
-    return matrix([named[n] for n in names], settings, range(size['seeds']), **base)
+    first = matrix([named[n] for n in names], settings, [0], **base)
+    return reseeded(first, range(size['seeds']))
 
 # %% ../../../nbs/papers/fedssc/settings.ipynb #50d8e511
 MAIN = ['FedAvg', 'MOON', 'FedProc', 'FedSSC']
