@@ -18,7 +18,7 @@ from fedcl_repro.study import pages, processes, training
 from fedcl_repro.study.processes import Interrupted
 from fedcl_repro.study.runs import Run, run_id
 from fedcl_repro.study.sources import sources
-from fedcl_repro.study.store import Store, checkpoint_progress, load_checkpoint
+from fedcl_repro.study.store import Store, checkpoint_progress, load_checkpoint, save_checkpoint
 from fedcl_repro.study.training import train_all
 
 SMALL = dict(n_clients=2, n_rounds=8, batch_size=64, eval_every=4, model='cnn(k=8)',
@@ -283,7 +283,7 @@ def test_the_checkpoint_of_a_finished_run_does_not_stay(tmp_path):
 def test_too_little_memory_is_no_damage(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.folder('a').mkdir()
-    store.checkpoint('a').write_bytes(b'as good as it was')
+    save_checkpoint(store, 'a', dict(run='a'))
     def short(*args, **options): raise OSError(errno.ENOMEM, 'Cannot allocate memory')
     monkeypatch.setattr('torch.load', short)
     monkeypatch.setattr(Path, 'read_text', short)

@@ -458,7 +458,8 @@ def trained(tmp_path_factory):
     store, run = Store(tmp_path_factory.mktemp('store')), Run.of('fedavg', n_clients=3, n_rounds=1)
     train_all([run], store, jobs=1, quiet=True, extras=Extras(models=True))
     kept = dict(w=torch.randn(50), n=torch.tensor(3.))
-    content = dict(round=3, clients={0: kept}, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+    content = dict(round=3, clients={0: kept}, servers={}, up=(), down=(), rows=[])
+    content |= dict(seconds=1., executor='loop')
     save_checkpoint(store, 'other', content | dict(run='other'))
     return store, run_id(run)
 
