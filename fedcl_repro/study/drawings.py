@@ -11,6 +11,7 @@ __all__ = ['FILLS', 'BORDERS', 'MEANINGS', 'TITLES_OF_NORMS', 'Box', 'draw_box',
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 # %% ../../nbs/study/drawings.ipynb #0bda77e2
 FILLS = dict(
