@@ -80,7 +80,8 @@ def test_resumes_on_an_accelerator(name, monkeypatch):
         execute = Graphs(fed)
         states = list(rounds(execute, made(name, 4)))
         clients, servers = home_fields(states[1])
-        checkpoint = dict(vars(states[1]), clients=dict(enumerate(clients)), servers=servers, rows=[], seconds=0.)
+        checkpoint = dict(vars(states[1]), clients=dict(enumerate(clients)), servers=servers)
+        checkpoint |= dict(rows=[], seconds=0.)
         last = final(name, fed, execute, 4, from_checkpoint(checkpoint, device, begin(fed))[0])
         assert_close((home_fields(states[-1])[0], {}, []), (home_fields(last)[0], {}, []))
 
