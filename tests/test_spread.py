@@ -10,11 +10,11 @@ import pytest
 from fedcl_repro.core import Spec, write_text
 from fedcl_repro.study.experiments import PROFILES, committed, experiments
 from fedcl_repro.study.intervals import pooled_spread
-from fedcl_repro.study.tables import EVERY_PAPER, MEASURES, PAPER_OF, run_facts, spreads_path
+from fedcl_repro.study.tables import (
+    EVERY_PAPER, LEAST_DF, MEASURES, PAPER_OF, committed_spreads, run_facts, spreads_path)
 from fedcl_repro.study.verdicts import table_of_means
 
 COLUMNS = ['paper', 'measure', 'owner', 'common', 'own', 'df', 'settings']
-LEAST_DF = 3 # with fewer degrees of freedom, nothing is said of a spread
 
 
 def alike(run):
@@ -70,6 +70,13 @@ def test_the_spreads_are_those_of_the_committed_rows():
     for column in ('common', 'own', 'df', 'settings'):
         found, wanted = (list(t.loc[now.index, column]) for t in (now, there))
         assert found == pytest.approx(wanted, abs=1e-4), column
+
+
+def test_a_borrowed_spread_has_no_more_degrees_of_freedom_than_settings():
+    table = pd.read_csv(spreads_path()).set_index(['paper', 'measure', 'owner'])
+    borrowed = {key: s.df for key, s in committed_spreads().items() if key[0] == EVERY_PAPER}
+    assert borrowed
+    for key, df in borrowed.items(): assert df == LEAST_DF or df <= table.settings[key]
 
 
 if __name__ == '__main__': write_text(spreads_path(), spreads_now().to_csv(index=False, float_format='%.6f'))
