@@ -22,6 +22,7 @@ from .study.majority import majority_of
 from .study.published import PAPER_NAMES
 from .study.questions import paper_file
 from .study.scoreboard import headline_verdict, scoreboard_figure
+from .study.show import is_own_method
 from .study.tables import PAPER_OF, by_seed
 from .study.verdicts import OURS, verdict_counts
 
@@ -99,9 +100,8 @@ def accuracies_of(f:Finding, profile:str)->pd.Series: # label -> percent
     tables = by_seed(paper.measured(committed(f.name, profile), 'accuracy'), paper.keys)
     means = in_setting(f, tables, profile).mean()
     compared = set(paper.printed(f.artifact).label) if paper.printed else set(means.index)
-    name = f.method.partition('(')[0] # variants of the method are no rivals
-    compared -= {label for label in compared if label != f.method and label.startswith(name)}
-    return means[[label for label in means.index if label in compared]]
+    def rival(label): return label == f.method or not is_own_method(paper, label) # a variant is none
+    return means[[label for label in means.index if label in compared and rival(label)]]
 
 def in_setting(f:Finding, found:dict, profile:str): # found: values of the paper's keys -> anything
     "What is found in the setting of a finding."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MAPL_FILE', 'ONE_VIEW', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNING', 'LEARNS_WATCHED', 'WEAK', 'STRONG',
            'MAPL_SIZES', 'SIZE_OF', 'GREY', 'MAPL_DATA', 'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN',
-           'CIFAR', 'SCENARIO_1', 'SCENARIOS_12', 'ALL_SCENARIOS', 'MAPL_REPEATED', 'by_round', 'one_network',
+           'CIFAR', 'SCENARIO_1', 'SCENARIOS_12', 'ALL_SCENARIOS', 'MAPL_REPEATED', 'FAST', 'by_round', 'one_network',
            'LOSS_PARTS', 'FEW_STEPS', 'EXACT', 'CHEAPEST', 'BUT', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7',
            'mapl_specs', 'mapl_named', 'as_theirs', 'networks', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed',
            'mapl_where', 'on_the_way', 'mapl_printed', 'cell_of_mapl', 'size_in_words', 'largest_in_words', 'sizes_of',
@@ -214,11 +214,11 @@ def view_of(n:int, names:list):
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #e387f7f8
 MAPL_REPEATED = ['Local', 'MAPL'] # methods with replicates
+FAST = ['fashion_mnist', 'mnist', 'svhn'] # data sets that train fast
 
 def again(names, profile)->list: # of Run
     "Scenario 1 with five other seeds and partitions, on the data sets that train fast; only `lite` has them."
-    if profile != 'lite': return []
-    return reseeded(mapl_runs(names, 'small', data=['mnist', 'fashion_mnist', 'svhn']), range(1, 6))
+    return reseeded(mapl_runs(names, 'small', data=FAST), range(1, 6)) if profile == 'lite' else []
 
 def table1(profile)->list: # of Run
     "All cells of Table 1 that a profile trains; `lite`: CIFAR-10 at the size `night`, others at `small`."
@@ -226,8 +226,7 @@ def table1(profile)->list: # of Run
         scenarios = dict(quick=(1, 2), paper=(1, 2, 3, 4))[profile]
         return mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], profile, scenarios)
     night = mapl_runs([*HETEROGENEOUS, TWO_VIEWS], 'night')
-    others = ['fashion_mnist', 'mnist', 'svhn']
-    others = mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=others)
+    others = mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=FAST)
     return night + others + again(MAPL_REPEATED, profile)
 
 def smaller1(profile)->list: # of Run
