@@ -77,10 +77,14 @@ def settings_of(column:str, profile:str)->dict:
     return dict(data='digits' if profile == 'quick' else data, partition=partition, n_clients=clients)
 
 def runs(names, profile:str, columns=None, **change)->list: # of Run
-    "Methods in these columns, or in all, at the size of a profile; `change` replaces some of its settings."
+    """Methods in these columns, or in all, at the size of a profile; `change` replaces some of its settings.
+    But on digits, each seed draws a partition of its own, unless `change` names one."""
     size = SIZES[profile]
     settings = [settings_of(c, profile) for c in (TRAINED[profile] if columns is None else columns)]
-    return [with_fair_settings(r) for r in matrix(names, settings, size['seeds'], **size['base'] | change)]
+    found = matrix(names, settings, size['seeds'], **size['base'] | change)
+    if profile != 'quick' and 'partition_seed' not in change:
+        found = [replace(r, partition_seed=r.seed) for r in found]
+    return [with_fair_settings(r) for r in found]
 
 REPEATED_METHODS = ['local', 'fedavg', 'fedper', 'fedproto', 'ditto', 'fedcosr'] # of Table II
 
@@ -114,7 +118,7 @@ def earlier_runs(profile:str, names=None, quartered=None)->list: # of Run
     asked = compared() if names is None else names
     few = [c for c in TRAINED[profile] if c != PRACTICAL] if quartered is None else quartered
     public = [r for r in public_runs(profile, few, **QUARTER) if r.method.name in asked]
-    return runs(asked, profile, few, **QUARTER) + public
+    return runs(asked, profile, few, **QUARTER, partition_seed=0) + public
 
 def single_runs(profile:str, names)->list: # of Run
     "Whole runs in float32, which `lite` trained before."
@@ -375,7 +379,7 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
 @experiment(FEDCOSR, 'fedcosr/compat', 'Printed values that a fault may explain', also=judge_compat)
 def compat(profile):
     names = [n for name, (faulty, _, _) in FAULTS.items() for n in (name, faulty, CONTROLS[name])]
-    return runs(dict.fromkeys(names), profile, [PRACTICAL])
+    return runs(dict.fromkeys(names), profile, [PRACTICAL], partition_seed=0)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #b03ba969
 IMAGES = dict(cifar10=60_000, emnist=131_600, cifar100=60_000) # training and test sets; EMNIST balanced
