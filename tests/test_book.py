@@ -109,7 +109,7 @@ HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
 def test_text_in_a_table_is_escaped():
     "Names of a folder, of a file or of someone's rows."
     import pandas as pd
-    from fedcl_repro.study.figures import nice_table, noted_table
+    from fedcl_repro.study.show import nice_table, noted_table
     table = pd.DataFrame({HOSTILE: [HOSTILE], 'verdict': ['holds']}, index=[HOSTILE])
     noted = noted_table({HOSTILE: table}, HOSTILE, [HOSTILE]).data
     for shown in (nice_table(table, HOSTILE).to_html(), noted):

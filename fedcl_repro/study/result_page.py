@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STAND_IN', 'CONCLUSIONS', 'how_reduced', 'rows_in_words', 'verdicts_in_words', 'say_line', 'asked_table',
            'show_verdicts', 'card_claim', 'card_lines', 'show_card', 'what_is_there', 'ResultPage', 'display_all',
-           'shown_table', 'table_view', 'ClaimsPage']
+           'table_view', 'ClaimsPage']
 
 # %% ../../nbs/study/result_page.ipynb #486d0cbe
 import html
@@ -22,7 +22,7 @@ from fedcl_repro.study.experiments import (
 from .plan import Here, hours_of, known_timings, plan_of
 from .published import PAPER_NAMES
 from .representations import maps_of
-from .show import show_dots, show_table
+from .show import nice_table, noted_table, show_dots, show_table
 from .tables import Paper, claim_list, span
 from .verdicts import OURS, Verdict, amount_of, rests_on, verdict_counts, verdict_table
 
@@ -78,7 +78,6 @@ def asked_table(verdicts:list)->pd.DataFrame: # claim, verdict, evidence, source
 def show_verdicts(verdicts:list):
     "The claims that were checked, with evidence and interval, folded; the numbers are in the table above."
     from IPython.display import HTML, display
-    from fedcl_repro.study.figures import nice_table
     claims = [v for v in verdicts if v.kind == 'claim' and v.word != 'not run']
     if not claims: return
     table = nice_table(asked_table(claims), 'The claims, checked on these rows.').to_html()
@@ -215,11 +214,6 @@ def display_all(*shown):
     for each in shown:
         if each is not None: display(each)
 
-def shown_table(table, caption=''):
-    "`noted_table` of figures, for modules that must be importable without matplotlib."
-    from fedcl_repro.study.figures import noted_table
-    return noted_table(table, caption)
-
 # %% ../../nbs/study/result_page.ipynb #fe265bc6
 def table_view(
     paper:Paper,
@@ -259,8 +253,8 @@ class ClaimsPage(ResultPage):
         for paper in papers or [self.entry.about['paper']]:
             sentences = claim_list(paper, said + self.cells())
             caption = f'The {len(sentences)} sentences of {PAPER_NAMES[paper]}, in our words.'
-            display_all(shown_table(sentences, caption))
-        display_all(shown_table(self.one_by_one(), 'The claims that were checked, one by one.'))
+            display_all(noted_table(sentences, caption))
+        display_all(noted_table(self.one_by_one(), 'The claims that were checked, one by one.'))
         if self.is_stand_in(self.profile): say_line(STAND_IN, look='stand-in')
         say_line(f'Profile {self.profile}. {verdicts_in_words(self.verdicts)}', look='evidence')
 

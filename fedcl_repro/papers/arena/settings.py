@@ -18,8 +18,9 @@ from ...study.experiments import committed, in_package, papers_folder
 from ...study.intervals import ALPHA, interval
 from ...study.plan import committed_records, provenance_in
 from ...study.questions import above, best, claims, paper_file
-from ...study.result_page import display_all, say_line, shown_table
+from ...study.result_page import display_all, say_line
 from ...study.runs import methods
+from ...study.show import noted_table
 from ...study.store import Store, time_spent
 from ...study.sweep import run_with, sweep, trials
 from ...study.tables import SHARE_WORDS, Paper, ask, experiment, share_of
@@ -245,6 +246,6 @@ def arena_view(store:Store):
         say_line(f'Settings are {whose}.', look='note')
         table, answers = arena_table(rows, store), arena_answers(arena_verdicts(rows, profile))
         all_images = ARENA.runs(committed('arena/arena', 'paper')).groupby('label').micro.mean()
-        said, shown = shown_table(answers, 'The five questions.'), arena_shown(table, all_images.to_dict())
-        display_all(said, draw_arena(table), shown_table(shown, 'All methods.'))
+        said, shown = noted_table(answers, 'The five questions.'), arena_shown(table, all_images.to_dict())
+        display_all(said, draw_arena(table), noted_table(shown, 'All methods.'))
     return view

@@ -38,9 +38,9 @@ from ...study.majority import (
     MAJORITY, draw_panels, majority_line, majority_of, with_majority)
 from ...study.published import hyperparameters, published
 from ...study.representations import draw_classes, kept, projected, within
-from ...study.result_page import asked_table, display_all, say_line, shown_table
+from ...study.result_page import asked_table, display_all, say_line
 from ...study.runs import Run, dataset, find_root, label, methods, setting, shards
-from ...study.show import show_dots, show_table
+from ...study.show import noted_table, show_dots, show_table
 from ...study.questions import above
 from ...study.tables import ask, images_and_rounds, our_cells, readings, span
 from ...study.verdicts import per_round
@@ -109,13 +109,13 @@ def where_fedcosr_stands(rows, profile):
     table = pd.DataFrame(told, columns=['FedCoSR over', 'setting', 'points'])
     table = table.pivot(index='FedCoSR over', columns='setting', values='points').fillna('')
     table = table[list(dict.fromkeys(where for _, where, _ in told))].reindex(rivals).dropna(how='all')
-    display_all(shown_table(table.rename_axis(None, axis=1), 'FedCoSR above each method, in points.'))
+    display_all(noted_table(table.rename_axis(None, axis=1), 'FedCoSR above each method, in points.'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1e36ca9c
 def readings_table(rows, profile, paper=FEDCOSR):
     "Pooled, mean and balanced accuracy, merged and trained, with the spreads, and the majority class."
     table = readings(paper, with_majority(rows)).sort_index(level=list(paper.keys), sort_remaining=False)
-    display_all(shown_table(table, f'Accuracy and spread in percent ({profile}).'))
+    display_all(noted_table(table, f'Accuracy and spread in percent ({profile}).'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #b051393b
 def held_counts(run:Run, data_root=None)->np.ndarray: # (clients, classes)
@@ -151,7 +151,7 @@ def held_on(page):
         draw_held(counts)
         sizes = {column: held.sum(1) for column, held in counts.items()}
         sizes = {column: dict(least=n.min(), mean=n.mean(), most=n.max()) for column, n in sizes.items()}
-        display_all(shown_table(pd.DataFrame(sizes).T, 'Samples a client, training and test together.'))
+        display_all(noted_table(pd.DataFrame(sizes).T, 'Samples a client, training and test together.'))
     return view
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #d2ef6455
@@ -272,7 +272,7 @@ def local_view(rows, profile):
     nearest = (table.pooled - in_table2).abs().idxmin()
     say_line(f'Nearest to the {in_table2:.1f} % of Table II: {nearest}, with {table.pooled[nearest]:.1f} %.')
     table.insert(0, 'printed', table.index.map(told))
-    display_all(shown_table(table.rename_axis(None), f'Local on {say(PRACTICAL, profile)}, percent.'))
+    display_all(noted_table(table.rename_axis(None), f'Local on {say(PRACTICAL, profile)}, percent.'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #ab27f679
 def shares_kept(rows:pd.DataFrame)->pd.DataFrame: # column, label, round, mean, least, most
@@ -323,14 +323,14 @@ def embeddings_of(page):
         table = pd.DataFrame({'pooled (as drawn)': pooled.mean(), 'sd seeds': pooled.std()})
         alone = {name: within(s) for name, s in samples.items()}
         table = table.assign(**{'within clients': pd.Series(alone, dtype=float)})
-        display_all(shown_table(table, 'Silhouette by class: -1 to 1, 0 if classes are not separated.'))
+        display_all(noted_table(table, 'Silhouette by class: -1 to 1, 0 if classes are not separated.'))
     return view
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #7cc58a33
 def printed_view(rows, profile):
     "Which sentences the printed tables support."
     said = asked_table(printed_claims())
-    display_all(shown_table(said, 'Sentences, checked on Tables II and III as printed.'))
+    display_all(noted_table(said, 'Sentences, checked on Tables II and III as printed.'))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #2d222daf
 MARKS = {True: '✓', False: '✗', 'fairness': '▲'}
@@ -361,7 +361,7 @@ def taxonomy_view(rows, profile):
     "The kind of each compared method, as registered and as printed."
     told = printed_taxonomy()[['RQ1', 'RQ2']].add_suffix(', printed')
     caption = "The attributes of the registered methods; the last two columns are the paper's."
-    display_all(shown_table(taxonomy().join(told, on='method'), caption))
+    display_all(noted_table(taxonomy().join(told, on='method'), caption))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #dc56ae32
 PLACES = dict(
@@ -384,7 +384,7 @@ def hyperparameter_view(rows, profile):
     table = hyperparameter_table()
     for column in 'printed', 'ours', 'trained': table[column] = table[column].astype(str)
     caption = 'Printed value; our default; the values in all runs of `paper`; the setting that changes it.'
-    display_all(shown_table(table, caption))
+    display_all(noted_table(table, caption))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #1c5acfff
 SENT = ['label', 'up', 'exact up', 'down', 'exact down']
@@ -397,7 +397,7 @@ def communication_view(rows, profile):
     every['% of the charge'] = 100*every.ratio
     caption = ('Scalars that a client with all ten classes sends and receives in a round: CIFAR-10, k = 128. '
                '`exact`: the formula of the method. `charged`: what the paper says, up and down together.')
-    display_all(shown_table(every[[*SENT, 'total', 'charged', '% of the charge']], caption))
+    display_all(noted_table(every[[*SENT, 'total', 'charged', '% of the charge']], caption))
     part = every[every.total > 0].sort_values('total')
     colours = [style_of({name: family})[0][name] for name, family in zip(part.label, part.family)]
     with panels(1, 1, (5.5, 3.6)) as ((ax,),):
@@ -412,7 +412,7 @@ def owners_view(rows, profile):
     table = compared_communication()
     owners = table[(table.classes == 3) & table.label.isin(['FedProto', 'FedGH', 'FedPAC', 'FedCoSR'])]
     caption = 'The methods that send class means, at a client that owns three of the ten classes.'
-    display_all(shown_table(owners[SENT].reset_index(drop=True), caption))
+    display_all(noted_table(owners[SENT].reset_index(drop=True), caption))
 
 # %% ../../../nbs/papers/fedcosr/views.ipynb #fb1ebd8d
 def fault_table(rows:pd.DataFrame)->pd.DataFrame:
@@ -429,7 +429,7 @@ def faults_view(rows, profile):
     trivial = majority_of(FEDCOSR, rows).get(PRACTICAL)
     caption = f'{say(PRACTICAL, profile)}, pooled accuracy in percent'
     if trivial: caption += f'; the majority class of each client has {trivial:.1f}'
-    display_all(shown_table(table, f'{caption}.'))
+    display_all(noted_table(table, f'{caption}.'))
     with panels(1, 1, (6.4, 1.2 + .5*len(table))) as ((ax,),):
         ax.hlines(table.index, table[AS_DEFINED], table[WITH_FAULT], colors='lightgray')
         ax.plot(table.printed, table.index, 'o', mfc='none', c='gray', label='printed')
@@ -476,4 +476,4 @@ def theorem2_view(rows, profile):
         right.set_xlabel('change of the loss in a round, nats')
     table = pd.DataFrame(dict(allowed=b.allowed, happened=b.change, loss=settled.loss))
     extremes = table.describe().loc[['min', 'mean', 'max']].reset_index(names='')
-    display_all(shown_table(extremes, 'Theorem 2, in each client and round after the twelfth, nats.'))
+    display_all(noted_table(extremes, 'Theorem 2, in each client and round after the twelfth, nats.'))

@@ -12,8 +12,8 @@ from .said import in_rounds
 from .settings import (
     DEFAULT, FEDSSC, FEDSSC_SIZES, LINES, MAIN, curves_of, lines, lines_of_panels, round_cells)
 from ...study.majority import draw_panels
-from ...study.result_page import display_all, shown_table
-from ...study.show import HOW_IT_ENDS, HOW_TO_READ, accuracy_blocks
+from ...study.result_page import display_all
+from ...study.show import HOW_IT_ENDS, HOW_TO_READ, accuracy_blocks, noted_table
 from ...study.tables import our_cells
 from ...study.verdicts import between_words, summary
 
@@ -36,7 +36,7 @@ def table_with_target(rows, profile):
     from fedcl_repro.study.figures import curves
     target = FEDSSC_SIZES[profile]['target']
     caption = f"Profile {profile}: {rows['round'].max()} rounds, target {target:g} %. {HOW_TO_READ}"
-    display_all(shown_table(main_table(rows, profile), caption))
+    display_all(noted_table(main_table(rows, profile), caption))
     ax = curves(curves_of(rows, MAIN, DEFAULT), 'micro', ylabel='test accuracy, global model, %')
     ax.axhline(target, ls=':', c='gray', label='target')
     ax.legend(fontsize=7, loc='center left', bbox_to_anchor=(1, .5))
@@ -52,7 +52,7 @@ def betas_view(rows, profile):
     parts = {f'β = {beta:g}': part for beta, part in curves_of(rows, LINES).groupby('beta')}
     draw_panels(parts, 'test accuracy, global model, %', wide=4, sharey=True)
     caption = f'Accuracy after the last round, percent. {HOW_IT_ENDS}'
-    display_all(shown_table(final_accuracy(rows, profile), caption))
+    display_all(noted_table(final_accuracy(rows, profile), caption))
 
 # %% ../../../nbs/papers/fedssc/views.ipynb #c493078c
 IN_PANEL_C = {'MOON': 'MOON (k = 0)', 'FedSSC': 'FedSSC (k = 1)'}
@@ -69,4 +69,4 @@ def alternatives_view(rows, profile):
     table = accuracy_blocks(FEDSSC, rows, profile)[FEDSSC.say(DEFAULT, profile)]
     table = table.assign(**{'sd over seeds': last.groupby('label').micro.std()})
     caption = f'Accuracy after the last round, percent. {HOW_IT_ENDS}'
-    display_all(shown_table(table.sort_values('accuracy', ascending=False), caption))
+    display_all(noted_table(table.sort_values('accuracy', ascending=False), caption))

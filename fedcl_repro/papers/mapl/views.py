@@ -28,9 +28,9 @@ from ...parts.graph_measures import similarity_gap, numbers_sent
 from ...study.drawings import image_lines
 from ...study.experiments import has_data
 from ...study.majority import MAJORITY, draw_panels, majority_of, with_majority
-from ...study.result_page import display_all, shown_table
+from ...study.result_page import display_all
 from ...study.runs import dataset
-from ...study.show import HOW_IT_ENDS, show_table
+from ...study.show import HOW_IT_ENDS, noted_table, show_table
 from ...study.tables import by_seed, our_cells
 from ...study.verdicts import per_round
 
@@ -49,7 +49,7 @@ def budget_table(rows, profile):
     then = within_budget(rows).groupby(line)[['round', 'value']].mean()
     then = then.rename(columns=dict(round='round at the budget', value='accuracy then'))
     table = pd.concat([used, saved, then], axis=1).round(2)
-    display_all(within, shown_table(table, 'All communications, and the round at which the budget ends.'))
+    display_all(within, noted_table(table, 'All communications, and the round at which the budget ends.'))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #c8164d85
 def carried_table(rows, profile):
@@ -57,7 +57,7 @@ def carried_table(rows, profile):
     t = numbers_carried(rows)
     last = t[t['round'] == t['round'].max()].groupby('label').numbers.mean()
     table = pd.DataFrame({'largest round': t.groupby('label').numbers.max(), 'last round': last}) / 1e6
-    display_all(shown_table(table.round(4), 'Millions of numbers sent in a round.'))
+    display_all(noted_table(table.round(4), 'Millions of numbers sent in a round.'))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #b667c4c0
 def similarity_view(rows, profile):
@@ -78,7 +78,7 @@ def graph_view(rows, profile, draw=draw_graph):
     import matplotlib.pyplot as plt
     draw(rows, profile)
     plt.show()
-    display_all(shown_table(progress(rows, profile), AT_END))
+    display_all(noted_table(progress(rows, profile), AT_END))
 
 def watched_view(rows, profile):
     "The same for the page on the start of learning."
@@ -86,7 +86,7 @@ def watched_view(rows, profile):
 
 def embeddings_view(maps, rows, profile):
     "Maps of the embeddings of all clients, then the shares of nearest images."
-    display_all(shown_table(maps_drawn(maps, rows, profile), NEAREST))
+    display_all(noted_table(maps_drawn(maps, rows, profile), NEAREST))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #5f7f0476
 def overlap_of(page):
@@ -129,7 +129,7 @@ def window_view(rows, profile):
         for ax in (a, b):
             ax.xaxis.get_major_locator().set_params(integer=True)
             ax.legend(fontsize=7)
-    display_all(shown_table(some_of(t[['round', 'ratio', 'across']].set_index('round'))))
+    display_all(noted_table(some_of(t[['round', 'ratio', 'across']].set_index('round'))))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #f22b7c97
 def curves_view(rows, profile):
@@ -166,7 +166,7 @@ def presets_view(rows, profile):
     caption = ('The effect of each difference: accuracy and weight across the clusters in percent (55.6 for '
                'ten clients with equal weights), and the largest number of strangers that a client keeps. '
                f'{HOW_IT_ENDS}')
-    display_all(shown_table(pd.concat(differences(rows, profile), axis=1), caption))
+    display_all(noted_table(pd.concat(differences(rows, profile), axis=1), caption))
     draw_last(rows, own_weight)
 
 # %% ../../../nbs/papers/mapl/views.ipynb #0414b395
@@ -192,7 +192,7 @@ def numbers_view(rows, profile):
     table[million] = (table[million] / 1e6).map('{:.4f}'.format).replace('nan', '')
     caption = ('Millions of numbers that clients send in a round: by formula, in the first recorded round, '
                'in the last (`lite` records only the last).')
-    display_all(shown_table(table.assign(ratio=table.ratio.map('{:.3f}'.format).replace('nan', '')), caption))
+    display_all(noted_table(table.assign(ratio=table.ratio.map('{:.3f}'.format).replace('nan', '')), caption))
 
 # %% ../../../nbs/papers/mapl/views.ipynb #91fc0664
 def four_images(data_root=None)->torch.Tensor: # (4, C, H, W), in [-1, 1]
@@ -223,4 +223,4 @@ def views_drawn(page):
 def transformations_view(rows, profile):
     "The printed transformations beside those of the authors' code."
     caption = "Printed transformations, and those of the authors' code."
-    display_all(shown_table(table8(), caption))
+    display_all(noted_table(table8(), caption))

@@ -33,8 +33,9 @@ from ...study.drawings import image_lines
 from ...study.experiments import has_data
 from ...study.measures import silhouette
 from ...study.representations import distinct_classes, draw_classes, projected
-from ...study.result_page import ResultPage, display_all, say_line, shown_table
+from ...study.result_page import ResultPage, display_all, say_line
 from ...study.runs import Run, dataset, federation, find_root, shards, stages
+from ...study.show import noted_table
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #9e015a11
 def train_here(run:Run, device='cpu', data_root=None, change=None)->tuple: # (the executor, its states)
@@ -92,7 +93,7 @@ def saliency_on(page):
         table = {name: {'mean': float(s.mean()), 'spread': float(s.std())} for name, s in shares.items()}
         of = f'{len(pictures)} composites of {MFCL_TITLES[trained_here(profile, page.data_root)[0]]}'
         caption = f'Share of the saliency in the left half (class 1): mean and spread over {of}.'
-        display_all(shown_table(pd.DataFrame(table).T.round(3), caption))
+        display_all(noted_table(pd.DataFrame(table).T.round(3), caption))
         say_line(dark_halves({name: line['mean'] for name, line in table.items()}))
         draw_saliency(pictures[0], maps)
     return view
@@ -274,7 +275,7 @@ class AttackPage(ResultPage):
         of = f'the first of {n} modules' if n > 1 else 'one module'
         caption = (f'{data}, {of}: means over the images and their first two views. PSNR in decibel; '
                    'SSIM and the correlation of the luminance are 1 if equal.')
-        display_all(shown_table(attack_table(self.victim, self.made, self.near.loc[0]).round(2), caption))
+        display_all(noted_table(attack_table(self.victim, self.made, self.near.loc[0]).round(2), caption))
         draw_attacks(self.victim, self.made)
 
     def keep(self):
@@ -312,4 +313,4 @@ def datamix_apart(victim:Victim, maps:dict, near:pd.DataFrame)->tuple: # two sty
     left = near[list(LEFT_OVER)].mean().rename(LEFT_OVER).to_frame('correlation with the own view')
     on_circle = 'The neighbour of each of 64 images on the circle, found from so many views.'
     recovered = 'What is recovered of the own view: means as in the first table.'
-    return shown_table(shares.round(3), on_circle), shown_table(left.round(2), recovered)
+    return noted_table(shares.round(3), on_circle), noted_table(left.round(2), recovered)

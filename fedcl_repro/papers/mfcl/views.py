@@ -22,8 +22,8 @@ from .said import EACH_NORM
 from ...parts.autoencoder import mfcl_model
 from ...parts.costs import cost_paper, cost_true
 from ...study.experiments import committed
-from ...study.result_page import display_all, say_line, shown_table, table_view
-from ...study.show import HOW_IT_ENDS, accuracy_blocks
+from ...study.result_page import display_all, say_line, table_view
+from ...study.show import HOW_IT_ENDS, accuracy_blocks, noted_table
 from ...study.tables import our_cells
 from ...study.verdicts import verdict_table
 
@@ -64,12 +64,12 @@ def cost_verdicts(artifact:str):
     def view(rows, profile):
         caption = 'Printed costs of a client against the formulas of Table 3; operations of an epoch.'
         table = verdict_table(judge_costs(artifact)).rename(columns=dict(what='cost', word='verdict'))
-        display_all(shown_table(table, caption))
+        display_all(noted_table(table, caption))
     return view
 
 def rivals_view(rows, profile):
     "How the baselines are trained, here and in their authors' code."
-    display_all(shown_table(training_beside(), "Profile paper: ours / in the authors' code."))
+    display_all(noted_table(training_beside(), "Profile paper: ours / in the authors' code."))
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #a4a1d826
 def floors_view(rows, profile):
@@ -77,7 +77,7 @@ def floors_view(rows, profile):
     trained = committed('mfcl/table2', profile)
     both = pd.concat([rows, trained[~trained.run.isin(rows.run)]]) if len(trained) else rows
     table = pd.concat(accuracy_blocks(MFCL, both, profile), axis=1)
-    display_all(shown_table(table, f'Accuracy in percent, profile {profile}. {HOW_IT_ENDS}'))
+    display_all(noted_table(table, f'Accuracy in percent, profile {profile}. {HOW_IT_ENDS}'))
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #94af9927
 def partners_found(rows:pd.DataFrame)->pd.DataFrame: # one row per label
@@ -105,7 +105,7 @@ def twins_view(rows, profile):
     "Partners found, as a table and as bars."
     table = partners_found(rows)
     caption = f'Percent of 512 partners found, and accuracy; profile {profile}. {HOW_IT_ENDS}'
-    display_all(shown_table(table, caption))
+    display_all(noted_table(table, caption))
     draw_partners(table)
 
 # %% ../../../nbs/papers/mfcl/views.ipynb #68348046
@@ -187,10 +187,10 @@ def networks_view(rows, profile):
     "Tables 9 to 11."
     projection = pd.DataFrame({'Table 11': layers_listed(mfcl_model((3, 32, 32), 10)['proj'])})
     display_all(
-        shown_table(client_modules(False), 'Tables 9 and 10 as run by default: without the pooling, which '
+        noted_table(client_modules(False), 'Tables 9 and 10 as run by default: without the pooling, which '
                     'the decoder never undoes.'),
-        shown_table(client_modules(True), 'With the pooling (pool=True); the decoder doubles the map first.'),
-        shown_table(projection, 'Projection. Widths are not printed: 512, 512, 128.'))
+        noted_table(client_modules(True), 'With the pooling (pool=True); the decoder doubles the map first.'),
+        noted_table(projection, 'Projection. Widths are not printed: 512, 512, 128.'))
 
 MFCL_COLUMNS_12 = dict(cifar10='CIFAR-10/100', tiny_imagenet='Tiny-ImageNet')
 
@@ -218,6 +218,6 @@ def training_view(rows, profile):
     table12 = pd.DataFrame({title: hyperparameters_of(data) for data, title in titles.items()})
     table13 = {title: pd.Series(list(map(str, pieces_of(data)))) for data, title in titles.items()}
     display_all(
-        shown_table(table12, 'Table 12, with the batch and temperature of the rServer, which it leaves out.'),
-        shown_table(pd.DataFrame(table13).fillna(''),
+        noted_table(table12, 'Table 12, with the batch and temperature of the rServer, which it leaves out.'),
+        noted_table(pd.DataFrame(table13).fillna(''),
             "Table 13, which prints no strengths; these are SimCLR's for small images."))
