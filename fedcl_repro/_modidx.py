@@ -2687,6 +2687,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.placed': ( 'papers/mfcl/settings.html#placed',
                                                                                                'fedcl_repro/papers/mfcl/settings.py'),
+                                                  'fedcl_repro.papers.mfcl.settings.repeated_norms': ( 'papers/mfcl/settings.html#repeated_norms',
+                                                                                                       'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.rival': ( 'papers/mfcl/settings.html#rival',
                                                                                               'fedcl_repro/papers/mfcl/settings.py'),
                                                   'fedcl_repro.papers.mfcl.settings.run_of': ( 'papers/mfcl/settings.html#run_of',

@@ -95,10 +95,12 @@ def margin_told(f:Finding, v)->str:
 
 # %% ../nbs/status.ipynb #5e0f7b22
 def accuracies_of(f:Finding, profile:str)->pd.Series: # label -> percent
-    "The mean accuracy of the methods that the paper compares, in the setting of a finding."
+    """The mean accuracy of the paper's own method in the setting of a finding, and those that the paper
+    compares, each by its distance in the replicates that both have."""
     paper = PAPER_OF[f.paper]
     tables = by_seed(paper.measured(committed(f.name, profile), 'accuracy'), paper.keys)
-    means = in_setting(f, tables, profile).mean()
+    table = in_setting(f, tables, profile)
+    means = table[f.method].mean() + table.sub(table[f.method], axis=0).mean()
     compared = set(paper.printed(f.artifact).label) if paper.printed else set(means.index)
     def rival(label): return label == f.method or not is_own_method(paper, label) # a variant is none
     return means[[label for label in means.index if label in compared and rival(label)]]

@@ -168,7 +168,7 @@ PROMISED = {
     'shifts': {'name', 'settings', 'about'},
     'metrics': {'name', 'settings', 'about'},
     'settings': {'name', 'default', 'range', 'about'},
-    'executors': {'name', 'settings', 'about', 'experimental'},
+    'executors': {'name', 'settings', 'about'},
 }
 
 

@@ -37,7 +37,6 @@ class Executor(Protocol):
 EXECUTORS = Register('executor',
     title=Attribute('what listings call it', ''),
     use=Attribute('where it is the right choice', ''),
-    experimental=Attribute('whether it has never run on a device: ask for it by name', False),
     extra=Attribute('the extra that it needs', ''),
     spreads=Attribute('whether it takes all cores there are: one run at a time', False))
 

@@ -102,8 +102,7 @@ BURST = 16 # steps launched on a stream at a time
 # %% ../../nbs/federation/graphs.ipynb #e043d715
 @EXECUTORS.add('graphs',
     title='captured steps',
-    use='on an accelerator, for clients of very unequal size',
-    experimental=True)
+    use='on an accelerator, for clients of very unequal size')
 class Graphs(Batched):
     "A recorded step for each architecture and stream. `places`: streams, with a static client each."
     def __init__(self, fed:Fed, workers:int=1, places:int=8):

@@ -129,6 +129,7 @@ def table_cells(
     below = ours[~ours.label.isin(printed.label)].rename(columns=dict(micro='ours'))
     table = pd.concat([both, below], ignore_index=True).fillna(TEXTS)
     words = [between_words(cell) for cell in table.itertuples()]
+    table = table.rename(columns=dict(seeds='replicates'))
     return table.assign(interval=words, sd_clients=table.sd_clients.mask(table.sd_clients == 0))
 
 # %% ../../nbs/study/show.ipynb #945a2e7d
@@ -172,7 +173,7 @@ def with_notes(found:dict)->tuple: # {heading: (table, reasons)} -> {heading: ta
 
 # %% ../../nbs/study/show.ipynb #31311575
 COMPARED = ['first version', 'published', 'std', 'ours', 'interval', 'last', 'balanced', 'curve',
-            'sd_clients', 'sd_seeds', 'difference', 'verdict']
+            'sd_clients', 'sd_seeds', 'replicates', 'difference', 'verdict']
 
 def row_names(table:pd.DataFrame, more)->pd.Series:
     "The label of each row with its values of further columns: 'FedAvg, 10 clients'."
@@ -195,7 +196,8 @@ def setting_blocks(
         where = dict.fromkeys(paper.keys, 0.) | dict(zip(own, key)) # 0: a table that has one setting only
         heading = paper.say(*where.values(), profile) + (f', {words[key]}' if key in words else '')
         block = block.drop_duplicates('name')
-        empty = ['balanced'] if repeats(block.balanced, block.ours) else []
+        alike = dict(balanced=repeats(block.balanced, block.ours), replicates=block.replicates.nunique() < 2)
+        empty = [column for column, says_nothing in alike.items() if says_nothing]
         shown = [column for column in COMPARED if column in block and column not in empty]
         part = block.set_index('name').rename_axis(None)[shown]
         blocks[heading] = part, reasons_of(paper, block, block.name)
@@ -204,7 +206,8 @@ def setting_blocks(
 # %% ../../nbs/study/show.ipynb #72841f80
 HOW_TO_READ = (
     '`interval`: of our accuracy over replicates (and shared test images), 95 %. '
-    f'{HOW_IT_ENDS} `std` and `sd_clients` are spreads over clients.')
+    f'{HOW_IT_ENDS} `std` and `sd_clients` are spreads over clients. `replicates`: if they differ, a mean is '
+    'over other partitions than its neighbour; claims compare the replicates that both have.')
 
 # %% ../../nbs/study/show.ipynb #c40648f7
 def show_table(

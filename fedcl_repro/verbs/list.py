@@ -76,11 +76,10 @@ def list_verb(options)->int:
 # %% ../../nbs/verbs/list.ipynb #fcc7f1b0
 def row_line(row:dict)->str:
     "An entry in one line of the terminal."
-    mark = ' (experimental)' if row.get('experimental') else ''
-    room = max(20, width() - 22 - len(mark))
+    room = max(20, width() - 22)
     about = row.get('about') or row.get('title', '')
     about = about if len(about) <= room else about[:room - 1].rstrip() + '…'
-    return f"{row['name']:21} {about}{mark}"
+    return f"{row['name']:21} {about}"
 
 def details(row:dict)->str:
     "All facts about an entry: settings with their ranges, and the paper of a method."

@@ -176,12 +176,12 @@ def arena(profile): return arena_runs(profile)
 
 # %% ../../../nbs/papers/arena/settings.ipynb #98985030
 def arena_costs(runs:pd.DataFrame, store:Store)->pd.DataFrame:
-    "Runs with `sent`, megabytes to and from a client, and `hours` of one core."
+    "Runs with `sent`, megabytes to and from a client, and `hours` of one core; nan on an accelerator."
     known = {about['run']: about for about in committed_records()}
     ids = runs.run.str.removesuffix(ARENA_AFTER)
     abouts = [known.get(id) or provenance_in(store.folder(id) / 'run.json')[0] for id in ids]
     sent = [(a['bytes_up'] + a['bytes_down']) / 1e6 for a in abouts]
-    hours = [time_spent(a, 'cpu') / 3600 for a in abouts]
+    hours = [time_spent(a, 'cpu') / 3600 if a['device'] == 'cpu' else np.nan for a in abouts]
     return runs.assign(sent=sent / runs.n_clients, hours=hours)
 
 def arena_table(rows:pd.DataFrame, store:Store)->pd.DataFrame: # one row per label, the best first
@@ -236,7 +236,8 @@ def arena_shown(table:pd.DataFrame, spot=None)->pd.DataFrame:
     shown = dict(method=table.label, pooled=table.sure.map(told))
     shown |= {'over clients': table.clients.round(1), 'all images': table.label.map(spot or {})}
     shown |= {'minus FedAvg + epoch': [told(i, '+') for i in table.apart], 'MB': table.sent.round(2)}
-    return pd.DataFrame(shown | {'core-h': table.hours.map('{:.2g}'.format)}).dropna(axis=1, how='all')
+    hours = table.hours.map('{:.2g}'.format, na_action='ignore')
+    return pd.DataFrame(shown | {'core-h': hours}).dropna(axis=1, how='all')
 
 def arena_view(store:Store):
     "(rows, profile) -> None: the answers, accuracy against bytes, and all numbers."
