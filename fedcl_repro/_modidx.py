@@ -4346,6 +4346,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.arithmetic': ( 'study/training.html#arithmetic',
                                                                                        'fedcl_repro/study/training.py'),
+                                            'fedcl_repro.study.training.at_a_time': ( 'study/training.html#at_a_time',
+                                                                                      'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.attempt': ( 'study/training.html#attempt',
                                                                                     'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.attempt_and_tell': ( 'study/training.html#attempt_and_tell',

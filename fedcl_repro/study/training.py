@@ -8,8 +8,9 @@ __all__ = ['CHANGED', 'SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'OutOfTime', 'Stopped'
            'going_on_with', 'write_result', 'late_hits', 'to_checkpoint', 'from_checkpoint', 'one_core',
            'deterministic', 'arithmetic', 'train_all', 'checked_runs', 'Outcome', 'tell_problems', 'lacking', 'intact',
            'wait_for_others', 'say_once', 'multiplies_bfloat16', 'slow_arithmetic', 'cores', 'train_lacking',
-           'takes_all_cores', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'death_text',
-           'outcome_of', 'impossible', 'refusals', 'refusal', 'described', 'in_short', 'read_rows', 'train_in_turn']
+           'at_a_time', 'takes_all_cores', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words',
+           'death_text', 'outcome_of', 'impossible', 'refusals', 'refusal', 'described', 'in_short', 'read_rows',
+           'train_in_turn']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -315,7 +316,7 @@ def train_all(
     runs,
     store:Store,
     *,
-    jobs=0,         # runs at a time on a CPU; 0: one per core
+    jobs=0,         # runs at a time; 0: one per core of a CPU, one on an accelerator
     minutes=0.,     # time budget; 0: none
     device='cpu',
     data_root=None,
@@ -445,12 +446,16 @@ def cores()->int:
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 def train_lacking(runs:list, store:Store, jobs:int, options:dict, progress)->list: # of Outcome
-    "Train runs: one after the other on an accelerator; in processes on a CPU."
-    alone = options['device'] != 'cpu' or takes_all_cores(options['executor'])
-    processes = 1 if alone else min(jobs or cores(), len(runs))
+    "Train runs in as many processes as there are cores, or on an accelerator as are asked for."
+    processes = min(at_a_time(jobs, options['device'], options['executor']), len(runs))
     options = options | dict(workers=max(1, cores() // processes))
     if processes > 1: return train_in_processes(runs, store, processes, options, progress)
     return train_in_turn(runs, store, options, progress)
+
+def at_a_time(jobs:int, device:str, executor:str)->int:
+    "How many runs train at a time. An accelerator serves several processes at once only through MPS."
+    if takes_all_cores(executor): return 1
+    return jobs or (cores() if device == 'cpu' else 1)
 
 def takes_all_cores(executor:str)->bool:
     "Whether an executor spreads the clients of one run over all cores there are."

@@ -122,8 +122,7 @@ RUN_SETTINGS = [
 ]
 
 # %% ../../nbs/verbs/options.ipynb #6e22a07c
-JOBS_HELP = ('runs and notebooks at a time (0: one for each core; on an accelerator, up to five runs '
-             'that differ in their seeds side by side)')
+JOBS_HELP = 'runs and notebooks at a time (0: one for each core, one run on an accelerator)'
 TRAINING = [
     STORE,
     DEVICE,
