@@ -17,9 +17,11 @@ HEADLINES = ( # experiment, and how its claim begins
     ('fedcosr/table2', 'FedCoSR has the highest accuracy: practical CIFAR-10'),
     ('fedcosr/table2', 'FedCoSR is above Local: practical CIFAR-10'),
     ('fedcosr/table2', 'FedCoSR is above Local: practical CIFAR-10, 10 % of the images'),
+    ('fedcosr/table2', 'FedCoSR is above Local: pathological CIFAR-10, 10 % of the images'),
     ('fedcosr/fig8', 'LA and CRL together improve accuracy (FedCoSR is above FedPer): '
                      'practical CIFAR-10, 10 % of the images'),
     ('fedcosr/fig8', 'without LA accuracy drops notably: practical CIFAR-10, 10 % of the images'),
+    ('fedcosr/fig8', 'without LA accuracy drops notably: pathological CIFAR-10, 10 % of the images'),
     ('fedssc/table1', 'FedSSC is more accurate than MOON: β = 0.5'),
     ('fedssc/table1', 'FedSSC is more accurate than FedAvg: β = 0.5'),
     ('fedssc/table1', 'MOON is more accurate than FedAvg: β = 0.5'),

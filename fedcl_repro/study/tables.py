@@ -372,8 +372,9 @@ def facts_by_setting(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys
 
 # %% ../../nbs/study/tables.ipynb #bc011fcd
 def asked_rows(c:Claim, table:pd.DataFrame)->pd.DataFrame:
-    "The replicates that have what a claim needs, and one of its rivals."
-    found = complete(table, (*c.needs, *c.floors))
+    "The replicates that have what a claim needs, and one of its rivals; a floor serves all replicates."
+    if not set(c.floors) <= set(table): return table[:0]
+    found = complete(table.fillna(table[list(c.floors)].mean()), c.needs)
     rivals = [label for label in c.rivals if label in found]
     if c.rivals: found = found[found[rivals].notna().any(axis=1)] if rivals else found[:0]
     return found.dropna(axis=1, how='all')
