@@ -27,9 +27,7 @@ def means_message(client, at_least=1)->dict:
 def serve_centroids(server, inbox, weighted=True)->dict:
     "The server with new global centroids `mean` and `have`."
     got = inbox.stack('mean', 'count')
-    means = torch.where(got['mean'].have[..., None], got['mean'].value, 0.)
-    counts = torch.where(got['count'].have, got['count'].value, 0.)
-    mean, seen = pool_centroids(means, counts, weighted)
+    mean, seen = pool_centroids(got['mean'].filled(), got['count'].filled(), weighted)
     old = server.get('mean', torch.zeros_like(mean))
     ever = server.get('have', torch.zeros_like(seen))
     return server | dict(mean=torch.where(seen[:, None], mean, old), have=seen | ever)

@@ -60,6 +60,11 @@ class Rows:
     value: Tensor # (rows, ...)
     have: Tensor  # (rows,) bool
 
+    def filled(self, empty=0.)->Tensor:
+        "The table, with this number in the rows that are not there."
+        mask = self.have.reshape(self.have.shape + (1,) * (self.value.ndim - self.have.ndim))
+        return torch.where(mask, self.value, empty)
+
 @dataclass(frozen=True)
 class Deferred:
     "A table too large to hold: the sender makes its rows on demand, and they count as sent."

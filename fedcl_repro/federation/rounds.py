@@ -230,9 +230,7 @@ def check_finite(messages:dict, r:int):
 
 def numbers(value): # a tensor, or None
     "The floating-point numbers of a message entry that are sent, or None."
-    if isinstance(value, Rows):
-        have = value.have.reshape((-1,) + (1,) * (value.value.ndim - 1))
-        value = torch.where(have, value.value, 0)
+    if isinstance(value, Rows): value = value.filled(0)
     return value if isinstance(value, Tensor) and value.is_floating_point() and value.numel() else None
 
 # %% ../../nbs/federation/rounds.ipynb #fc369a49
