@@ -9,8 +9,8 @@ __all__ = ['DATASETS', 'ARRAYS', 'Arrays', 'AWAY', 'TORCHVISION', 'RACY', 'SEEN'
            'write_npz', 'open_archive', 'read_head', 'read_array', 'array_summary', 'read_into', 'check_labels',
            'read_npz', 'channels_first', 'offline', 'connection_timeout', 'labels_of', 'from_torchvision', 'image_set',
            'cifar10', 'cifar100', 'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures',
-           'class_folders', 'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message', 'convert',
-           'content_of', 'archive_content', 'file_content', 'presence', 'present', 'to_store']
+           'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message', 'convert', 'content_of',
+           'archive_content', 'file_content', 'presence', 'present', 'to_store']
 
 # %% ../../nbs/data/datasets.ipynb #4ff90079
 import functools
@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import Attribute, Entry, Range, Register, Spec, atomic_write, expanded, load_all
@@ -97,10 +98,8 @@ def enlarge(
     side:int,          # new height and width, at least h
 )->np.ndarray:         # (n, side, side) float64
     "Square images at another size, by linear interpolation between pixel centres."
-    h = images.shape[1]
-    at = ((np.arange(side) + .5) * h / side - .5).clip(0, h - 1)
-    weight = (1 - abs(at[:, None] - np.arange(h))).clip(0) # (side, h), rows sum to 1
-    return np.einsum('ah,nhw,bw->nab', weight, images, weight, optimize=True)
+    grey = torch.from_numpy(images)[:, None] # a channel of each image
+    return F.interpolate(grey, (side, side), mode='bilinear')[:, 0].numpy()
 
 # %% ../../nbs/data/datasets.ipynb #7f9f31fb
 def every_fourth(
@@ -456,11 +455,6 @@ def pictures(
     return x
 
 # %% ../../nbs/data/datasets.ipynb #4501959c
-def class_folders(folder:Path)->dict: # name -> number
-    "The folders in a folder, numbered in alphabetical order."
-    names = sorted(p.name for p in folder.iterdir() if p.is_dir())
-    return {name: k for k, name in enumerate(names)}
-
 def labelled_files(folder:Path, classes:dict)->list: # of (file, class)
     "Picture files below the class folders of a folder, class by class, in alphabetical order."
     from torchvision.datasets.folder import make_dataset
@@ -485,8 +479,9 @@ def arrays_of(
     'https://datashare.ed.ac.uk/handle/10283/3192', 'original folders')
 def cinic10(root)->Arrays:
     "270,000 colour images of CIFAR-10's classes, from CIFAR-10 and ImageNet; train and valid joined."
+    from torchvision.datasets.folder import find_classes
     top = find_folder(root, 'cinic10', 'CINIC-10', 'cinic-10')
-    classes = class_folders(top/'train')
+    _, classes = find_classes(top/'train')
     joined = labelled_files(top/'train', classes) + labelled_files(top/'valid', classes)
     return arrays_of((3, 32, 32), joined, labelled_files(top/'test', classes))
 
@@ -496,8 +491,9 @@ def cinic10(root)->Arrays:
     'http://cs231n.stanford.edu/tiny-imagenet-200.zip', 'original folders')
 def tiny_imagenet(root)->Arrays:
     "110,000 colour images of 64×64 pixels, 200 classes; the validation part is for testing."
+    from torchvision.datasets.folder import find_classes
     top = find_folder(root, 'tiny-imagenet-200', 'tiny_imagenet')
-    classes = class_folders(top/'train')
+    _, classes = find_classes(top/'train')
     lines = (top/'val'/'val_annotations.txt').read_text().splitlines()
     rows = [line.split('\t') for line in lines if line] # file, class, four numbers of a box
     test = [(top/'val'/'images'/row[0], classes[row[1]]) for row in rows]
