@@ -146,7 +146,6 @@ def shards_from_rows(
 # %% ../../nbs/data/partition.ipynb #ad4e973e
 def shards_from_table(
     dataset:Dataset,
-    n_clients:int,
     rng,
     table:Callable,   # (C,) images of each class -> (n_clients, C) counts, dict of notes
     protocol:str,     # as in `shards_from_rows`
@@ -187,7 +186,7 @@ def practical_counts(
     least:float,           # least number of images of a client
     rng,
     tries=100_000,
-)->tuple[np.ndarray, int]: # (n_clients, C); number of attempts
+)->tuple[np.ndarray, dict]: # (n_clients, C); number of attempts, as a note
     "Draw tables until the smallest client has enough (FedCoSR V-A2, as in PFLlib; FedSSC, as in MOON)."
     if least * n_clients > n.sum():
         raise ValueError(f'{n_clients} clients cannot have {least:g} images each of {n.sum()}: '
@@ -203,7 +202,7 @@ def practical_counts(
         enough = np.flatnonzero(smallest >= least)
         if len(enough):
             first = int(enough[0])
-            return tables[first], done + first + 1
+            return tables[first], dict(attempts=done + first + 1)
         done += b
         best = max(best, smallest.max())
         hopeless = done >= 250 and done * cells >= 2**20 and 10 * best < least
@@ -229,18 +228,15 @@ def dirichlet(
     def table(n):
         fair = n.sum() / n_clients
         least = min(minimum, fair / 2) if minimum <= 40 else minimum
-        counts, attempts = practical_counts(n, n_clients, concentration, least, rng)
-        return counts, dict(attempts=attempts)
-    return shards_from_table(dataset, n_clients, rng, table, protocol, test_share)
+        return practical_counts(n, n_clients, concentration, least, rng)
+    return shards_from_table(dataset, rng, table, protocol, test_share)
 
 # %% ../../nbs/data/partition.ipynb #153bf170
 @PARTITIONS.add('moon_dirichlet', title="MOON's Dirichlet", paper='fedssc')
 def moon_dirichlet(dataset, n_clients, rng, *, concentration:POSITIVE=.5, minimum=10)->Shards:
     "The same scheme for one global model, with the official test set for all (FedSSC, as in MOON)."
-    def table(n):
-        counts, attempts = practical_counts(n, n_clients, concentration, minimum, rng)
-        return counts, dict(attempts=attempts)
-    return shards_from_table(dataset, n_clients, rng, table, 'global', 0.)
+    def table(n): return practical_counts(n, n_clients, concentration, minimum, rng)
+    return shards_from_table(dataset, rng, table, 'global', 0.)
 
 # %% ../../nbs/data/partition.ipynb #f138c408
 KEPT_SHARE = Range('(0, 1]') # share of a client's images
@@ -380,7 +376,7 @@ def pathological(
     def table(n):
         owners = block_owners(len(n), n_clients, classes)
         return owned_counts(n, owners, n_clients, balance, rng), {}
-    return shards_from_table(dataset, n_clients, rng, table, protocol, test_share)
+    return shards_from_table(dataset, rng, table, protocol, test_share)
 
 # %% ../../nbs/data/partition.ipynb #6eae3786
 @PARTITIONS.add('random_pathological', title='pathological, at random', paper='fedcosr')
@@ -398,7 +394,7 @@ def random_pathological(
     def table(n):
         owners = random_owners(len(n), n_clients, classes, rng)
         return owned_counts(n, owners, n_clients, balance, rng), {}
-    return shards_from_table(dataset, n_clients, rng, table, protocol, test_share)
+    return shards_from_table(dataset, rng, table, protocol, test_share)
 
 # %% ../../nbs/data/partition.ipynb #c2df5bbc
 def proportional_fit(
@@ -442,12 +438,12 @@ def equal_counts(
     concentration:float, # > 0; small is skewed
     rng,
     tries=100,
-)->tuple[np.ndarray, int]: # (n_clients, C); number of attempts
+)->tuple[np.ndarray, dict]: # (n_clients, C); number of attempts, as a note
     "A Dirichlet draw for each class, scaled to clients of equal size (MFCL Sec. 5, after Orchestra)."
     for k in range(tries):
         shares = rng.dirichlet(np.full(n_clients, concentration), len(n))
         weights = proportional_fit(shares.T, n)
-        if weights is not None: return integer_table(weights, n), k + 1
+        if weights is not None: return integer_table(weights, n), dict(attempts=k + 1)
     raise ValueError(f'no table of equal clients in {tries} draws for {n_clients} clients and '
                      f'{len(n)} classes at concentration {concentration:g}: raise the concentration')
 
@@ -463,10 +459,8 @@ def equal_dirichlet(
     test_share:TEST_SHARE=.25,
 )->Shards:
     "Clients of equal size with different mixtures, and the official test set for all (MFCL Sec. 5)."
-    def table(n):
-        counts, attempts = equal_counts(n, n_clients, concentration, rng)
-        return counts, dict(attempts=attempts)
-    return shards_from_table(dataset, n_clients, rng, table, protocol, test_share)
+    def table(n): return equal_counts(n, n_clients, concentration, rng)
+    return shards_from_table(dataset, rng, table, protocol, test_share)
 
 # %% ../../nbs/data/partition.ipynb #62126bb8
 def cluster_classes(
