@@ -57,8 +57,7 @@ class Net:
     def refresh(self, noise:dict=None):
         "Fill the slots again after fields were replaced, or set the dropout masks of another batch."
         if noise is not None: self._noise = noise
-        elif self._prefix: self._slots.fill(without(self._prefix, self._fields), self._training)
-        else: self._slots.fill(self._fields, self._training)
+        else: self._slots.fill(without(self._prefix, self._fields), self._training)
         if self._training: self._slots.set_masks(self._noise)
         for other in self._others.values(): other.refresh(noise)
 
@@ -75,7 +74,7 @@ class Net:
 
     def using(self, fields:dict):
         "The same architecture with other tensors for some fields (look-ahead steps, interpolated weights)."
-        own = without(self._prefix, self._fields) if self._prefix else self._fields
+        own = without(self._prefix, self._fields)
         net = MappedNet(self._slots.net, own, self._training, self.n_classes, self._noise)
         return net.using(fields)
 
