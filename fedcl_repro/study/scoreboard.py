@@ -100,19 +100,20 @@ def scoreboard_figure(found=None, counts=None): # found: (experiment, Verdict) e
     found = headlines() if found is None else found
     counts = tally(all_claims()) if counts is None else counts
     n, reach = len(found), 25.
-    fig = plt.figure(figsize=(4.3, 1.6 + .68 * n), layout='constrained') # legible on a telephone
-    strip, ax = fig.subplots(2, height_ratios=[.4, .68 * n])
+    right = max([reach, *(v.printed + 2 for _, v in found if v.printed is not None)])
+    fig = plt.figure(figsize=(4.3, 1.6 + .8 * n), layout='constrained') # legible on a telephone
+    strip, ax = fig.subplots(2, height_ratios=[.4, .8 * n])
     look = dict(bbox=dict(fc='white', ec='none', pad=1), in_layout=False)
     draw_strip(strip, counts)
     for k, (name, v) in enumerate(found):
         y = n - 1 - k
         draw_line(ax, y, v, reach)
         paper = name.partition('/')[0]
-        sentence, told = textwrap.fill(v.what, 70), textwrap.fill(f'{paper}: {line_words(v)}', 95)
-        ax.text(-reach, y + .2, sentence, fontsize=7.5, va='bottom', weight='bold', **look)
-        ax.text(reach, y - .13, told, fontsize=6.8, va='top', ha='right', c='.35', **look)
+        sentence, told = textwrap.fill(v.what, 66), textwrap.fill(f'{paper}: {line_words(v)}', 84)
+        ax.text(-reach, y + .16, sentence, fontsize=7.5, va='bottom', weight='bold', **look)
+        ax.text(-reach, y - .13, told, fontsize=6.8, va='top', c='.35', **look)
     ax.axvline(0, c='.6', lw=1, zorder=0)
-    ax.set(xlim=(-reach, reach), ylim=(-.6, n - .4), yticks=[])
+    ax.set(xlim=(-reach, right), ylim=(-.6, n - .4), yticks=[])
     ax.set_xlabel('margin in points; right of 0 the sentence is true')
     ax.spines[['top', 'left', 'right']].set_visible(False)
     ax.grid(False)
