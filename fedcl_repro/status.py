@@ -95,15 +95,16 @@ def margin_told(f:Finding, v)->str:
 
 # %% ../nbs/status.ipynb #5e0f7b22
 def accuracies_of(f:Finding, profile:str)->pd.Series: # label -> percent
-    """The mean accuracy of the paper's own method in the setting of a finding, and those that the paper
-    compares, each by its distance in the replicates that both have."""
+    """The mean accuracy of the paper's own method in the setting of a finding, over the replicates that it
+    shares with a rival, and those of the rivals, each by its distance in the replicates that both have."""
     paper = PAPER_OF[f.paper]
     tables = by_seed(paper.measured(committed(f.name, profile), 'accuracy'), paper.keys)
     table = in_setting(f, tables, profile)
-    means = table[f.method].mean() + table.sub(table[f.method], axis=0).mean()
-    compared = set(paper.printed(f.artifact).label) if paper.printed else set(means.index)
-    def rival(label): return label == f.method or not is_own_method(paper, label) # a variant is none
-    return means[[label for label in means.index if label in compared and rival(label)]]
+    compared = set(paper.printed(f.artifact).label) if paper.printed else set(table)
+    def own(label): return label == f.method or is_own_method(paper, label) # a variant is no rival
+    rivals = [label for label in table if label in compared and not own(label)]
+    table = table.dropna(subset=rivals, how='all')[[f.method, *rivals]]
+    return table[f.method].mean() + table.sub(table[f.method], axis=0).mean()
 
 def in_setting(f:Finding, found:dict, profile:str): # found: values of the paper's keys -> anything
     "What is found in the setting of a finding."

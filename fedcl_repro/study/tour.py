@@ -296,8 +296,9 @@ def size_sentence(table:pd.DataFrame)->str:
     images = enumerated(dict.fromkeys(share_sentence(run) for run in runs))
     data = enumerated(dict.fromkeys(DATASETS[run.data.name].about['title'] for run in runs))
     rounds = span([run.n_rounds for run in runs], 'rounds')
-    n = min(trained.groupby('label').run.nunique())
-    seeds = 'one run per method, so a small difference may be chance' if n == 1 else f'{n} runs per method'
+    counts = trained.groupby('label').run.nunique()
+    seeds = 'one run per method' if counts.max() == 1 else f"{span(counts, 'runs')} per method"
+    if counts.min() == 1: seeds += ', so a small difference may be chance'
     return f'Size: {images} of {data}, {rounds}, {runs[0].n_clients} clients, {seeds}.'
 
 # %% ../../nbs/study/tour.ipynb #0566e17c

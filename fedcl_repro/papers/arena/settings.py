@@ -194,6 +194,7 @@ def arena_table(rows:pd.DataFrame, store:Store)->pd.DataFrame: # one row per lab
         apart = (means[label] - means[control]).dropna() if control in means and label != control else ()
         line = dict(label=label, family=own.family.iloc[0], pooled=sure.mean, sure=sure)
         line |= dict(clients=own.macro.mean(), apart=interval(apart, level) if len(apart) else None)
+        line |= dict(n=len(own))
         lines.append(line | dict(sent=sent.mean, sent_sure=sent, hours=own.hours.mean()))
     return pd.DataFrame(lines).sort_values('pooled', ascending=False, ignore_index=True)
 
@@ -235,6 +236,7 @@ def arena_shown(table:pd.DataFrame, spot=None)->pd.DataFrame:
         return f'{i.mean:{sign}.1f}' + (f' ± {i.high - i.mean:.1f}' if i.high - i.low <= 100 else '')
     shown = dict(method=table.label, pooled=table.sure.map(told))
     shown |= {'over clients': table.clients.round(1), 'all images': table.label.map(spot or {})}
+    if table.n.nunique() > 1: shown['replicates'] = table.n
     shown |= {'minus FedAvg + epoch': [told(i, '+') for i in table.apart], 'MB': table.sent.round(2)}
     hours = table.hours.map('{:.2g}'.format, na_action='ignore')
     return pd.DataFrame(shown | {'core-h': hours}).dropna(axis=1, how='all')
