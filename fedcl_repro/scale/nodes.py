@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..core import atomic_write, json_in
+from ..core import atomic_write, json_in, write_text
 from ..extensions import import_file
 from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
 from ..federation.federation import Fed
@@ -104,6 +104,11 @@ class SharedPlan:
         about = dict(run=config(self.run), shape=self.shape, n_classes=self.n_classes)
         return json.dumps(about, indent=1, sort_keys=True)
 
+    def save(self, path): write_text(path, self.text)
+
+    @classmethod
+    def load(cls, path)->'SharedPlan': return cls.of_text(Path(path).read_text())
+
     @classmethod
     def of_text(cls, text:str)->'SharedPlan':
         about = json_in(text, 'the plan')
@@ -161,7 +166,7 @@ REPEATED = '.answer' # name of the last answer among a client's stored fields
 
 class Node:
     "Client i of a run, with its data."
-    def __init__(self, plan:SharedPlan, i:int, where:str):
+    def __init__(self, plan:SharedPlan, i:int, where:str, memory=None): # the folder of its state, if another
         if not 0 <= i < plan.run.n_clients:
             raise ValueError(f'client {i} of {plan.run.n_clients}: choose from 0 to {plan.run.n_clients - 1}')
         self.i, self.plan = i, plan
@@ -171,7 +176,7 @@ class Node:
         held, text = secrets_beside(folder, i, masked), plan.text.encode()
         def of_run(secret): return hmac.digest(secret, text, hashlib.sha256) # no mask is used in two runs
         fed.secret = None if held is None else {j: of_run(secret) for j, secret in held.items()}
-        self.path = folder/f'client-{i}.state'
+        self.path = Path(memory or folder)/f'client-{i}.state'
         kept = self.remembered()
         fed.private = kept.pop('private', None) or secrets.randbits(62)
         self.client = ClientSide(Loop(fed), stages(plan.run), i, **kept)
