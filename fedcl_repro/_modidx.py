@@ -291,8 +291,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.cinic10': ( 'data/datasets.html#cinic10',
                                                                                   'fedcl_repro/data/datasets.py'),
-                                           'fedcl_repro.data.datasets.class_folders': ( 'data/datasets.html#class_folders',
-                                                                                        'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.connection_timeout': ( 'data/datasets.html#connection_timeout',
                                                                                              'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.content_of': ( 'data/datasets.html#content_of',

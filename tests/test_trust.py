@@ -370,6 +370,16 @@ def test_a_node_that_masks_takes_no_session_twice(tmp_path):
     with pytest.raises(ValueError, match='is over'): node().answer('hello', to_bytes({}, session='b'))
 
 
+def test_a_node_may_keep_its_state_elsewhere(tmp_path):
+    "In an empty folder it has taken no session yet."
+    run, elsewhere = Run.of('fedper', n_clients=3, n_rounds=2), tmp_path/'elsewhere'
+    elsewhere.mkdir()
+    dealt(run)[0].save(tmp_path)
+    for memory in (None, str(elsewhere)):
+        Node(SharedPlan.of(run), 0, str(tmp_path), memory).answer('hello', to_bytes({}, session='a'))
+    assert [p.name for p in elsewhere.iterdir()] == ['client-0.state']
+
+
 class Echo:
     "A node."
     def answer(self, kind, content): return content
