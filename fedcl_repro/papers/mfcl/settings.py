@@ -298,8 +298,8 @@ def judge_traffic(rows, profile)->list: # of Verdict
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #320f8a02
 def repeated_norms(profile)->list: # of Run
-    """MFCL with each norm under most skew, twice more: each time another partition and other weights. Three
-    replicates were fixed before the first was trained. Only `lite` has them."""
+    """MFCL with each norm under most skew, twice more: each time another partition and other weights. The
+    number was chosen when the first run was known. Only `lite` has them."""
     if profile != 'lite': return []
     return reseeded([ours(profile, 'cifar10', .01, model=dict(norm=n)) for n in MFCL_NORMS], (1, 2))
 
