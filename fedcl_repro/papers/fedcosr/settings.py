@@ -11,29 +11,28 @@ __all__ = ['TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER', 'TENTH'
            'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say', 'printed',
            'margins_in_print', 'often', 'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split',
            'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell',
-           'judge_often', 'more_of_table2', 'in_legend_order', 'draw_whole', 'earlier2', 'table2', 'two_ways',
-           'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig4', 'fig5', 'fig8', 'squares', 'with_arithmetic',
-           'precision', 'reading_of', 'by_reading', 'training_alone']
+           'judge_often', 'more_of_table2', 'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat',
+           'compat', 'judge_fig4', 'fig4', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision', 'reading_of',
+           'by_reading', 'training_alone']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
 from functools import cache, partial
 
-import numpy as np
 import pandas as pd
 
 from ...core import Spec
 from .said import (
-    SIXTEEN, FEDCOSR_SAID, FIG5, OF_A_TENTH, PATHOLOGICAL, PRACTICAL, TABLE2, TABLE3)
+    FEDCOSR_SAID, OF_A_TENTH, PATHOLOGICAL, PRACTICAL, SIXTEEN, TABLE2, TABLE3)
 from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
 from ...study.experiments import matrix, reseeded
-from ...study.runs import Run, methods, setting
 from ...study.questions import Claim, lead
+from ...study.runs import Run, methods, setting
 from ...study.show import draw_dots
-from ...study.tables import Paper, ask_across, beside_print, by_seed, claim_of_runs
 from ...study.tables import (
-    experiment, facts_by_setting, printed_cells, run_facts, share_of, size_told, stated)
+    Paper, ask_across, beside_print, by_seed, claim_of_runs, experiment, facts_by_setting, printed_cells,
+    run_facts, share_of, size_told, stated)
 from ...study.verdicts import cell_verdicts
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
@@ -301,18 +300,6 @@ def more_of_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
     return said + every_cell('table2', rows, profile, 'Table II')
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #edb9778f
-def in_legend_order(table:pd.DataFrame)->pd.DataFrame:
-    "With the columns of the paper, the methods in the same order in each panel."
-    order, placed = FIG5, place(table)
-    title = placed.label.str.removesuffix(', public settings') # shown where the chosen ones are not trained
-    chosen = set(zip(placed.column, placed.label))
-    shown = [name in order and (name == label or (column, name) not in chosen) # not settings that failed
-             for column, label, name in zip(placed.column, placed.label, title)]
-    columns = with_earlier([*TABLE2, *TABLE3])
-    placed = placed[shown].assign(title=title).assign(
-        place=lambda t: t.title.map(order.index), panel=lambda t: t.column.map(columns.index))
-    return placed.sort_values(['panel', 'place'], kind='stable')
-
 def draw_whole(rows:pd.DataFrame, profile:str):
     "Published and ours on all images of practical CIFAR-10, sorted by print, with the majority class."
     rows = rows[(place(rows).column == PRACTICAL).to_numpy()]

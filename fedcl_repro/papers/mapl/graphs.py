@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['GRAPH_MEASURES', 'BEFORE', 'AFTER', 'TEN', 'draw_graph', 'draw_watched', 'progress', 'maps_drawn', 'draw_last',
-           'CLUSTERED', 'SPREAD', 'MAPPED', 'percent_across', 'uneven_if_moved', 'most_strangers', 'graph_of', 'fig3',
-           'window', 'before_learning', 'window_numbers', 'at_round', 'is_first', 'judge_maps']
+           'CLUSTERED', 'SPREAD', 'MAPPED', 'AT_END', 'NEAREST', 'percent_across', 'uneven_if_moved', 'most_strangers',
+           'graph_of', 'fig3', 'window', 'before_learning', 'window_numbers', 'at_round', 'is_first', 'judge_maps',
+           'graph_view', 'embeddings_view', 'overlap_of']
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #ecdbad46
 from functools import partial
@@ -28,6 +29,9 @@ from .matrices import client_matrices, draw_by_round, draw_graph_numbers
 from .matrices import draw_last_weights, draw_maps, map_numbers, of_matrices
 from ...study.tables import claim_of_runs
 from ...study.verdicts import claim
+from .matrices import draw_overlap
+from ...study.result_page import display_all
+from ...study.show import noted_table
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #27f140b5
 def percent_across(W)->float: return 100*cross_share(W)
@@ -139,3 +143,29 @@ mapl_experiment(
 mapl_experiment(
     'fig3', 'Similarity of classifiers with and without prototypes', fig3, kind='figure', tables=True)
 mapl_experiment('window', 'When learning may start', window, kind='extra', tables=True)
+
+# %% ../../../nbs/papers/mapl/graphs.ipynb #b667c4c0
+AT_END = ('At the end: percent of the weight for others that goes to the other cluster, spread of the '
+          'weights within clusters over their mean, similarity within clusters minus across.')
+
+NEAREST = ('Percent of images whose nearest image of another client comes from the same cluster, '
+           'and from the same architecture.')
+
+# %% ../../../nbs/papers/mapl/graphs.ipynb #d06e69fb
+def graph_view(rows, profile, draw=draw_graph):
+    "The learned weights by round, then the share of them that goes to the other cluster."
+    import matplotlib.pyplot as plt
+    draw(rows, profile)
+    plt.show()
+    display_all(noted_table(progress(rows, profile), AT_END))
+
+def embeddings_view(maps, rows, profile):
+    "Maps of the embeddings of all clients, then the shares of nearest images."
+    display_all(noted_table(maps_drawn(maps, rows, profile), NEAREST))
+
+# %% ../../../nbs/papers/mapl/graphs.ipynb #5f7f0476
+def overlap_of(page):
+    "A view of the classes that the clients of a page's first run have in common."
+    def view(rows, profile):
+        if page.available(): draw_overlap(page.runs[0], page.data_root)
+    return view

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'UNTRAINED', 'PAPER_ROUNDS', 'SMALL_RESOURCES', 'BASELINES', 'OWN_EPOCHS',
-           'TRAINED_HOW', 'MFCL_TITLES', 'MFCL_SYMBOLS', 'MFCL_PLACES', 'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_READINGS',
-           'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'MFCL', 'ALL_OTHERS', 'READ_AS', 'COUNTED', 'AS_WIDE',
-           'BN_READINGS', 'run_of', 'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rival', 'training_beside',
-           'placed', 'with_value', 'labelled_by', 'of_metric', 'say_setting', 'cell_of_mfcl', 'mfcl_printed',
-           'mfcl_experiment', 'costs_in', 'borne_out', 'best_under_skew', 'by_data', 'judge_skew', 'bytes_counted',
-           'sent_beside', 'judge_traffic', 'repeated_norms', 'beside_columns', 'before_its_norm', 'table2', 'group_of',
-           'table5', 'table6', 'table16', 'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8',
-           'fig9', 'twins', 'floors_alone', 'untrained']
+           'MFCL_TITLES', 'MFCL_SYMBOLS', 'MFCL_PLACES', 'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_READINGS', 'MFCL_NORMS',
+           'PAIRINGS', 'MFCL_MEASURES', 'MFCL', 'ALL_OTHERS', 'READ_AS', 'COUNTED', 'AS_WIDE', 'BN_READINGS', 'run_of',
+           'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rival', 'placed', 'with_value', 'labelled_by',
+           'of_metric', 'say_setting', 'cell_of_mfcl', 'mfcl_printed', 'mfcl_experiment', 'costs_in', 'borne_out',
+           'best_under_skew', 'by_data', 'judge_skew', 'bytes_counted', 'sent_beside', 'judge_traffic',
+           'repeated_norms', 'beside_columns', 'before_its_norm', 'table2', 'group_of', 'table5', 'table6', 'table16',
+           'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone',
+           'untrained']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from dataclasses import replace
@@ -22,10 +22,10 @@ import pandas as pd
 
 from ...core import Spec, parse_spec
 from ...methods.mfcl import RECEIVED
-from ...parts.models import MODELS
 from .counted import (
     judge_architecture, judge_costs, judge_fig7, judge_printed_costs, judge_table3, judge_table8)
-from .said import FLOORS, GN, MFCL_SAID, SUPERVISED, TN, UNLABELLED
+from .said import FLOORS, MFCL_SAID, SUPERVISED, TN, UNLABELLED
+from ...parts.models import MODELS
 from ...study.experiments import claims_page, committed_runs, reseeded
 from ...study.published import published
 from ...study.questions import Claim, below_floors, lead, paper_file
@@ -110,18 +110,6 @@ def rival(name:str, profile:str, data:str, xi=.1, seed=0, model={}, **run)->Run:
     if 'views' not in methods()[name].about.get('needs', ''): more['augmentation'] = 'crop_flip(pad=2)'
     if profile == 'quick': more['batch_size'] = 32
     return run_of(name, profile, data, xi, seed, network, model, **more | run)
-
-# %% ../../../nbs/papers/mfcl/settings.ipynb #03deea9e
-TRAINED_HOW = 'batch', 'epochs a round', 'optimiser and schedule', 'augmentation'
-
-def training_beside(profile='paper', data='cifar10')->pd.DataFrame: # one row per baseline
-    "How baselines are trained: ours / in the authors' code."
-    out = {}
-    for name, theirs in MFCL_FILE['theirs'].items():
-        r = rival(name, profile, data)
-        mine = r.batch_size, r.local_epochs, f'{r.optimiser}, constant', r.augmentation
-        out[methods()[name].about['title']] = [f'{a} / {b}' for a, b in zip(mine, theirs)]
-    return pd.DataFrame.from_dict(out, orient='index', columns=list(TRAINED_HOW))
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #382afbfc
 MFCL_TITLES = dict(
