@@ -13,7 +13,8 @@ __all__ = ['TITLES', 'SKEW', 'COLUMN_OF', 'SIZES', 'TRAINED', 'SMALLER', 'TENTH'
            'judge_margins', 'cells', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell',
            'judge_often', 'more_of_table2', 'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat',
            'compat', 'judge_fig4', 'fig4', 'fig5', 'fig8', 'squares', 'with_arithmetic', 'precision', 'reading_of',
-           'by_reading', 'training_alone']
+           'by_reading', 'training_alone', 'both_prints', 'how_trained', 'columns_missing', 'in_column_order',
+           'tables_of_paper', 'readings_table']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -27,12 +28,14 @@ from .said import (
 from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
 from ...study.experiments import matrix, reseeded
+from ...study.majority import with_majority
 from ...study.questions import Claim, lead
+from ...study.result_page import display_all, say_line
 from ...study.runs import Run, methods, setting
-from ...study.show import draw_dots
+from ...study.show import draw_dots, noted_table, show_dots, show_table
 from ...study.tables import (
-    Paper, ask_across, beside_print, by_seed, claim_of_runs, experiment, facts_by_setting, printed_cells,
-    run_facts, share_of, size_told, stated)
+    Paper, ask_across, beside_print, by_seed, claim_of_runs, experiment, facts_by_setting,
+    images_and_rounds, printed_cells, readings, run_facts, share_of, size_told, span, stated)
 from ...study.verdicts import cell_verdicts
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #8b721d42
@@ -443,3 +446,59 @@ def training_alone(profile):
     betas = (.3, .5, 1.) if profile == 'quick' else (.01, .3, .5, 1.) # for 0.01, digits are too few
     others = [*(dict(concentration=beta) for beta in betas), dict(protocol='global')]
     return again + [replace(first, partition=first.partition(**other)) for other in others]
+
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #6a1db585
+def both_prints(artifact:str, columns)->pd.DataFrame:
+    """FedCoSR's accuracies in a table, their spread over clients as `std`, and what FedCRL prints where it
+    differs; again for our runs of earlier sizes, column by column."""
+    cells, on = printed(artifact), ['label', 'column']
+    spread = printed(artifact, metric='client_std').rename(columns=dict(value='std'))
+    first = in_fedcrl_alone(artifact).rename(columns={'value': 'first version'})
+    for more, column in (spread, 'std'), (first, 'first version'):
+        cells = cells.merge(more[[*on, column]], on=on, how='left')
+    order = with_earlier(columns)
+    return with_endings(cells).sort_values('column', key=lambda c: c.map(order.index), kind='stable')
+
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #db5dca5a
+def how_trained(rows:pd.DataFrame)->dict: # (column,) -> words
+    "The seeds, images, rounds and arithmetic of the runs in each column."
+    found = {}
+    for column, part in place(rows.drop_duplicates('run')).groupby('column'):
+        seeds, arithmetic = part.groupby('label').seed.nunique(), sorted({r.dtype for r in part.settings})
+        times = span(seeds, 'seeds') if seeds.max() > 1 else 'one seed'
+        found[column,] = ', '.join([times, images_and_rounds(part.settings), *arithmetic])
+    return found
+
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #4f0da871
+def columns_missing(columns, rows:pd.DataFrame)->str:
+    "The columns of a table without rows, not even of smaller runs, in words."
+    there = {whole_column(column) for column in place(rows.drop_duplicates('run')).column}
+    missing = [column for column in columns if column not in there]
+    return f"Not trained: {', '.join(missing)}." if missing else ''
+
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #5646b1fc
+def in_column_order(rows:pd.DataFrame, columns)->pd.DataFrame:
+    "The rows of a table's first column, then those of the next."
+    order = with_earlier(columns)
+    place_of = {r: order.index(column_of(r)) for r in rows.settings.unique() if column_of(r) in order}
+    places = rows.settings.map(place_of)
+    return rows.assign(place=places).sort_values('place', kind='stable').drop(columns='place')
+
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #5646b1fd
+def tables_of_paper(artifact:str, columns, title:str):
+    "A view of Table II or III: the panels of dots, and a table for each column."
+    def view(rows, profile):
+        rows = in_column_order(rows, columns)
+        cells, there = both_prints(artifact, columns), set(place(rows).column)
+        cells = cells[cells.column.isin(there)]
+        show_dots(FEDCOSR, cells, rows, profile, by_print=True)
+        display_all(show_table(FEDCOSR, cells, rows, profile, title, words=how_trained))
+        missing = columns_missing(columns, rows)
+        if missing: say_line(missing, look='note')
+    return view
+
+# %% ../../../nbs/papers/fedcosr/settings.ipynb #1e36ca9c
+def readings_table(rows, profile, paper=FEDCOSR):
+    "Pooled, mean and balanced accuracy, merged and trained, with the spreads, and the majority class."
+    table = readings(paper, with_majority(rows)).sort_index(level=list(paper.keys), sort_remaining=False)
+    display_all(noted_table(table, f'Accuracy and spread in percent ({profile}).'))

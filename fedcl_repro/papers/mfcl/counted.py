@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['COST_NAMES', 'CHARGED', 'SPLIT_ROUNDS', 'MUCH_CLOSER', 'SOMETHING_SEEN', 'VICTIM_SIZE', 'judge_cost', 'judge_costs',
-           'judge_printed_costs', 'split_bits', 'judge_split', 'judge_table3', 'cifar10_counts', 'off_balance',
-           'sets_of', 'distances', 'judge_balance', 'balanced_clients', 'judge_whoever_sends', 'classes_owned',
-           'judge_fig7', 'judge_architecture', 'strongest', 'judge_images', 'judge_attacks', 'attacks_path',
-           'judge_table8']
+           'cost_verdicts', 'judge_printed_costs', 'split_bits', 'judge_split', 'judge_table3', 'cifar10_counts',
+           'off_balance', 'sets_of', 'distances', 'judge_balance', 'balanced_clients', 'judge_whoever_sends',
+           'classes_owned', 'judge_fig7', 'judge_architecture', 'strongest', 'judge_images', 'judge_attacks',
+           'attacks_path', 'judge_table8']
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5e3f7099
 from dataclasses import replace
@@ -20,15 +20,17 @@ import torch
 
 from ...core import stream
 from ...data.partition import block_owners, equal_counts, owned_counts
+from .said import MFCL_COSTS
 from ...parts.autoencoder import client_module, layers, mfcl_model
 from ...parts.costs import CASES, COST_RIVALS, COST_ROUNDS, bits, cost_true, costs_of, count
-from .said import MFCL_COSTS
 from ...parts.resnet import norm_layer
 from ...study.experiments import papers_folder
 from ...study.published import published
 from ...study.questions import Claim, above
+from ...study.result_page import display_all
+from ...study.show import noted_table
 from ...study.tables import Chance, answer, replicates_in_words, stated
-from ...study.verdicts import Verdict, claim
+from ...study.verdicts import Verdict, claim, verdict_table
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #9f4309e4
 COST_NAMES = dict( # as published: as `cost_paper` calls it
@@ -61,6 +63,15 @@ def judge_costs(artifact:str)->list: # of Verdict
     cells = published('mfcl', artifact)
     cells = cells[cells.metric.isin(COST_NAMES) & (cells.value != 0)]
     return [judge_cost(c, artifact) for c in cells.itertuples()]
+
+# %% ../../../nbs/papers/mfcl/counted.ipynb #9738dd17
+def cost_verdicts(artifact:str):
+    "A view of the costs in a table, each beside its formula."
+    def view(rows, profile):
+        caption = 'Printed costs of a client against the formulas of Table 3; operations of an epoch.'
+        table = verdict_table(judge_costs(artifact)).rename(columns=dict(what='cost', word='verdict'))
+        display_all(noted_table(table, caption))
+    return view
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #6a2f89bd
 def judge_printed_costs(artifact:str)->list: # of Verdict

@@ -11,10 +11,11 @@ __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'COMMON_BASE', 'UNTRAINED', 'PAPER_ROUNDS'
            'best_under_skew', 'by_data', 'judge_skew', 'bytes_counted', 'sent_beside', 'judge_traffic',
            'repeated_norms', 'beside_columns', 'before_its_norm', 'table2', 'group_of', 'table5', 'table6', 'table16',
            'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone',
-           'untrained']
+           'untrained', 'draw_lines', 'mfcl_table', 'by_setting']
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #09590ceb
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -30,6 +31,7 @@ from ...study.experiments import claims_page, committed_runs, reseeded
 from ...study.published import published
 from ...study.questions import Claim, below_floors, lead, paper_file
 from ...study.representations import projected
+from ...study.result_page import table_view
 from ...study.runs import Run, methods, setting
 from ...study.tables import (
     Paper, as_printed, ask_across, asked_in_print, by_seed, claims_in_print, experiment, facts_by_setting,
@@ -428,6 +430,33 @@ untrained('fig7', 'Class distributions', judge_fig7, 'figure')
 untrained('architecture', 'Tables 9 to 13: networks, hyperparameters, augmentations', judge_architecture)
 untrained('fig4', 'Saliency of two classes in one image', kind='figure', on_page=True)
 untrained('table8', 'Attacks on representations', judge_table8, 'figure', on_page=True)
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #3529bcdf
+def draw_lines(ax, runs:pd.DataFrame, x:str, names, floors=()):
+    "Accuracy by a setting, `x` on its axis, a line per name; the mean of untrained `floors` across."
+    from fedcl_repro.study.figures import curves
+    for label in floors:
+        floor = runs[runs.label == label].micro
+        if len(floor): ax.axhline(floor.mean(), ls='--', lw=1, c='k', label=label)
+    curves(runs[runs.label.isin(names)], 'micro', 1, ax, 'accuracy, %', x=x)
+
+# %% ../../../nbs/papers/mfcl/settings.ipynb #f4cd911f
+def mfcl_table(what:str, artifact:str, draw=None):
+    "A view of a table of accuracies."
+    return table_view(MFCL, partial(mfcl_printed, artifact), what, draw=draw)
+
+def by_setting(what:str, column:str, x:str, names:list, xscale='log'):
+    "A view of a table that varies one setting, with a line instead of dots. `x`: words for the axis."
+    def draw(rows):
+        from fedcl_repro.study.figures import panels
+        runs = MFCL.runs(rows).rename(columns={column: x})
+        at = sorted(runs[x][runs.label.isin(names)].unique())
+        with panels(1, 1, (5.4, 3)) as ((ax,),):
+            draw_lines(ax, runs, x, names, ['floor: random encoder'])
+            ax.set_xscale(xscale)
+            ax.set_xticks(at, [f'{v:g}' for v in at])
+            ax.minorticks_off()
+    return mfcl_table(what, what.lower().replace(' ', ''), draw)
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #5e10a002
 claims_page('mfcl', 'Sentences, all in one place')
