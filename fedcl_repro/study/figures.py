@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'PALETTE', 'DASHES', 'MOST_MARKS', 'MOST_CELLS', 'HATCHES', 'style_of', 'smooth', 'plain_label',
-           'families_of', 'curves', 'smoothed', 'apart_below', 'break_axis', 'shared_legend', 'panels', 'set_style',
-           'is_light', 'only_light_svgs', 'bars', 'say_start', 'lower_limit', 'draw_corners']
+           'families_of', 'curves', 'smoothed', 'shared_legend', 'panels', 'set_style', 'is_light', 'only_light_svgs',
+           'bars', 'say_start', 'lower_limit']
 
 # %% ../../nbs/study/figures.ipynb #8349d1ef
-import re
 from contextlib import contextmanager
 
 import matplotlib.pyplot as plt
@@ -18,7 +17,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.ticker import MaxNLocator
 
 from ..federation.method import FAMILIES
-from .verdicts import IN_NOISE
 
 # %% ../../nbs/study/figures.ipynb #83c233b2
 COLOURS = ('#0173b2', '#de8f05', '#029e73', '#d55e00', '#cc78bc',
@@ -92,33 +90,6 @@ def smoothed(table:pd.DataFrame, y:str, window:int)->pd.DataFrame:
     table = table.sort_values('round')
     each = table.groupby(['label', 'seed'])[y]
     return table.assign(**{y: each.transform(lambda values: smooth(values, window))})
-
-# %% ../../nbs/study/figures.ipynb #f16a0004
-def apart_below(ends:pd.Series)->list: # of labels
-    "The lines, at most a third of them, that end far below: by ten points and twice the range of the others."
-    ends = ends.dropna().sort_values()
-    for k in range(len(ends) // 3, 0, -1):
-        others = ends.iloc[k:]
-        if others.iloc[0] - ends.iloc[k - 1] > max(10., 2*np.ptp(others)): return list(ends.index[:k])
-    return []
-
-def break_axis(upper, strip, table:pd.DataFrame, y:str):
-    "Limit two axes with the same curves to the two parts of a broken one; without a gap `strip` is hidden."
-    last = table[table['round'] == table['round'].max()]
-    below = apart_below(last.groupby('label')[y].mean())
-    strip.set_visible(bool(below))
-    if not below: return
-    later = table[table['round'] > table['round'].max() / 5]
-    for ax, part in (upper, later[~later.label.isin(below)]), (strip, table[table.label.isin(below)]):
-        room = max(1., .06*np.ptp(part[y]))
-        ax.set_ylim(part[y].min() - room, part[y].max() + room)
-    strip.get_legend().remove()
-    strip.set(title='', ylabel='')
-    upper.set_xlabel('')
-    upper.tick_params(labelbottom=False)
-    mark = dict(marker=[(-1, -.5), (1, .5)], ms=9, ls='none', c='k', mew=1, clip_on=False)
-    upper.plot([0, 1], [0, 0], transform=upper.transAxes, **mark)
-    strip.plot([0, 1], [1, 1], transform=strip.transAxes, **mark)
 
 # %% ../../nbs/study/figures.ipynb #52e32c3c
 def shared_legend(fig):
@@ -200,24 +171,3 @@ def lower_limit(values:pd.Series)->float:
     "A whole number a little below all values, by a third of their range, and not below 0."
     margin = .3*(values.max() - values.min()) + 1
     return np.floor(max(0, values.min() - margin))
-
-# %% ../../nbs/study/figures.ipynb #6cb272e2
-def draw_corners(names:pd.DataFrame, tables:dict):
-    "A square for each title. `names`: of corners; `tables`: title -> (numbers like `names`, words below)."
-    import matplotlib.pyplot as plt
-    fig, axes = plt.subplots(1, len(tables), figsize=(3.6*len(tables), 3), squeeze=False)
-    for ax, (title, (table, under)) in zip(axes[0], tables.items()):
-        change = table - table.iloc[0, 0]
-        ax.imshow(change, cmap='RdBu', vmin=-12, vmax=12)
-        for i, row in enumerate(table.to_numpy()):
-            for j, value in enumerate(row):
-                said = f'{names.iloc[i, j]}\n{value:.1f}'
-                if (i, j) != (0, 0): said += f' ({change.iloc[i, j]:+.1f})'
-                colour = 'white' if abs(change.iloc[i, j]) > 8 else 'black'
-                ax.text(j, i, said, ha='center', va='center', fontsize=8, color=colour)
-        ax.set_xticks(range(2), table.columns)
-        ax.set_yticks(range(2), table.index)
-        ax.grid(False)
-        ax.set(title=title, xlabel=under)
-    fig.tight_layout()
-    return fig
