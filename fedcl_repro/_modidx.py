@@ -102,6 +102,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'fedcl_repro.book.site.tags_of': ('book/site.html#tags_of', 'fedcl_repro/book/site.py'),
                                        'fedcl_repro.book.site.text_of_page': ('book/site.html#text_of_page', 'fedcl_repro/book/site.py'),
                                        'fedcl_repro.book.site.toctree': ('book/site.html#toctree', 'fedcl_repro/book/site.py'),
+                                       'fedcl_repro.book.site.with_next': ('book/site.html#with_next', 'fedcl_repro/book/site.py'),
                                        'fedcl_repro.book.site.write_documents': ( 'book/site.html#write_documents',
                                                                                   'fedcl_repro/book/site.py'),
                                        'fedcl_repro.book.site.write_formula': ('book/site.html#write_formula', 'fedcl_repro/book/site.py'),

@@ -89,6 +89,16 @@ def test_what_a_course_calls_folded_is_folded():
     assert tags_of(ready_cell(hidden[0], folds=True)) == {'remove-input'}
 
 
+def test_a_result_has_one_fold():
+    "How a result is drawn is folded above it, in one piece, however many cells it has."
+    from fedcl_repro.book.site import ready_cells, text_of
+    code = [cell for cell in ready_cells('papers/mfcl/table8') if cell['cell_type'] == 'code']
+    first, check, more = code
+    assert first['outputs'] and more['outputs'] and not check['outputs']
+    assert text_of(first).startswith('profile = ') and 'class AttackPage' in text_of(first)
+    assert text_of(check).count('import test_') == 2
+
+
 def test_the_site_shows_each_element_of_the_stored_outputs():
     "What else is in the HTML of an output would be shown as text, such as a drawing that is not an image."
     from fedcl_repro.book.site import ELEMENTS

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'WITH_LINK', 'SETTINGS', 'ELEMENTS', 'ATTRIBUTES', 'LOADS', 'ADDRESSES',
            'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate', 'folded', 'shown_output', 'ready_cell',
-           'ready_cells', 'relinked', 'relinked_cell', 'write_page', 'toctree', 'plain_title', 'write_library',
-           'write_documents', 'line_of_list', 'write_lists', 'write_sources', 'setup', 'write_formula', 'anchor',
-           'add_anchors', 'home_of', 'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values', 'is_safe',
-           'Cleaner', 'clean_html', 'clean_raw', 'complete_page', 'write_static', 'copy_notebooks', 'text_of_page',
-           'write_texts', 'build_site']
+           'with_next', 'ready_cells', 'relinked', 'relinked_cell', 'write_page', 'toctree', 'plain_title',
+           'write_library', 'write_documents', 'line_of_list', 'write_lists', 'write_sources', 'setup', 'write_formula',
+           'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values',
+           'is_safe', 'Cleaner', 'clean_html', 'clean_raw', 'complete_page', 'write_static', 'copy_notebooks',
+           'text_of_page', 'write_texts', 'build_site']
 
 # %% ../../nbs/book/site.ipynb #629bcecd
 import html
@@ -77,10 +77,21 @@ def ready_cell(cell:dict, folds:bool)->dict:
     if folds or 'hide' in hidden: return folded(cell, 'Code')
     return folded(cell, 'Imports') if only_imports(text) else cell
 
+def with_next(cells:list)->list:
+    "Code that shows nothing as the beginning of the code cell that follows it, if one does."
+    kept = []
+    for cell in cells:
+        before = kept[-1] if kept else dict(cell_type='')
+        if cell['cell_type'] == before['cell_type'] == 'code' and not before['outputs']:
+            cell = cell | dict(source=f'{text_of(kept.pop())}\n\n{text_of(cell)}')
+        kept.append(cell)
+    return kept
+
 def ready_cells(page:str)->list: # of cells
     "The cells of a page as the site shows them."
     folds = is_result_page(page)
     kept = [cell for cell in cells_of(page) if not is_boilerplate(cell)]
+    if folds: kept = with_next(kept) # one fold for a result
     return [ready_cell(c, folds) if c['cell_type'] == 'code' else c | dict(metadata={}) for c in kept]
 
 # %% ../../nbs/book/site.ipynb #95eb4992
