@@ -321,11 +321,13 @@ def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, runs:pd.DataFrame)->Chan
     owners = runs.groupby('label').owner.first()
     known = {label: family_of(paper, c.of, owners.get(label)) for label in table}
     if any(known[label] is None for label in asked): return Chance(**about)
-    if any(is_borrowed(paper, c.of, owners[label]) for label in asked):
+    borrowed = [label for label in asked if is_borrowed(paper, c.of, owners[label])]
+    if borrowed:
         if c.of not in ('accuracy', 'mean'): return Chance(**about)
         about['images'] = shared_images(paper, table, runs, where, every=True)
-        df = min(known[label].df for label in asked)
-        about['borrowed'] = f'spread of other papers ({df} degrees of freedom)'
+        df, whose = min(known[label].df for label in borrowed), f" for {', '.join(borrowed)}"
+        some = whose if len(borrowed) < len(asked) else ''
+        about['borrowed'] = f'spread of other papers{some} ({df} degrees of freedom)'
     kept = {label: known[label] or STILL for label in table}
     alone = {df: moved(table, {k: s if s.df == df else STILL for k, s in kept.items()}, where)
              for df in sorted({known[label].df for label in asked})}
