@@ -325,9 +325,9 @@ def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, runs:pd.DataFrame)->Chan
     if borrowed:
         if c.of not in ('accuracy', 'mean'): return Chance(**about)
         about['images'] = shared_images(paper, table, runs, where, every=True)
-        df, whose = min(known[label].df for label in borrowed), f" for {', '.join(borrowed)}"
-        some = whose if len(borrowed) < len(asked) else ''
-        about['borrowed'] = f'spread of other papers{some} ({df} degrees of freedom)'
+        df = min(known[label].df for label in borrowed)
+        whose = '' if borrowed == asked else f" for {', '.join(borrowed)}"
+        about['borrowed'] = f'spread of other papers{whose} ({df} degrees of freedom)'
     kept = {label: known[label] or STILL for label in table}
     alone = {df: moved(table, {k: s if s.df == df else STILL for k, s in kept.items()}, where)
              for df in sorted({known[label].df for label in asked})}

@@ -192,8 +192,7 @@ def arena_table(rows:pd.DataFrame, store:Store)->pd.DataFrame: # one row per lab
         apart = (means[label] - means[control]).dropna() if control in means and label != control else ()
         line = dict(label=label, family=own.family.iloc[0], pooled=sure.mean, sure=sure)
         line |= dict(clients=own.macro.mean(), apart=interval(apart, level) if len(apart) else None)
-        line |= dict(n=len(own))
-        lines.append(line | dict(sent=sent.mean, sent_sure=sent, hours=own.hours.mean()))
+        lines.append(line | dict(sent=sent.mean, sent_sure=sent, hours=own.hours.mean(), n=len(own)))
     return pd.DataFrame(lines).sort_values('pooled', ascending=False, ignore_index=True)
 
 # %% ../../../nbs/papers/arena/settings.ipynb #5051bcd1
