@@ -6,10 +6,10 @@
 __all__ = ['PROFILES', 'EXPERIMENTS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'experiments', 'paper_of', 'runs_of', 'shown_runs',
            'made_once', 'matrix', 'reseeded', 'Page', 'verdicts_path', 'in_one_word', 'has_data', 'why_missing',
            'papers_folder', 'in_package', 'default_store', 'committed_path', 'maps_path', 'hits_path', 'save_results',
-           'record_place', 'with_kept_rows', 'committed_rows', 'curve_means', 'run_records', 'committed_runs',
-           'config_key', 'committed', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note',
-           'committed_verdicts', 'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone',
-           'belonging', 'claims_page', 'claims_of', 'evidence_on']
+           'with_kept_rows', 'committed_rows', 'run_records', 'committed_runs', 'config_key', 'committed', 'save_hits',
+           'read_hits', 'committed_hits', 'committed_maps', 'committed_note', 'committed_verdicts', 'judged',
+           'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page',
+           'claims_of', 'evidence_on']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import contextlib
@@ -199,17 +199,13 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
         maps = maps_of(runs, store, data_root, about['maps']).round(5)
         write_text(maps_path(path), with_kept_rows(maps_path(path), maps, ids))
     save_hits(path, [about['run'] for about in records], ids, store)
-    records = sorted(kept + records, key=record_place(name, profile))
+    places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
+    def place(about): return places.get(config_key(about['config']), len(places)) # unnamed runs come last
+    records = sorted(kept + records, key=place)
     write_text(known, json.dumps(records, indent=1))
     return path
 
 # %% ../../nbs/study/experiments.ipynb #3b30175d
-def record_place(name:str, profile:str): # (record) -> number
-    "The place of a committed run among those of an experiment; runs that it no longer names come last."
-    places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
-    def place(about): return places.get(config_key(about['config']), len(places))
-    return place
-
 def with_kept_rows(path:Path, table:pd.DataFrame, ids:list)->str: # CSV
     "A table as text, with the committed rows of these runs as they are."
     text = table.to_csv(index=False)
@@ -231,15 +227,12 @@ def committed_rows(rows:pd.DataFrame, with_tables:bool)->pd.DataFrame: # COMMITT
     rows = rows[~is_table]
     place = rows.groupby('run')['round'].rank(method='dense', ascending=False)
     late = (place <= LATE_TESTS) & rows.metric.isin(BY_CLIENT) & (rows.split == 'test') | (place == 1)
-    parts = [curve_means(rows[~late]), rows[late], tables]
+    keys = ['run', 'round', 'owner', 'moment', 'split', 'metric']
+    curve = pooled(rows[~late & (rows.client >= 0)], keys).assign(client=-1) # means over clients
+    parts = [curve, rows[late], tables]
     table = pd.concat([p[COMMITTED_COLUMNS] for p in parts])
     table['value'] = table.value.round(5)
     return table.sort_values(['run', 'round', 'client', 'moment', 'split', 'metric'], kind='stable')
-
-def curve_means(rows:pd.DataFrame)->pd.DataFrame:
-    "Means over clients, weighted by samples, as rows of client -1."
-    keys = ['run', 'round', 'owner', 'moment', 'split', 'metric']
-    return pooled(rows[rows.client >= 0], keys).assign(client=-1)
 
 # %% ../../nbs/study/experiments.ipynb #58115ca1
 def run_records(rows:pd.DataFrame, store:Store, notes:dict, before:dict)->list: # of dicts

@@ -38,8 +38,8 @@ WORD_COLOURS = {
 # %% ../../nbs/study/show.ipynb #ee17c267
 def cell_style(value)->str: # CSS
     "The background of a cell with a verdict; nothing for other cells."
-    known = isinstance(value, str) and value in WORD_COLOURS
-    return f'background-color: {WORD_COLOURS[value]}; color: black' if known else ''
+    colour = WORD_COLOURS.get(value) if isinstance(value, str) else None
+    return f'background-color: {colour}; color: black' if colour else ''
 
 # %% ../../nbs/study/show.ipynb #47da1c6d
 STAYS = ('position: sticky; left: 0; z-index: 1; '

@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['CHANGED', 'SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'OutOfTime', 'Stopped', 'Busy', 'ignore', 'train', 'train_rounds',
            'usable_checkpoint', 'other_dtype', 'Session', 'note_other_sources', 'cause_of', 'stays_finite',
-           'going_on_with', 'write_result', 'late_hits', 'to_checkpoint', 'from_checkpoint', 'one_core',
-           'deterministic', 'arithmetic', 'train_all', 'checked_runs', 'Outcome', 'tell_problems', 'lacking', 'intact',
-           'wait_for_others', 'say_once', 'multiplies_bfloat16', 'slow_arithmetic', 'cores', 'train_lacking',
-           'at_a_time', 'takes_all_cores', 'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words',
-           'death_text', 'outcome_of', 'impossible', 'refusals', 'refusal', 'described', 'in_short', 'read_rows',
-           'train_in_turn']
+           'write_result', 'late_hits', 'to_checkpoint', 'from_checkpoint', 'one_core', 'deterministic', 'arithmetic',
+           'train_all', 'checked_runs', 'Outcome', 'tell_problems', 'lacking', 'intact', 'wait_for_others', 'say_once',
+           'multiplies_bfloat16', 'slow_arithmetic', 'cores', 'train_lacking', 'at_a_time', 'takes_all_cores',
+           'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'outcome_of', 'impossible',
+           'refusals', 'described', 'in_short', 'read_rows', 'train_in_turn']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -146,7 +145,9 @@ class Session:
         self.owner = methods()[run.method.name].about['owner']
         self.fed = federation(run, data_root, device)
         self.stages = stages(run)
-        if executor == 'auto': executor = going_on_with(found, device)
+        load_registers()
+        known = found['executor'] if found else '' # of the checkpoint
+        if executor == 'auto': executor = known if known in EXECUTORS else usual_executor(device)
         self.executor, self.execute = executor, make_executor(self.fed, executor, workers)
         self.sources = sources(run)
         self.who = tested_clients(run)
@@ -231,12 +232,6 @@ def stays_finite(session:Session, run:Run, **changes)->bool: # changes: of the o
     try: one_round(Loop(fed), stages(run), session.state)
     except Exception: return False
     return True
-
-# %% ../../nbs/study/training.ipynb #5e5510cd
-def going_on_with(found, device:str)->str: # found: a checkpoint, or None
-    "The executor of a run that asks for none: its checkpoint's, if there is one of that name."
-    load_registers()
-    return found['executor'] if found and found['executor'] in EXECUTORS else usual_executor(device)
 
 # %% ../../nbs/study/training.ipynb #85d0dc84
 def write_result(session:Session, store:Store, id:str, extras=Extras()):
@@ -381,8 +376,7 @@ def tell_problems(outcomes)->int: # how many failed
     many = len(waiting) >= 4
     for o in outcomes:
         if o.word == 'done' or many and o.word in later: continue
-        which = f'{o.run.method} on {o.run.data}, {o.run.partition}, seed {o.run.seed}'
-        print(f'{o.word}: {which}. {o.why}', file=sys.stderr)
+        print(f'{o.word}: {in_words(o.run)}. {o.why}', file=sys.stderr)
     if many:
         word = waiting[0].word
         print(f'{word}: {len(waiting)} runs wait. The same command continues with them.', file=sys.stderr)
@@ -520,7 +514,10 @@ def train_in_processes(runs:list, store:Store, processes:int, options:dict, prog
     """Train each run in a worker process. A run whose process died or was interrupted by itself is tried
     again; a run that found too little memory is tried again alone."""
     def told(k, item): progress.put((runs[k], item))
-    def died(k, code): print(death_text(runs[k], code), file=sys.stderr)
+    def died(k, code):
+        how = f'by {signal_name(-code)}' if code and code < 0 else f'with exit code {code}'
+        print(f'the process of {in_words(runs[k])} was ended {how}: tried again from its checkpoint, alone, '
+              'after the others', file=sys.stderr)
     own = packed_entries()
     found, left, alone = {}, list(range(len(runs))), set()
     while left and not noted():
@@ -542,12 +539,6 @@ def attempt_and_tell(run:Run, store:Store, options:dict, own:bytes, tell)->Outco
 
 def in_words(run:Run)->str: return f'{label(run)} on {run.data}, {run.partition}, seed {run.seed}'
 
-def death_text(run:Run, code:int)->str:
-    "The message about a run whose process died for the first time."
-    how = f'by {signal_name(-code)}' if code and code < 0 else f'with exit code {code}'
-    ended = f'the process of {in_words(run)} was ended {how}'
-    return f'{ended}: tried again from its checkpoint, alone, after the others'
-
 def outcome_of(found, run:Run)->Outcome: # found: an Outcome, `Died` or None
     "What became of a run that was given to a worker."
     if isinstance(found, Outcome): return found
@@ -565,14 +556,12 @@ def impossible(runs:list, data_root)->list: # of Outcome, failed
 def refusals(runs:list, data_root)->dict: # Run -> why it is not possible, or ''
     "Checked once for all runs that differ only in method and seed."
     alike = {r: replace(r, method=Spec('fedavg'), seed=0) for r in runs}
-    why = {r: refusal(r, data_root) for r in dict.fromkeys(alike.values())}
+    why = dict.fromkeys(alike.values(), '')
+    for run in why:
+        try: check_federation(run, data_root)
+        except ValueError as e:
+            why[run] = f'{run.partition} with {run.n_clients} clients on {run.data}: {e}'
     return {r: why[first] for r, first in alike.items()}
-
-def refusal(run:Run, data_root)->str: # empty: none
-    "Why a federation is not possible."
-    try: check_federation(run, data_root)
-    except ValueError as e: return f'{run.partition} with {run.n_clients} clients on {run.data}: {e}'
-    return ''
 
 # %% ../../nbs/study/training.ipynb #b6abb3ea
 RUN_COLUMNS = [
