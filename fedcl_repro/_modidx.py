@@ -3770,8 +3770,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'fedcl_repro/study/scoreboard.py'),
                                               'fedcl_repro.study.scoreboard.headline_verdict': ( 'study/scoreboard.html#headline_verdict',
                                                                                                  'fedcl_repro/study/scoreboard.py'),
-                                              'fedcl_repro.study.scoreboard.headlines': ( 'study/scoreboard.html#headlines',
-                                                                                          'fedcl_repro/study/scoreboard.py'),
                                               'fedcl_repro.study.scoreboard.line_words': ( 'study/scoreboard.html#line_words',
                                                                                            'fedcl_repro/study/scoreboard.py'),
                                               'fedcl_repro.study.scoreboard.scoreboard_figure': ( 'study/scoreboard.html#scoreboard_figure',

@@ -176,23 +176,23 @@ def together(norm:str, row:int, channel:int, pixel:int, K:int, per_group:int)->t
     if norm not in keys: raise ValueError(f"the norm is one of {', '.join(keys)}, got {norm!r}")
     return keys[norm]
 
-def normalised_set(norm:str, K=3, channels=4, pixels=2, per_group=2)->np.ndarray: # (2K, channels, pixels)
+def normalised_set(norm:str, K=3)->np.ndarray: # (2K, 4 channels in groups of 2, 2 pixels)
     "The values that are normalised together with the first one."
-    places = np.zeros((2*K, channels, pixels), dtype=bool)
-    first = together(norm, 0, 0, 0, K, per_group)
-    for place in np.ndindex(places.shape): places[place] = together(norm, *place, K, per_group) == first
+    places = np.zeros((2*K, 4, 2), dtype=bool)
+    first = together(norm, 0, 0, 0, K, 2)
+    for place in np.ndindex(places.shape): places[place] = together(norm, *place, K, 2) == first
     return places
 
 # %% ../../nbs/study/drawings.ipynb #1b8cae7b
 TITLES_OF_NORMS = dict(batch='batch norm', layer='layer norm', instance='instance norm', group='group norm',
                        twin='Twin Normalization')
 
-def draw_cubes(norms=tuple(TITLES_OF_NORMS), K=3):
+def draw_cubes(K=3):
     "A cube for each norm; the blue values share one mean and one variance."
     import matplotlib.pyplot as plt
-    fig = plt.figure(figsize=(1.9*len(norms), 2))
-    for k, norm in enumerate(norms):
-        ax = fig.add_subplot(1, len(norms), k + 1, projection='3d')
+    look = dict(figsize=(1.9*len(TITLES_OF_NORMS), 2), subplot_kw=dict(projection='3d'))
+    fig, axes = plt.subplots(1, len(TITLES_OF_NORMS), **look)
+    for ax, (norm, title) in zip(axes, TITLES_OF_NORMS.items()):
         chosen = normalised_set(norm, K)
         colours = np.where(chosen, BORDERS['shared'], '#f4f4f4')
         ax.voxels(np.ones_like(chosen), facecolors=colours, edgecolor='0.45', linewidth=.5, shade=False)
@@ -201,7 +201,7 @@ def draw_cubes(norms=tuple(TITLES_OF_NORMS), K=3):
         ax.tick_params(axis='x', pad=-4, length=0)
         ax.set_ylabel('channels', fontsize=7, labelpad=-15)
         ax.set_zlabel('pixels', fontsize=7, labelpad=-15)
-        ax.set_title(TITLES_OF_NORMS[norm], fontsize=9, y=1.)
+        ax.set_title(title, fontsize=9, y=1.)
         ax.set_box_aspect((1.5, 1, .6), zoom=1.12)
         ax.view_init(28, -62)
         for axis in (ax.xaxis, ax.yaxis, ax.zaxis):

@@ -82,7 +82,7 @@ def interval(
     return Interval(mean, low, high, n, what_would_decide(mean, variance, images, n, t))
 
 # %% ../../nbs/study/intervals.ipynb #6de3240b
-def share_interval(votes, needed:float, alpha=ALPHA, draws=4000)->Interval:
+def share_interval(votes, needed:float, draws=4000)->Interval:
     """The interval of a share of true votes (replicates, parts) less the needed share, with replicates and
     parts drawn anew together. One replicate has no interval."""
     votes = np.asarray(votes, dtype=float)
@@ -91,7 +91,7 @@ def share_interval(votes, needed:float, alpha=ALPHA, draws=4000)->Interval:
     rng = stream(0, 'votes', n, k)
     rows, parts = rng.integers(n, size=(draws, n)), rng.integers(k, size=(draws, k))
     shares = votes[rows[:, :, None], parts[:, None, :]].mean(axis=(1, 2)) - needed
-    low, high = np.quantile(shares, [alpha / 2, 1 - alpha / 2])
+    low, high = np.quantile(shares, [ALPHA / 2, 1 - ALPHA / 2])
     return Interval(mean, float(low), float(high), n)
 
 # %% ../../nbs/study/intervals.ipynb #6de3240c

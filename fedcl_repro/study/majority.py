@@ -108,10 +108,10 @@ def of_rounds(scores:pd.DataFrame, rounds)->pd.DataFrame:
     tests = pd.MultiIndex.from_product([['merged', 'trained'], rounds], names=['moment', 'round'])
     return tests.to_frame(index=False).merge(both, how='cross')
 
-def with_majority(rows:pd.DataFrame, data_root=None)->pd.DataFrame:
+def with_majority(rows:pd.DataFrame)->pd.DataFrame:
     "The rows, and those of the majority class."
     if not len(rows): return rows
-    return pd.concat([rows, majority_rows(rows, data_root)], ignore_index=True)
+    return pd.concat([rows, majority_rows(rows)], ignore_index=True)
 
 # %% ../../nbs/study/majority.ipynb #maj00013
 def majority_of(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> pooled accuracy, percent

@@ -141,9 +141,9 @@ def hyperparameters(paper:str=None, **equal)->pd.DataFrame:
 # %% ../../nbs/study/published.ipynb #15ff6e0b
 DISAGREEMENTS = ('unstated', 'ambiguous', 'cannot hold', 'not reproduced')
 
-def disagreements(paper='fedcosr')->pd.DataFrame:
-    "Where, kind, what the paper says or leaves out, what we do, and the setting for the other choice."
-    entries = with_values(read_published('disagreements'), paper=paper)
+def disagreements()->pd.DataFrame:
+    "FedCoSR: where, kind, what it says or leaves out, what we do, and the setting for the other choice."
+    entries = with_values(read_published('disagreements'), paper='fedcosr')
     return entries.drop(columns='paper').fillna('').reset_index(drop=True)
 
 def public_code(*kinds:str)->pd.DataFrame: # 'agrees', 'differs', 'fault', 'default'
