@@ -94,7 +94,7 @@ def learn_row(
     elif rule.relative: sim = relative(sim, me, have)
     gamma = gamma if rule.confidence else torch.ones_like(gamma)
     for _ in range(rule.repeats):
-        slope = graph_slope(w, sim, gamma, me, rule)                              # line 7
+        slope = graph_slope(w, sim, gamma, me, rule)
         if rule.sign: slope = slope / (slope.abs() + 1e-8)
         w = to_simplex((w - rule.rate * slope).masked_fill(~(me | have), -1e9))   # Eq. 9, lines 7 and 8
     return w
