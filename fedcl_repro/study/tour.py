@@ -21,7 +21,7 @@ import pandas as pd
 
 from ..data.partition import class_counts
 from ..federation.messages import nbytes
-from ..federation.method import Stage
+from ..federation.method import FAMILIES, Stage
 from ..federation.rounds import begin, one_round
 from .drawings import bubbles
 from .experiments import committed, committed_verdicts
@@ -246,7 +246,8 @@ def is_trained(table:pd.DataFrame)->pd.Series: # of bools
 def draw_payoff(table:pd.DataFrame): # the axes
     "The curve of each label with a band of one standard deviation; a level line for what is not trained."
     trained = is_trained(table)
-    ax = curves(table[trained], 'micro', ylabel='test accuracy, %', whole=table)
+    colour = dict(zip(dict.fromkeys(table.label), FAMILIES)) # few lines: one each, whatever the family
+    ax = curves(table[trained].assign(family=table.label.map(colour)), 'micro', ylabel='test accuracy, %')
     for label, level in table[~trained].groupby('label').micro.mean().items():
         ax.axhline(level, color='0.45', ls=':', label=label)
     say_start(ax)
