@@ -3119,8 +3119,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'fedcl_repro/study/compare.py'),
                                            'fedcl_repro.study.compare.comparison_of': ( 'study/compare.html#comparison_of',
                                                                                         'fedcl_repro/study/compare.py'),
-                                           'fedcl_repro.study.compare.difference_text': ( 'study/compare.html#difference_text',
-                                                                                          'fedcl_repro/study/compare.py'),
                                            'fedcl_repro.study.compare.replicates': ( 'study/compare.html#replicates',
                                                                                      'fedcl_repro/study/compare.py')},
             'fedcl_repro.study.curve_measures': { 'fedcl_repro.study.curve_measures.OverPart': ( 'study/curve_measures.html#overpart',

@@ -47,7 +47,9 @@ class Interval:
         if self.known and self.high < 0: return 'fails'
         return 'one run' if self.n == 1 else 'undecided'
 
-    def __str__(self): return f'{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]'
+    def __str__(self):
+        if self.n == 1: return f'{self.mean:+.1f}  one run'
+        return f'{self.mean:+.1f}  ' + (f'{self.low:+.1f} to {self.high:+.1f}' if self.known else self.bounds)
 
 # %% ../../nbs/study/intervals.ipynb #da400ccb
 def finite_margin(margin)->np.ndarray:
