@@ -52,7 +52,8 @@ class Comparison:
         head = f"{'method':{wide}}  accuracy  minus {self.labels[0]}"
         said = [f'percent, mean of the last {LATE_TESTS} evaluations, {many}', f'{head}, 95 % interval']
         for l in lines:
-            said.append(f"{l['method'][:wide]:{wide}}  {l['accuracy']:8.1f}  {l['difference'] or ''}".rstrip())
+            line = f"{l['method'][:wide]:{wide}}  {l['accuracy']:8.1f}  {l['difference'] or ''}"
+            said.append(line.rstrip())
         missing = [name for name in self.labels if name not in [l['method'] for l in lines]]
         said += [f'not finished: {name}' for name in missing]
         if self.majority is not None: said.append(f'majority class of each client: {self.majority:.1f}')
