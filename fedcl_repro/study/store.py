@@ -70,7 +70,8 @@ class Store:
         "Raise an error for a file of a run that is a link, or not the one that was written."
         folder = self.folder(id)
         for path in (folder, folder/name):
-            if path.is_symlink(): raise ValueError(f'{path} is a link, and no link is followed out of the store')
+            if not path.is_symlink(): continue
+            raise ValueError(f'{path} is a link, and no link is followed out of the store')
         if not (folder/SUMS).exists(): return # a run of an earlier version
         sums = dict(line.split('  ')[::-1] for line in (folder/SUMS).read_text().splitlines())
         if sums.get(name) != file_digest(folder/name): raise ValueError(f'{name} is not what {SUMS} says')
