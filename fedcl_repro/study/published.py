@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PAPER_NAMES', 'CELL', 'COLUMN', 'DISAGREEMENTS', 'read_published', 'split_setting', 'values_in', 'with_values',
            'largest_sd', 'impossible_spread', 'wrong_average', 'printed_twice', 'contradictions', 'all_cells',
-           'published', 'artifacts', 'hyperparameters', 'disagreements', 'public_code']
+           'published', 'artifacts', 'hyperparameters', 'disagreements']
 
 # %% ../../nbs/study/published.ipynb #3461324e
 from functools import cache
@@ -145,9 +145,3 @@ def disagreements()->pd.DataFrame:
     "FedCoSR: where, kind, what it says or leaves out, what we do, and the setting for the other choice."
     entries = with_values(read_published('disagreements'), paper='fedcosr')
     return entries.drop(columns='paper').fillna('').reset_index(drop=True)
-
-def public_code(*kinds:str)->pd.DataFrame: # 'agrees', 'differs', 'fault', 'default'
-    "Findings in public code, one per row: the code, its commit and file, what it does and what we do."
-    table = pd.concat([with_values(read_published('public_code'), kind=k) for k in kinds], ignore_index=True)
-    table = table.fillna('')
-    return table.loc[:, (table != '').any()]

@@ -4,18 +4,17 @@
 
 # %% auto #0
 __all__ = ['SPECS', 'setting_of', 'grid_of', 'check_grid', 'check_grid_values', 'trials', 'run_with', 'sweep', 'trial_scores',
-           'first_good', 'chosen_trials', 'Tuning', 'tuning_choices', 'committed_trials', 'ended_trials', 'tune']
+           'first_good', 'chosen_trials']
 
 # %% ../../nbs/study/sweep.ipynb #f375a300
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import fields
 from itertools import product
 
 import numpy as np
 import pandas as pd
 
-from ..core import COUNT, NOT_NEGATIVE, Spec, check_value, parse_spec, stream, write_text
+from ..core import COUNT, NOT_NEGATIVE, Spec, check_value, parse_spec, stream
 from .runs import REGISTERS, Run, methods, run_id
 from .store import Store
 from .training import read_rows, tell_problems, train_all
@@ -164,97 +163,3 @@ def chosen_trials(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.
     best = pd.concat([own.iloc[[first_good(own.valid)]] for _, own in by_method])
     finished = by_method.trial.count()
     return best.assign(trials=best.method.map(finished)).drop(columns='trial').reset_index(drop=True)
-
-# %% ../../nbs/study/sweep.ipynb #6c5f6095
-@dataclass(frozen=True)
-class Tuning:
-    "A committed sweep: the trials of each method at several sizes, and the chosen settings."
-    grid: dict     # method -> its trials (settings), the public one first
-    sizes: dict    # name of a size -> settings of its runs; it names the data set if `data` is not set
-    chosen: dict   # method -> the chosen settings, if they are not the public ones
-    path: Callable # () -> the committed table
-    again: dict = field(default_factory=dict) # method -> sizes at which it is chosen instead
-    failed: dict = field(default_factory=dict) # method -> the choice at the first sizes
-    worth: float = 1. # points of accuracy that a change has to gain
-
-    def spec(self, name:str, settings:dict)->Spec: return methods().resolve(Spec.of(name, **settings))
-    def public(self, name:str)->Spec: return self.spec(name, self.grid[name][0])
-
-    def is_left(self, spec:Spec)->bool:
-        "Whether these are the public settings of a method for which others were chosen."
-        return spec.name in self.chosen and spec == self.public(spec.name)
-
-    def is_chosen(self, spec:Spec)->bool:
-        "Whether a method has the settings that were chosen for it."
-        return spec.name in self.chosen and spec == self.spec(spec.name, self.chosen[spec.name])
-
-    def fair(self, spec:Spec)->Spec:
-        "The method with its chosen settings, if it has its public ones."
-        spec = methods().resolve(spec)
-        return self.spec(spec.name, self.chosen[spec.name]) if self.is_left(spec) else spec
-
-    def sizes_of(self, name:str)->dict:
-        "The sizes at which a method is chosen."
-        return self.again.get(name, self.sizes)
-
-    def trials(self, names)->dict: # Run -> name of its size
-        "A run for each trial of each method at each size; a method without trials has its defaults."
-        found = {}
-        for n in names:
-            for size, settings in (self.sizes | self.again.get(n, {})).items():
-                for trial in self.grid.get(n, [{}]):
-                    own = {f'method.{k}': v for k, v in trial.items()}
-                    found[run_with(Spec.of(n), own, **{'data': size} | settings)] = size
-        return found
-
-# %% ../../nbs/study/sweep.ipynb #88c25a64
-def tuning_choices(tuning:Tuning, table:pd.DataFrame)->dict: # method -> Spec of the chosen trial
-    "The first trial that is good enough on average; the public one if a trial is missing."
-    found = {}
-    for name, grid in tuning.grid.items():
-        specs = [tuning.spec(name, trial) for trial in grid]
-        own = table[table.method == name].set_index(['setting', 'data']).accuracy
-        wanted = [(str(s), size) for s in specs for size in tuning.sizes_of(name)]
-        complete = set(wanted) <= set(own.index)
-        accuracies = own.reindex(wanted).fillna(-math.inf) # a trial that diverged is the worst
-        means = accuracies.groupby(level=0, sort=False).mean()
-        found[name] = specs[first_good(means, tuning.worth)] if complete else specs[0]
-    return found
-
-# %% ../../nbs/study/sweep.ipynb #88c25a6b
-def committed_trials(tuning:Tuning)->pd.DataFrame:
-    "The committed table, its settings as they are written today; empty if there is none."
-    if tuning.path().exists():
-        table = pd.read_csv(tuning.path())
-        today = {text: str(methods().resolve(text)) for text in table.setting.unique()}
-        return table.assign(setting=table.setting.map(today)) # with settings that were added later
-    return pd.DataFrame(columns=['method', 'setting', 'data', 'accuracy', 'rounds', 'seconds', 'run'])
-
-# %% ../../nbs/study/sweep.ipynb #88c25a6c
-def ended_trials(trials:dict, outcomes, store:Store)->pd.DataFrame: # the same columns
-    """The trials that are finished, and without accuracy those whose numbers became infinite.
-    `trials`: run -> name of its size; `outcomes`: of their training."""
-    diverged = {o.run for o in outcomes if o.why.startswith('FloatingPointError')}
-    last = summary(read_rows(trials, store)).set_index('run')
-    found = []
-    for run, size in trials.items():
-        id = run_id(run)
-        if id not in last.index and run not in diverged: continue
-        line = dict(method=run.method.name, setting=str(run.method), data=size, run=id)
-        if id in last.index:
-            seconds = store.read(id)[1]['seconds']
-            line |= dict(accuracy=round(last.micro[id], 3), rounds=last['round'][id], seconds=seconds)
-        found.append(line)
-    return pd.DataFrame(found)
-
-# %% ../../nbs/study/sweep.ipynb #88c25a6e
-def tune(tuning:Tuning, names, store:Store, minutes=0.)->pd.DataFrame:
-    "Train the trials that the committed table lacks, and add those that ended to it."
-    known = committed_trials(tuning)
-    there = set(zip(known.setting, known.data))
-    new = {r: size for r, size in tuning.trials(names).items() if (str(r.method), size) not in there}
-    outcomes = train_all(list(new), store, jobs=1, minutes=minutes, quiet=True)
-    parts = known, ended_trials(new, outcomes, store)
-    table = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    write_text(tuning.path(), table.to_csv(index=False))
-    return table

@@ -25,7 +25,8 @@ import pandas as pd
 from ...core import Spec
 from .said import (
     FEDCOSR_SAID, OF_A_TENTH, PATHOLOGICAL, PRACTICAL, SIXTEEN, TABLE2, TABLE3)
-from .tuning import CHOSEN, TUNING, fair, is_chosen, is_left, public_settings
+from .tuning import (
+    CHOSEN, TUNING, fair, is_chosen, is_left, public_settings, with_settings)
 from ...study.curve_measures import OverPart, pooled_loss, rise, unrest
 from ...study.experiments import matrix, reseeded
 from ...study.majority import with_majority
@@ -110,8 +111,9 @@ def public_runs(profile:str, columns=None, **change)->list: # of Run, one seed
 def failed_runs(profile:str)->list: # of Run, one seed
     "Practical CIFAR-10 with settings that a sweep at a small size chose and one at full size did not."
     if profile != 'lite': return []
-    alike = [r for r in runs(list(TUNING.failed), profile, [PRACTICAL]) if r.seed == 0]
-    return [replace(r, method=TUNING.spec(r.method.name, TUNING.failed[r.method.name])) for r in alike]
+    failed = TUNING['failed']
+    alike = [r for r in runs(list(failed), profile, [PRACTICAL]) if r.seed == 0]
+    return [replace(r, method=with_settings(r.method.name, failed[r.method.name])) for r in alike]
 
 def earlier_runs(profile:str, names=None, quartered=None)->list: # of Run
     """The runs that `lite` trained before; the smaller ones also with the settings of public code.
