@@ -4146,8 +4146,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.stays_finite': ( 'study/training.html#stays_finite',
                                                                                          'fedcl_repro/study/training.py'),
-                                            'fedcl_repro.study.training.takes_all_cores': ( 'study/training.html#takes_all_cores',
-                                                                                            'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.tell_problems': ( 'study/training.html#tell_problems',
                                                                                           'fedcl_repro/study/training.py'),
                                             'fedcl_repro.study.training.to_checkpoint': ( 'study/training.html#to_checkpoint',

@@ -7,9 +7,9 @@ __all__ = ['CHANGED', 'SAID_ONCE', 'LESS', 'RUN_COLUMNS', 'OutOfTime', 'Stopped'
            'usable_checkpoint', 'other_dtype', 'Session', 'note_other_sources', 'cause_of', 'stays_finite',
            'write_result', 'late_hits', 'to_checkpoint', 'from_checkpoint', 'one_core', 'deterministic', 'arithmetic',
            'train_all', 'checked_runs', 'Outcome', 'tell_problems', 'lacking', 'intact', 'wait_for_others', 'say_once',
-           'multiplies_bfloat16', 'slow_arithmetic', 'cores', 'train_lacking', 'at_a_time', 'takes_all_cores',
-           'attempt', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'outcome_of', 'impossible',
-           'refusals', 'described', 'in_short', 'read_rows', 'train_in_turn']
+           'multiplies_bfloat16', 'slow_arithmetic', 'cores', 'train_lacking', 'at_a_time', 'attempt', 'Progress',
+           'train_in_processes', 'attempt_and_tell', 'in_words', 'outcome_of', 'impossible', 'refusals', 'described',
+           'in_short', 'read_rows', 'train_in_turn']
 
 # %% ../../nbs/study/training.ipynb #6c9d15ba
 import contextlib
@@ -152,12 +152,13 @@ class Session:
         self.sources = sources(run)
         self.who = tested_clients(run)
         self.state, self.rows, self.spent = begin(self.fed, memory=state_memory), [], 0.
+        self.start, self.work_start = time.monotonic(), time.process_time()
         if found: self.state, self.rows, self.spent = from_checkpoint(found, device, self.state)
         if found and found.get('sources') != self.sources: note_other_sources(self, found.get('sources'))
-        self.worked = found.get('core_seconds', self.spent) if found else 0.
-        self.start, self.work_start = time.monotonic(), time.process_time()
-        self.late = list(found.get('late', ())) if found else [] # (round, hits) of the last evaluations
-        self.accuracy = found and found.get('accuracy') # of merged models in the last evaluation
+        before = found or {}
+        self.worked = before.get('core_seconds', self.spent)
+        self.late = list(before.get('late', ())) # (round, hits) of the last evaluations
+        self.accuracy = before.get('accuracy')   # of merged models in the last evaluation
         self.watch = ignore # told of the rows of each evaluation
 
     @property
@@ -448,13 +449,9 @@ def train_lacking(runs:list, store:Store, jobs:int, options:dict, progress)->lis
 
 def at_a_time(jobs:int, device:str, executor:str)->int:
     "How many runs train at a time. An accelerator serves several processes at once only through MPS."
-    if takes_all_cores(executor): return 1
-    return jobs or (cores() if device == 'cpu' else 1)
-
-def takes_all_cores(executor:str)->bool:
-    "Whether an executor spreads the clients of one run over all cores there are."
     load_registers()
-    return executor != 'auto' and EXECUTORS[executor].about['spreads']
+    if executor != 'auto' and EXECUTORS[executor].about['spreads']: return 1 # its clients take all cores
+    return jobs or (cores() if device == 'cpu' else 1)
 
 # %% ../../nbs/study/training.ipynb #81bb7bce
 def attempt(run:Run, store:Store, options:dict, tell=ignore)->Outcome:
