@@ -124,6 +124,7 @@ class Verdict:
     basis: str = 'facts' # what it rests on: trained 'runs', 'print' alone, or 'facts' that are counted
     margin: float = None  # of our runs, in the unit of the claim
     printed: float = None # of the published numbers
+    label: str = ''       # of a cell: its method
     def __post_init__(self):
         words = CELL_WORDS if self.kind == 'cell' else CLAIM_WORDS
         if self.word in words: return
@@ -217,6 +218,6 @@ def cell_verdicts(cells:pd.DataFrame, what, source='')->list: # of Verdict
         if c.verdict == 'smaller run': evidence += f'; {c.why}' if getattr(c, 'why', '') else ''
         ends = () if pd.isna(c.low) else (c.low, c.high)
         ours = None if pd.isna(c.ours) else float(c.ours)
-        about = dict(interval=ends, margin=ours, printed=float(c.published), basis='runs')
+        about = dict(interval=ends, margin=ours, printed=float(c.published), basis='runs', label=c.label)
         out.append(Verdict(what(c), c.verdict, evidence, source, **about))
     return out

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['PLOT_MARKS', 'PICTURES', 'spec_text', 'stored', 'shown_of', 'rows_of', 'width', 'fitted_text', 'text_chart',
            'run_curves', 'draw_run_curves', 'check_picture', 'save_picture_as', 'show_run', 'end_in_words', 'mean_of',
-           'show_runs', 'show_artifact', 'has_numbers', 'settings_in', 'label_and_setting', 'tables_beside_print',
-           'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
+           'show_runs', 'show_artifact', 'has_numbers', 'tables_beside_print', 'sentences_judged', 'sentence_judged',
+           'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/verbs/show.ipynb #2f4597b6
 import math
@@ -20,11 +20,10 @@ import pandas as pd
 
 from ..core import Spec, check_file, expanded, json_in
 from ..study.experiments import (
-    PROFILES, committed, committed_path, committed_verdicts, default_store, experiments, paper_of)
+    PROFILES, committed, committed_path, committed_verdicts, default_store, experiments)
 from ..study.comparable import CurveEnd, curve_ends
 from ..study.runs import methods
 from ..study.store import Store
-from ..study.tables import PAPER_OF
 from ..study.verdicts import Verdict, per_round, summary, verdict_counts
 
 # %% ../../nbs/verbs/show.ipynb #f8b382f4
@@ -185,7 +184,7 @@ def show_artifact(name:str)->dict: # curves
     counts = ', '.join(f'{word} {n}' for word, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
     rows = committed(name, profile) if profile in PROFILES else pd.DataFrame()
-    tables = tables_beside_print(verdicts, settings_in(rows, PAPER_OF.get(paper_of(name)), profile))
+    tables = tables_beside_print(verdicts)
     for setting, table in tables.items(): print(f'\n{setting}\n{fitted_text(table)}')
     for text in sentences_judged(verdicts): print(f'\n{text}')
     if not len(rows): return {}
@@ -200,33 +199,19 @@ def show_artifact(name:str)->dict: # curves
 # %% ../../nbs/verbs/show.ipynb #40c41e79
 def has_numbers(v:Verdict)->bool: # a cost or a number of rounds has only evidence in words
     "Whether a verdict is about a cell whose published and own numbers it carries."
-    return v.kind == 'cell' and v.margin is not None and v.printed is not None and not math.isnan(v.printed)
+    known = v.label and v.margin is not None and v.printed is not None
+    return bool(known) and not math.isnan(v.printed)
 
-def settings_in(rows:pd.DataFrame, paper, profile:str)->list: # 'Scenario 1, MNIST', 'Scenario 1, SVHN'
-    "The settings of committed runs, as their paper says them; none without rows."
-    if not (paper and len(rows)): return []
-    keys = paper.runs(rows)[[*paper.keys]].drop_duplicates()
-    return [paper.say(*key, profile) for key in keys.itertuples(index=False)]
-
-def label_and_setting(cell:str, settings)->tuple:
-    "`FedClassAvg, MAPL's copy` and `Scenario 1, MNIST`: without a known setting, the first comma divides."
-    said = max((s for s in settings if f', {s}' in cell), key=len, default='')
-    label, _, more = cell.partition(f', {said}')
-    return label, said + more
-
-def tables_beside_print(
-    verdicts:list,
-    settings=(), # in words, see `settings_in`
-)->dict:         # setting -> method, published, ours, interval, verdict
+def tables_beside_print(verdicts:list)->dict: # setting -> method, published, ours, interval, verdict
     "The compared cells of each setting, the highest published number first."
     found, cells = {}, filter(has_numbers, verdicts)
     for v in sorted(cells, key=attrgetter('printed'), reverse=True):
-        name, setting = label_and_setting(v.what, settings)
-        measure, of, label = name.rpartition(' of ') # 'spread of FedCoSR'
-        line = dict(method=label, published=f'{v.printed:g}', ours=f'{v.margin:.2f}')
+        measure, _, setting = v.what.partition(v.label) # 'spread of FedCoSR, practical CIFAR-10'
+        line = dict(method=v.label, published=f'{v.printed:g}', ours=f'{v.margin:.2f}')
         line |= dict(interval='{:.1f} to {:.1f}'.format(*v.interval) if v.interval else '', verdict=v.word)
-        found.setdefault(setting + (f', {measure}' if of else ''), []).append(line)
-    return {setting: pd.DataFrame(lines) for setting, lines in found.items()}
+        heading = setting.removeprefix(', ') + (f", {measure.removesuffix(' of ')}" if measure else '')
+        found.setdefault(heading, []).append(line)
+    return {heading: pd.DataFrame(lines) for heading, lines in found.items()}
 
 def sentences_judged(verdicts:list)->list: # of texts
     "Each claim, and each cell whose numbers are only in words, with its verdict and the evidence below it."
