@@ -70,8 +70,9 @@ def defined(text): return [node.name for node in ast.parse(text).body if isinsta
 
 
 def defined_on(path, fold):
-    "The functions and classes of a page in cells that are folded, or in the others."
+    "The functions and classes of a page in cells that are folded, or in the others; not exported ones."
     cells = [c for c in cells_of(path) if c['cell_type'] == 'code' and is_folded(c) == fold]
+    cells = [c for c in cells if not source_of(c).startswith('#| export')]
     return [name for cell in cells for name in defined(source_of(cell))]
 
 

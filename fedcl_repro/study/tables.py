@@ -70,7 +70,7 @@ class Paper:
     printed: Callable = None # name of a table -> its published cells with the paper's labels and keys
     margins: Callable = None # name of a table -> measure -> published cells whose margins are shown beside
                              # ours; by default its accuracies
-    cell: Callable = None    # a published cell -> its name: 'MAPL, Scenario 1, CIFAR-10'
+    cell: Callable = None    # a published cell -> its name; by default its label and setting
     says: dict = field(default_factory=dict) # artifact -> claims, or (profile) -> claims
     not_asked: str = ''      # why no claim is checked in the profile `quick`
     personal: bool = False  # clients are tested on their own classes, so the majority class is shown too
@@ -428,7 +428,8 @@ def printed_of(paper:Paper, table:str, profile:str)->dict: # measure -> publishe
 # %% ../../nbs/study/tables.ipynb #06dad4ec
 def cells_judged(paper:Paper, cells:pd.DataFrame, rows, profile:str, source:str, more='')->list: # of Verdict
     "A verdict for each published cell. `more`: words added to all their names."
-    def name(c): return f'{paper.cell(c)}{more}'
+    def where(c): return paper.say(*(getattr(c, k) for k in paper.keys), 'paper')
+    def name(c): return (paper.cell(c) if paper.cell else f'{c.label}, {where(c)}') + more
     return cell_verdicts(beside_print(paper, cells, rows, profile), name, source)
 
 # %% ../../nbs/study/tables.ipynb #06dad4ed
