@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BEFORE', 'SIMILARITY', 'CLUSTERED', 'SPREAD', 'MAPPED', 'percent_across', 'uneven_if_moved', 'most_strangers',
-           'graph_of', 'fig3', 'window', 'before_learning', 'window_numbers', 'at_round', 'weight_scale', 'without_own',
+           'graph_of', 'window', 'before_learning', 'window_numbers', 'at_round', 'weight_scale', 'without_own',
            'shown_rounds', 'draw_weights_line', 'draw_graph', 'graph_numbers', 'progress', 'last_of_names', 'draw_last',
-           'map_numbers', 'judge_maps', 'graph_view', 'embeddings_view', 'overlap_of']
+           'map_numbers', 'judge_maps', 'fig4', 'fig6', 'fig3', 'graph_view', 'embeddings_view', 'overlap_of']
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #ecdbad46
 from functools import partial
@@ -24,14 +24,13 @@ from ...parts.graph_measures import (
     similarity_gap, strangers, unevenness)
 from .matrices import (
     client_matrices, draw_matrices, draw_matrix, last_matrices, matrix_bar, of_matrices)
-from .settings import (
-    CIFAR, LEARNS_WATCHED, MAPL, MAPL_RUN, WATCHED, again, mapl_experiment, mapl_runs)
+from .settings import LEARNS_WATCHED, MAPL, MAPL_RUN, WATCHED, ablation, again, mapl_runs
 from ...study.comparable import smaller
 from ...study.representations import draw_map, plane
 from ...study.result_page import display_all
 from ...study.runs import dataset, setting, shards
 from ...study.show import noted_table
-from ...study.tables import claim_of_runs
+from ...study.tables import claim_of_runs, experiment
 from ...study.verdicts import claim
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #27f140b5
@@ -47,20 +46,13 @@ MAPL.measures['apart'] = of_matrices(MAPL, 'likeness', similarity_gap)
 # %% ../../../nbs/papers/mapl/graphs.ipynb #c1056b1e
 BEFORE = dict(quick=1, lite=20, paper=50) # rounds of the earlier picture of Figures 4 to 6
 
-def graph_of(scenario:int):
+def graph_of(scenario:int, profile)->list: # of Run
     "MAPL trained to the earlier round that Figures 4 to 6 show, and to the later one."
-    def make(profile): # of Run
-        at_paper = dict(data=['cifar10'], n_clients=10) if profile == 'paper' else {}
-        def until(**rounds): return mapl_runs(['MAPL'], profile, (scenario,), **at_paper, **rounds)
-        later = until(n_rounds=200) if profile == 'paper' else until() # elsewhere the last round
-        return until(n_rounds=BEFORE[profile]) + later + (again(['MAPL'], profile) if scenario == 1 else [])
-    return make
+    at_paper = dict(data=['cifar10'], n_clients=10) if profile == 'paper' else {}
+    def until(**rounds): return mapl_runs(['MAPL'], profile, (scenario,), **at_paper, **rounds)
+    later = until(n_rounds=200) if profile == 'paper' else until() # elsewhere the last round
+    return until(n_rounds=BEFORE[profile]) + later + (again(['MAPL'], profile) if scenario == 1 else [])
 
-def fig3(profile): # of Run
-    "Classifiers with prototypes and without, no graph learned."
-    size = dict(lite='short').get(profile, profile)
-    more = dict(n_clients=10, n_rounds=200) if profile == 'paper' else {}
-    return mapl_runs(WATCHED, size, data=CIFAR[profile], **more)
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe4083
 def window(profile): # of Run
@@ -228,16 +220,25 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5
     return out
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #bb5d3339
-MAPPED = dict(kind='figure', judge_maps=judge_maps, tables=True, maps=plane)
+MAPPED = dict(kind='figure', tables=True, maps=plane)
 
-mapl_experiment(
-    'fig4', 'The learned graph, Scenario 1', graph_of(1), highlight=True, picture=draw_graph, **MAPPED)
-mapl_experiment(
-    'fig6', 'The learned graph, Scenario 2', graph_of(2),
-    **MAPPED | dict(judge_maps=partial(judge_maps, source='MAPL App. B')))
-mapl_experiment(
-    'fig3', 'Similarity of classifiers with and without prototypes', fig3, kind='figure', tables=True)
-mapl_experiment('window', 'When learning may start', window, kind='extra', tables=True)
+@experiment(MAPL, 'mapl/fig4', 'The learned graph, Scenario 1', judge_maps=judge_maps, highlight=True,
+            picture=draw_graph, **MAPPED)
+def fig4(profile): return graph_of(1, profile)
+
+@experiment(MAPL, 'mapl/fig6', 'The learned graph, Scenario 2', **MAPPED,
+            judge_maps=partial(judge_maps, source='MAPL App. B'))
+def fig6(profile): return graph_of(2, profile)
+
+@experiment(MAPL, 'mapl/fig3', 'Similarity of classifiers with and without prototypes', kind='figure',
+            tables=True)
+def fig3(profile): # of Run
+    "Classifiers with prototypes and without, no graph learned."
+    size = dict(lite='short').get(profile, profile)
+    more = dict(n_clients=10, n_rounds=200) if profile == 'paper' else {}
+    return ablation(WATCHED, size, **more)
+
+experiment(MAPL, 'mapl/window', 'When learning may start', kind='extra', tables=True)(window)
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #d06e69fb
 def graph_view(rows, profile, label='MAPL'):

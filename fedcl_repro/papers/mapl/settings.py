@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['MAPL_FILE', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNS_WATCHED', 'MAPL_SIZES', 'SIZE_OF', 'WEAK', 'STRONG', 'GREY',
-           'MAPL_DATA', 'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'CIFAR', 'SCENARIOS_12',
-           'ALL_SCENARIOS', 'FAST', 'by_round', 'one_network', 'two_scenarios', 'LOSS_PARTS', 'FEW_STEPS', 'EXACT',
-           'CHEAPEST', 'BUT', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_named', 'views_of', 'mapl_runs',
-           'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_printed', 'cell_of_mapl', 'size_in_words',
-           'largest_in_words', 'sizes_of', 'matrix_of', 'mapl_experiment', 'view_of', 'again', 'table1', 'smaller1',
-           'lead_by_clients', 'with_ten_clients', 'table5', 'with_clients', 'few_clients', 'table5_cells',
-           'communications', 'within_budget', 'spent', 'saved_of_possible', 'printed4', 'table4_cells',
-           'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much', 'judge_formulas', 'table7',
-           'table8', 'judge_table8', 'printed_again', 'printed_scenarios', 'by_scenario', 'images_in_print',
+           'MAPL_DATA', 'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'SCENARIOS_12', 'ALL_SCENARIOS',
+           'FAST', 'LOSS_PARTS', 'EXACT', 'CHEAPEST', 'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7',
+           'mapl_named', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_printed',
+           'cell_of_mapl', 'size_in_words', 'largest_in_words', 'sizes_of', 'ablation', 'view_of', 'again', 'smaller1',
+           'table1', 'table9', 'fig7', 'lead_by_clients', 'with_ten_clients', 'with_clients', 'few_clients',
+           'table5_cells', 'table5', 'table2', 'table3', 'table6', 'communications', 'within_budget', 'spent',
+           'saved_of_possible', 'table4_cells', 'table4', 'numbers_carried', 'part_sizes', 'formula_name',
+           'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'presets', 'same_views', 'table8',
+           'judge_table8', 'printed_again', 'printed_scenarios', 'by_scenario', 'images_in_print',
            'gains_more_in_print', 'printed_facts', 'forward_passes', 'numbers_touched', 'cost_of_graph', 'cost_of_pass',
            'isolated', 'counted_facts', 'mapl_alone']
 
@@ -166,24 +166,16 @@ MAPL_SHOWN = dict( # what captions and headings of its tables say besides
         paper="The paper's sizes."))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #21f3750d
-CIFAR = dict(quick=None, lite=['cifar10'], paper=['cifar10']) # ablations: the paper has CIFAR-10 only
 SCENARIOS_12, ALL_SCENARIOS = dict(paper=(1, 2)), dict(paper=(1, 2, 3, 4)) # other profiles have the first
 
-def matrix_of(names, scenarios={}, data=CIFAR, **more):
-    "(profile) -> runs of these names (one list, or one per profile); scenarios and data by profile."
-    def make(profile):
-        own = names[profile] if isinstance(names, dict) else names
-        return mapl_runs(own, profile, scenarios.get(profile, (1,)), data[profile], **more)
-    return make
-
-def mapl_experiment(artifact:str, title:str, make, **about):
-    "Register a table or figure."
-    experiment(MAPL, f'mapl/{artifact}', title, **about)(make)
+def ablation(names, profile, scenarios={}, **more)->list: # of Run
+    "Runs of these names on CIFAR-10, on which alone the paper has ablations; `scenarios` by profile."
+    data = None if profile == 'quick' else ['cifar10']
+    return mapl_runs(names, profile, scenarios.get(profile, (1,)), data, **more)
 
 def view_of(n:int, names:list):
     "(rows, profile) -> Table n beside ours, and these names as dots."
-    def cells(): return mapl_printed(f'table{n}')
-    return table_view(MAPL, cells, f'Table {n}', names, **MAPL_SHOWN)
+    return table_view(MAPL, f'table{n}', names, **MAPL_SHOWN)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #e387f7f8
 FAST = ['fashion_mnist', 'mnist', 'svhn'] # data sets that train fast
@@ -192,6 +184,12 @@ def again(names, profile)->list: # of Run
     "Scenario 1 with five other seeds and partitions, on the data sets that train fast; only `lite` has them."
     return reseeded(mapl_runs(names, 'small', data=FAST), range(1, 6)) if profile == 'lite' else []
 
+def smaller1(profile)->list: # of Run
+    "CIFAR-10 at the size `small`, shown and judged until it is trained at the size `night`."
+    if profile != 'lite': return []
+    return mapl_runs([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], 'small', data=['cifar10'])
+
+@experiment(MAPL, 'mapl/table1', 'Different architectures, four scenarios', cells='table1', earlier=smaller1)
 def table1(profile)->list: # of Run
     "All cells of Table 1 that a profile trains; `lite`: CIFAR-10 at the size `night`, others at `small`."
     if profile != 'lite':
@@ -201,18 +199,15 @@ def table1(profile)->list: # of Run
     others = mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=FAST)
     return night + others + again(['Local', 'MAPL'], profile) # these have replicates
 
-def smaller1(profile)->list: # of Run
-    "CIFAR-10 at the size `small`, shown and judged until it is trained at the size `night`."
-    if profile != 'lite': return []
-    return mapl_runs([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], 'small', data=['cifar10'])
+@experiment(MAPL, 'mapl/table9', 'One architecture, four scenarios', cells='table9')
+def table9(profile)->list: # of Run
+    data, scenarios = ['cifar10'] if profile == 'lite' else None, ALL_SCENARIOS.get(profile, (1,))
+    return mapl_runs(HOMOGENEOUS, profile, scenarios, data, one_architecture=True)
 
-by_round = dict(quick=HETEROGENEOUS, lite=[*HETEROGENEOUS, 'FedClassAvg'], paper=HETEROGENEOUS)
-one_network = matrix_of(HOMOGENEOUS, ALL_SCENARIOS, CIFAR | dict(paper=None), one_architecture=True)
-
-mapl_experiment('table1', 'Different architectures, four scenarios', table1, cells='table1', earlier=smaller1)
-mapl_experiment('table9', 'One architecture, four scenarios', one_network, cells='table9')
-two_scenarios = SCENARIOS_12 | dict(quick=(1, 2))
-mapl_experiment('fig7', 'Accuracy by round', matrix_of(by_round, two_scenarios), kind='figure')
+@experiment(MAPL, 'mapl/fig7', 'Accuracy by round', kind='figure')
+def fig7(profile)->list: # of Run
+    names = [*HETEROGENEOUS, 'FedClassAvg'] if profile == 'lite' else HETEROGENEOUS
+    return ablation(names, profile, SCENARIOS_12 | dict(quick=(1, 2)))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #f7d68696
 def lead_by_clients(rows:pd.DataFrame)->pd.DataFrame: # label is '10 clients'
@@ -234,10 +229,6 @@ def with_ten_clients(rows:pd.DataFrame)->pd.DataFrame:
 MAPL.measures.update({'lead by clients': lead_by_clients, 'ten clients': with_ten_clients})
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #a13337cf
-def table5(profile)->list: # of Run
-    scenarios = SCENARIOS_12 | dict(lite=(1, 2))
-    return [r for n in FEWER[profile] for r in matrix_of(HETEROGENEOUS, scenarios, n_clients=n)(profile)]
-
 def with_clients(rows, profile)->tuple: # published cells and rows, by `clients`; `quick` has other numbers
     cells = mapl_printed('table5')
     names = dict(zip(PAIRS['paper'], PAIRS[profile]))
@@ -252,22 +243,24 @@ def few_clients(rows, profile):
 def table5_cells(rows, profile)->list: # of Verdict
     return cells_judged(MAPL, *with_clients(rows, profile), profile, 'MAPL Table 5')
 
-mapl_experiment('table5', 'Fewer clients', table5, also=table5_cells, view=few_clients)
+@experiment(MAPL, 'mapl/table5', 'Fewer clients', also=table5_cells, view=few_clients)
+def table5(profile)->list: # of Run
+    scenarios = SCENARIOS_12 | dict(lite=(1, 2))
+    return [r for n in FEWER[profile] for r in ablation(HETEROGENEOUS, profile, scenarios, n_clients=n)]
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #2f50c6dc
 LOSS_PARTS = [*LOSSES, 'MAPL(one view, no cont)']
-FEW_STEPS = dict(quick=[STEPS[0], STEPS[-1]], lite=STEPS, paper=STEPS)
 MAPL.measures['moved'] = of_matrices(MAPL, 'weight', away_from_equal)
 
-mapl_experiment(
-    'table2', 'Which losses matter', matrix_of(LOSS_PARTS, SCENARIOS_12), cells='table2',
-    view=view_of(2, LOSS_PARTS))
-mapl_experiment(
-    'table3', 'Which terms of the graph objective matter', matrix_of(GRAPHS, SCENARIOS_12),
-    cells='table3', tables=True, view=view_of(3, GRAPHS))
-mapl_experiment(
-    'table6', 'Steps of graph learning', matrix_of(FEW_STEPS, SCENARIOS_12), cells='table6',
-    view=view_of(6, STEPS))
+@experiment(MAPL, 'mapl/table2', 'Which losses matter', cells='table2', view=view_of(2, LOSS_PARTS))
+def table2(profile): return ablation(LOSS_PARTS, profile, SCENARIOS_12)
+
+@experiment(MAPL, 'mapl/table3', 'Which terms of the graph objective matter', cells='table3', tables=True,
+            view=view_of(3, GRAPHS))
+def table3(profile): return ablation(GRAPHS, profile, SCENARIOS_12)
+
+@experiment(MAPL, 'mapl/table6', 'Steps of graph learning', cells='table6', view=view_of(6, STEPS))
+def table6(profile): return ablation(STEPS[::4] if profile == 'quick' else STEPS, profile, SCENARIOS_12)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #b79e85ce
 def communications(rows:pd.DataFrame)->pd.DataFrame: # MAPL_ROUND, n_clients, warmup, used, value
@@ -304,18 +297,15 @@ def saved_of_possible(rows:pd.DataFrame)->pd.DataFrame: # MAPL_RUN, value
 MAPL.measures.update({'saved': saved_of_possible, 'within budget': within_budget})
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #ecbbc716
-def printed4(budget='none')->pd.DataFrame: return mapl_printed('table4', comm_budget=budget)
-
 def table4_cells(rows, profile)->list: # of Verdict
     "The cells of Table 4, without a budget and within it."
-    said = cells_judged(MAPL, printed4(), rows, profile, 'MAPL Table 4')
-    within, words = printed4(BUDGET), ', 65,000 communications'
+    said = cells_judged(MAPL, mapl_printed('table4'), rows, profile, 'MAPL Table 4')
+    within, words = mapl_printed('table4', comm_budget=BUDGET), ', 65,000 communications'
     return said + cells_judged(MAPL, within, spent(rows), profile, 'MAPL Table 4', words)
 
-mapl_experiment(
-    'table4', 'Accuracy for a fixed number of communications',
-    matrix_of(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], SCENARIOS_12), also=table4_cells,
-    margins='table4', view=table_view(MAPL, printed4, 'Table 4', ['MAPL w/o CGL', 'MAPL'], **MAPL_SHOWN))
+@experiment(MAPL, 'mapl/table4', 'Accuracy for a fixed number of communications', also=table4_cells,
+            margins='table4', view=view_of(4, ['MAPL w/o CGL', 'MAPL']))
+def table4(profile): return ablation(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], profile, SCENARIOS_12)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #1f2b8849
 def numbers_carried(rows:pd.DataFrame)->pd.DataFrame: # one row per run and round, with `numbers`
@@ -381,22 +371,20 @@ def judge_formulas(rows, profile)->list: # of Verdict
         out.append(claim(what, [abs(g) < .02 for g in gaps], told, 'MAPL Table 7'))
     return out
 
+@experiment(MAPL, 'mapl/table7', 'Communication, formulas and bytes', also=judge_formulas)
 def table7(profile)->list: # of Run
-    mixed = mapl_runs(HETEROGENEOUS, profile, data=CIFAR[profile])
-    return mixed + mapl_runs(HOMOGENEOUS, profile, data=CIFAR[profile], one_architecture=True)
-
-mapl_experiment('table7', 'Communication, formulas and bytes', table7, also=judge_formulas)
+    return ablation(HETEROGENEOUS, profile) + ablation(HOMOGENEOUS, profile, one_architecture=True)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #4018bb9c
-BUT = [name for name, text in MAPL_FILE['methods'].items() if text.startswith('mapl_but')]
-MAPL_PRESETS = ['MAPL', *BUT, 'MAPL text', 'MAPL sane', 'FedClassAvg', COPY]
+one_rule = [name for name, text in MAPL_FILE['methods'].items() if text.startswith('mapl_but')]
+MAPL_PRESETS = ['MAPL', *one_rule, 'MAPL text', 'MAPL sane', 'FedClassAvg', COPY]
 SAME_VIEWS = [*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS]
 
-mapl_experiment(
-    'presets', 'What text and code differ in', matrix_of(MAPL_PRESETS), kind='extra', tables=True)
-mapl_experiment(
-    'fair', 'The same views for all', matrix_of(SAME_VIEWS, fair=True), kind='extra',
-    view=view_of(1, SAME_VIEWS))
+@experiment(MAPL, 'mapl/presets', 'What text and code differ in', kind='extra', tables=True)
+def presets(profile): return ablation(MAPL_PRESETS, profile)
+
+@experiment(MAPL, 'mapl/fair', 'The same views for all', kind='extra', view=view_of(1, SAME_VIEWS))
+def same_views(profile): return ablation(SAME_VIEWS, profile, fair=True)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #b9e86789
 TABLE8 = { # printed: the transformation
@@ -420,7 +408,7 @@ def judge_table8(rows, profile)->list: # of Verdict
     return [claim(f"views have {t.printed}", [t.same], f"authors' code: {t.code}", 'MAPL Table 8')
             for t in table8().itertuples()]
 
-mapl_experiment('table8', 'Augmentations', no_runs, also=judge_table8)
+experiment(MAPL, 'mapl/table8', 'Augmentations', also=judge_table8)(no_runs)
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #93d3b442
 def printed_again(column:str)->pd.DataFrame: # one row per cell, with its numbers
