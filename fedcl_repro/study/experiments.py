@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'experiments', 'paper_of', 'runs_of', 'shown_runs',
-           'made_once', 'matrix', 'reseeded', 'named_methods', 'labels_of', 'no_runs', 'Page', 'verdicts_path',
+           'made_once', 'matrix', 'reseeded', 'named_methods', 'method_labels', 'no_runs', 'Page', 'verdicts_path',
            'in_one_word', 'has_data', 'why_missing', 'papers_folder', 'in_package', 'default_store', 'committed_path',
            'maps_path', 'hits_path', 'save_results', 'with_kept_rows', 'committed_rows', 'run_records',
            'committed_runs', 'config_key', 'committed', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps',
@@ -100,7 +100,7 @@ def named_methods(paper:str, size:dict)->dict: # label -> Spec
     return {label: parse_spec(text.format(**size)) for label, text in paper_file(paper)['methods'].items()}
 
 @cache
-def labels_of(paper:str)->dict: # method, as a run names it -> label
+def method_labels(paper:str)->dict: # method, as a run names it -> label
     "The labels of these methods, at all sizes."
     sizes = paper_file(paper)['sizes'].values()
     return {methods().resolve(m): label for size in sizes for label, m in named_methods(paper, size).items()}

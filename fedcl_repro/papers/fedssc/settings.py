@@ -15,7 +15,7 @@ import pandas as pd
 
 from .said import FEDSSC_SAID, LINES, in_rounds, lines_of_k
 from ...study.curve_measures import OverPart
-from ...study.experiments import claims_page, labels_of, matrix, named_methods, reseeded
+from ...study.experiments import claims_page, method_labels, matrix, named_methods, reseeded
 from ...study.published import published
 from ...study.questions import Claim, paper_file
 from ...study.runs import setting
@@ -43,7 +43,7 @@ IMAGES_OF = dict(quick='digits stand in', lite='a fifth of CIFAR-10', paper='CIF
 
 def lines(runs:pd.DataFrame)->pd.DataFrame:
     "Runs with the name of their line as `label`, and their `beta`; FedSSC first, so that its line is solid."
-    betas, names = [setting(r, 'partition.concentration') for r in runs.settings], labels_of('fedssc')
+    betas, names = [setting(r, 'partition.concentration') for r in runs.settings], method_labels('fedssc')
     runs = runs.assign(label=[names.get(r.method) for r in runs.settings], beta=betas)
     return runs.dropna(subset='label').sort_values('label', key=lambda n: n != 'FedSSC', kind='stable')
 

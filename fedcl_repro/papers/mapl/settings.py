@@ -37,7 +37,7 @@ from ...parts.graph_measures import away_from_equal, numbers_sent, saved_at_best
 from ...parts.models import MODELS, architectures
 from ...study.curve_measures import OverPart
 from ...study.experiments import (
-    PROFILES, claims_page, labels_of, named_methods, no_runs, reseeded, shown_runs)
+    PROFILES, claims_page, method_labels, named_methods, no_runs, reseeded, shown_runs)
 from ...study.published import published
 from ...study.questions import lead, paper_file
 from ...study.runs import Run, setting, stages
@@ -61,7 +61,7 @@ LEARNS_WATCHED = 'MAPL, watched'
 # %% ../../../nbs/papers/mapl/settings.ipynb #23e35940
 def mapl_named(rows:pd.DataFrame)->pd.DataFrame:
     "Rows with our name of the run as label."
-    names = labels_of('mapl')
+    names = method_labels('mapl')
     return rows.assign(label=[names.get(run.method, label) for run, label in zip(rows.settings, rows.label)])
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #f6722abf
