@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'experiments', 'paper_of', 'runs_of', 'shown_runs',
-           'made_once', 'matrix', 'reseeded', 'named_methods', 'method_labels', 'no_runs', 'Page', 'verdicts_path',
-           'in_one_word', 'has_data', 'why_missing', 'papers_folder', 'in_package', 'default_store', 'committed_path',
-           'maps_path', 'hits_path', 'save_results', 'with_kept_rows', 'committed_rows', 'run_records',
-           'committed_runs', 'config_key', 'committed', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps',
-           'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'computed_folder', 'kept_verdicts',
-           'verdicts_alone', 'belonging', 'claims_page', 'claims_of', 'evidence_on']
+           'made_once', 'matrix', 'reseeded', 'named_methods', 'method_labels', 'data_title', 'no_runs', 'Page',
+           'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder', 'in_package', 'default_store',
+           'committed_path', 'maps_path', 'hits_path', 'save_results', 'with_kept_rows', 'committed_rows',
+           'run_records', 'committed_runs', 'config_key', 'committed', 'save_hits', 'read_hits', 'committed_hits',
+           'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'computed_folder',
+           'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page', 'claims_of', 'evidence_on']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import contextlib
@@ -29,7 +29,7 @@ import torch
 import fedcl_repro
 from ..core import (
     Attribute, Register, atomic_write, expanded, json_in, load_all, parse_spec, write_text)
-from ..data.datasets import MissingData, find_root
+from ..data.datasets import DATASETS, MissingData, find_root
 from .measures import MEASURE_COLUMNS
 from .questions import paper_file
 from .representations import MAP, maps_of
@@ -104,6 +104,8 @@ def method_labels(paper:str)->dict: # method, as a run names it -> label
     "The labels of these methods, at all sizes."
     sizes = paper_file(paper)['sizes'].values()
     return {methods().resolve(m): label for size in sizes for label, m in named_methods(paper, size).items()}
+
+def data_title(name:str)->str: return DATASETS[name].about['title'] # 'CIFAR-10'
 
 def no_runs(profile:str)->list: return [] # of an experiment that is counted, or trained on its page
 

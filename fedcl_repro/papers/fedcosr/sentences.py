@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPLITTING', 'FIRST_PLACES', 'lost', 'loses', 'most_of', 'most_lose', 'best_after', 'most_have_less', 'split_scales',
-           'most_have', 'changes', 'printed_by', 'printed_claims', 'first_version_claims', 'judge_changes',
-           'over_sizes', 'of_several']
+           'changes', 'printed_by', 'printed_claims', 'first_version_claims', 'judge_changes', 'over_sizes',
+           'of_several']
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #f46d937a
 from dataclasses import replace
@@ -57,12 +57,12 @@ def best_after(says:str, **about)->Claim:
     def tell(tables, margin): return f'{margin.mean():+.2f} points to the best other'
     return Claim(says, SIXTEEN, margin, tell, **about)
 
-def most_have_less(says:str, more=False, share=.5, **about)->Claim:
-    "For more than this share of the methods a measure is smaller after the change, or larger if `more`."
+def most_have_less(says:str, share=.8, more=False, **about)->Claim:
+    "For more than this share of the methods a measure is smaller after the change, or larger if `more` (V-B2)."
     def is_so(tables):
         before, after = (t[SIXTEEN] for t in tables.values())
         return after > before if more else after < before
-    return most_of(says, SIXTEEN, is_so, 'methods', share, **about)
+    return most_of(says, SIXTEEN, is_so, 'methods', share, place='FedCoSR V-B2', **about)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #4015d3bc
 SPLITTING = ['FedPer', 'FedRep', 'LG-FedAvg', 'FedProto', 'FedPAC', 'FedGH', 'FedCoSR']
@@ -70,22 +70,14 @@ SPLITTING = ['FedPer', 'FedRep', 'LG-FedAvg', 'FedProto', 'FedPAC', 'FedGH', 'Fe
 def split_scales(says:str, **about)->Claim:
     "Methods that split models or share representations lose less on average than others."
     others = [label for label in SIXTEEN if label not in SPLITTING]
-    def both(tables):
-        share = lost(tables)
-        return share[SPLITTING].mean(axis=1), share[others].mean(axis=1)
-    def margin(tables):
-        own, theirs = both(tables)
-        return theirs - own
+    def mean_of(tables, labels): return lost(tables)[labels].mean(axis=1)
+    def margin(tables): return mean_of(tables, others) - mean_of(tables, SPLITTING)
     def tell(tables, margin):
-        own, theirs = both(tables)
-        return f'{own.mean():.1f} % lost, the others {theirs.mean():.1f} %'
+        own, theirs = (mean_of(tables, labels).mean() for labels in (SPLITTING, others))
+        return f'{own:.1f} % lost, the others {theirs:.1f} %'
     return Claim(says, SIXTEEN, margin, tell, **about)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5b71d13f
-def most_have(says:str, share=.8, **about)->Claim:
-    "What V-B2 says of most methods, or of almost all."
-    return most_have_less(says, share=share, place='FedCoSR V-B2', **about)
-
 def changes(exactly=False)->list: # of (claim, column before, column after, words for the end of the sentence)
     "What the text says about changes of a setting; `exactly`: as it is checked on the printed tables."
     many, many_pathological = (PRACTICAL, 'practical, N = 100'), (PATHOLOGICAL, 'pathological, N = 100')
@@ -102,12 +94,12 @@ def changes(exactly=False)->list: # of (claim, column before, column after, word
         (first, *many_pathological, 'pathological'),
         (scales, *many, 'practical'),
         (scales, *many_pathological, 'pathological'),
-        (most_have(f'with {even} {almost} lose accuracy'), PRACTICAL, even, ''),
-        (most_have(f'with {even} {almost} have less spread over clients', of='spread'), PRACTICAL, even, ''),
-        (most_have(f'with {skewed} most methods gain accuracy', .5, more=True), PRACTICAL, skewed, ''),
-        (most_have(f'with {ten} most methods gain accuracy', .5, more=True), classes, ten, ''),
-        (most_have(f'with {fifty} {almost} lose accuracy'), classes, fifty, ''),
-        (most_have(f'with {fifty} {almost} have less spread over clients', of='spread'), classes, fifty, '')]
+        (most_have_less(f'with {even} {almost} lose accuracy'), PRACTICAL, even, ''),
+        (most_have_less(f'with {even} {almost} have less spread over clients', of='spread'), PRACTICAL, even, ''),
+        (most_have_less(f'with {skewed} most methods gain accuracy', .5, more=True), PRACTICAL, skewed, ''),
+        (most_have_less(f'with {ten} most methods gain accuracy', .5, more=True), classes, ten, ''),
+        (most_have_less(f'with {fifty} {almost} lose accuracy'), classes, fifty, ''),
+        (most_have_less(f'with {fifty} {almost} have less spread over clients', of='spread'), classes, fifty, '')]
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261d
 @cache
@@ -172,8 +164,8 @@ def over_sizes(high:str, low:str, rows:pd.DataFrame, profile:str)->list: # of Ve
     c, facts = replace(above(high, low), place=OURS), facts_by_setting(FEDCOSR, rows)
     for split in (PRACTICAL, PATHOLOGICAL):
         alike = [key for key in tables if key[0].startswith(split) and 'clients with' not in key[0]]
-        own = {key: complete(tables[key], c.needs) for key in alike}
-        own = {key: t[list(c.needs)] for key, t in own.items() if len(t)}
+        own = {key: complete(tables[key], c.needs).reindex(columns=c.needs) for key in alike}
+        own = {key: t for key, t in own.items() if len(t)}
         where = f'{split}, over all sizes'
         if len(own) < 2:
             found.append(not_run(c, f'{len(own)} sizes have both', where))

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BEFORE', 'SIMILARITY', 'CLUSTERED', 'SPREAD', 'MAPPED', 'percent_across', 'uneven_if_moved', 'most_strangers',
-           'graph_of', 'window', 'before_learning', 'window_numbers', 'at_round', 'weight_scale', 'without_own',
-           'shown_rounds', 'draw_weights_line', 'draw_graph', 'graph_numbers', 'progress', 'last_of_names', 'draw_last',
-           'map_numbers', 'judge_maps', 'fig4', 'fig6', 'fig3', 'graph_view', 'embeddings_view', 'overlap_of']
+           'graph_of', 'window', 'window_numbers', 'at_round', 'weight_scale', 'without_own', 'shown_rounds',
+           'draw_weights_line', 'draw_graph', 'graph_numbers', 'progress', 'last_of_names', 'draw_last', 'map_numbers',
+           'judge_maps', 'fig4', 'fig6', 'fig3', 'graph_view', 'embeddings_view', 'overlap_of']
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #ecdbad46
 from functools import partial
@@ -64,16 +64,11 @@ def window(profile): # of Run
             if r.seed == 0]
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe408b
-def before_learning(rows:pd.DataFrame)->pd.DataFrame:
-    "Rows of the rounds in which no graph had been learned yet."
-    starts = {run: setting(run, 'method.warmup') for run in set(rows.settings)}
-    return rows[rows['round'] <= rows.settings.map(starts)]
-
-# %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe408c
 def window_numbers(rows:pd.DataFrame)->pd.DataFrame: # round, ratio, across; what is drawn
     "By round: similarity across over that of the nearest, and percent of the weight across after one step."
-    lines = []
-    for key, S in client_matrices(MAPL, before_learning(rows), 'likeness').items():
+    starts, lines = {run: setting(run, 'method.warmup') for run in set(rows.settings)}, []
+    early = rows[rows['round'] <= rows.settings.map(starts)] # no graph had been learned yet
+    for key, S in client_matrices(MAPL, early, 'likeness').items():
         if not np.ptp(S - np.diag(S.diagonal())): continue    # nothing was compared yet
         line = dict(zip([*MAPL_RUN, 'round'], [*key[:4], key[-1]]))
         after_a_step = first_step(torch.from_numpy(np.array(S))).numpy() # from equal weights

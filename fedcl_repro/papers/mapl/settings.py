@@ -4,17 +4,17 @@
 
 # %% auto #0
 __all__ = ['MAPL_FILE', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNS_WATCHED', 'MAPL_SIZES', 'SIZE_OF', 'WEAK', 'STRONG', 'GREY',
-           'MAPL_DATA', 'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'SCENARIOS_12', 'ALL_SCENARIOS',
-           'FAST', 'LOSS_PARTS', 'EXACT', 'CHEAPEST', 'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7',
-           'mapl_named', 'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_printed',
-           'cell_of_mapl', 'size_in_words', 'largest_in_words', 'sizes_of', 'ablation', 'view_of', 'again', 'smaller1',
-           'table1', 'table9', 'fig7', 'lead_by_clients', 'with_ten_clients', 'with_clients', 'few_clients',
-           'table5_cells', 'table5', 'table2', 'table3', 'table6', 'communications', 'within_budget', 'spent',
-           'saved_of_possible', 'table4_cells', 'table4', 'numbers_carried', 'part_sizes', 'formula_name',
-           'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'presets', 'same_views', 'table8',
-           'judge_table8', 'printed_again', 'printed_scenarios', 'by_scenario', 'images_in_print',
-           'gains_more_in_print', 'printed_facts', 'forward_passes', 'numbers_touched', 'cost_of_graph', 'cost_of_pass',
-           'isolated', 'counted_facts', 'mapl_alone']
+           'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'SCENARIOS_12', 'ALL_SCENARIOS', 'FAST',
+           'LOSS_PARTS', 'EXACT', 'CHEAPEST', 'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_named',
+           'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_printed', 'cell_of_mapl',
+           'size_in_words', 'largest_in_words', 'sizes_of', 'ablation', 'view_of', 'again', 'smaller1', 'table1',
+           'table9', 'fig7', 'lead_by_clients', 'with_ten_clients', 'by_clients', 'few_clients', 'table5_cells',
+           'table5', 'table2', 'table3', 'table6', 'communications', 'within_budget', 'spent', 'saved_of_possible',
+           'table4_cells', 'table4', 'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much',
+           'judge_formulas', 'table7', 'presets', 'same_views', 'table8', 'judge_table8', 'printed_again',
+           'printed_scenarios', 'by_scenario', 'images_in_print', 'gains_more_in_print', 'printed_facts',
+           'forward_passes', 'numbers_touched', 'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts',
+           'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 import math
@@ -37,7 +37,7 @@ from ...parts.graph_measures import away_from_equal, numbers_sent, saved_at_best
 from ...parts.models import MODELS, architectures
 from ...study.curve_measures import OverPart
 from ...study.experiments import (
-    PROFILES, claims_page, method_labels, named_methods, no_runs, reseeded, shown_runs)
+    PROFILES, claims_page, data_title, method_labels, named_methods, no_runs, reseeded, shown_runs)
 from ...study.published import published
 from ...study.questions import lead, paper_file
 from ...study.runs import Run, setting, stages
@@ -86,7 +86,7 @@ def mapl_runs(
     **more,                 # settings of a run
 )->list: # of Run
     "Runs of these names in these scenarios, at the size of a profile or at a named size."
-    size, out = MAPL_SIZES[SIZE_OF.get(profile, profile)], []
+    size, found = MAPL_SIZES[SIZE_OF.get(profile, profile)], []
     named, decay = named_methods('mapl', size), size.get('decay', {'FedProto': .9})
     kind = 'one' if one_architecture else 'fair_model' if fair and 'fair_model' in size else 'model'
     base = size['base'] | dict(n_clients=size['clients'], model=size[kind])
@@ -96,12 +96,10 @@ def mapl_runs(
         own = dict(data=d, partition=f'mapl_clusters({part})', seed=seed, optimiser=adam)
         start = 'common' if name in AVERAGED else 'own'
         how = dict(augmentation=views_of(name, d, fair), beginning=start)
-        out.append(Run.of(named[name], **(base | own | how | more)))
-    return out
+        found.append(Run.of(named[name], **(base | own | how | more)))
+    return found
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #fafdf661
-MAPL_DATA = dict(
-    cinic10='CINIC-10', svhn='SVHN', cifar10='CIFAR-10', mnist='MNIST', fashion_mnist='FashionMNIST')
 FEWER = PAIRS | dict(lite=(10,)) # clients of the trained runs of Table 5
 
 def mapl_tested(rows:pd.DataFrame)->pd.DataFrame:
@@ -115,7 +113,7 @@ def mapl_placed(table:pd.DataFrame)->pd.DataFrame:
     return mapl_named(table).assign(scenario=scenarios, data=table.dataset.replace('digits', 'cifar10'))
 
 def mapl_where(scenario, data, profile)->str:
-    return f'Scenario {scenario}, {MAPL_DATA[data]}' + (' (digits stand in)' if profile == 'quick' else '')
+    return f'Scenario {scenario}, {data_title(data)}' + (' (digits stand in)' if profile == 'quick' else '')
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #de45c681
 def mapl_printed(artifact:str, **equal)->pd.DataFrame:
@@ -133,10 +131,9 @@ def mapl_printed(artifact:str, **equal)->pd.DataFrame:
 def cell_of_mapl(c)->str: return f'{c.label}, {mapl_where(c.scenario, c.data, "paper")}'
 
 MAPL = Paper(
-    ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested,
-    sizes=('mapl/table1', 'mapl/table4'), title='MAPL', printed=mapl_printed,
-    cell=cell_of_mapl, says=MAPL_SAID, not_asked='quick trains too few steps', personal=True,
-    size=lambda runs: largest_in_words(runs))
+    ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested, sizes=('mapl/table1', 'mapl/table4'),
+    title='MAPL', printed=mapl_printed, cell=cell_of_mapl, says=MAPL_SAID, personal=True,
+    not_asked='quick trains too few steps', size=lambda runs: largest_in_words(runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
 MAPL_ROUND = [*MAPL_RUN, 'round']
@@ -229,19 +226,18 @@ def with_ten_clients(rows:pd.DataFrame)->pd.DataFrame:
 MAPL.measures.update({'lead by clients': lead_by_clients, 'ten clients': with_ten_clients})
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #a13337cf
-def with_clients(rows, profile)->tuple: # published cells and rows, by `clients`; `quick` has other numbers
-    cells = mapl_printed('table5')
-    names = dict(zip(PAIRS['paper'], PAIRS[profile]))
-    return cells.assign(clients=cells.clients.astype(int).replace(names)), rows.assign(clients=rows.n_clients)
+def by_clients(profile)->pd.DataFrame: # published cells by `clients`; `quick` has other numbers
+    cells, names = mapl_printed('table5'), dict(zip(PAIRS['paper'], PAIRS[profile]))
+    return cells.assign(clients=cells.clients.astype(int).replace(names))
 
 def few_clients(rows, profile):
     "The table, and dots for the smaller number of clients."
-    (cells, rows), few = with_clients(rows, profile), FEWER[profile][0]
+    cells, few = by_clients(profile), FEWER[profile][0]
     display_all(show_table(MAPL, cells, rows, profile, 'Table 5', **MAPL_SHOWN))
-    show_dots(MAPL, cells[cells.clients == few], rows[rows.clients == few], profile, HETEROGENEOUS)
+    show_dots(MAPL, cells[cells.clients == few], rows[rows.n_clients == few], profile, HETEROGENEOUS)
 
 def table5_cells(rows, profile)->list: # of Verdict
-    return cells_judged(MAPL, *with_clients(rows, profile), profile, 'MAPL Table 5')
+    return cells_judged(MAPL, by_clients(profile), rows, profile, 'MAPL Table 5')
 
 @experiment(MAPL, 'mapl/table5', 'Fewer clients', also=table5_cells, view=few_clients)
 def table5(profile)->list: # of Run
