@@ -97,7 +97,8 @@ def reseeded(runs, seeds)->list: # of Run
 # %% ../../nbs/study/experiments.ipynb #named001
 def named_methods(paper:str, size:dict)->dict: # label -> Spec
     "The methods that the file of a paper names, at one of its sizes."
-    return {label: parse_spec(text.format(**size)) for label, text in paper_file(paper)['methods'].items()}
+    named = paper_file(paper)['methods'].items()
+    return {label: parse_spec(text.format(**size)) for label, text in named}
 
 @cache
 def method_labels(paper:str)->dict: # method, as a run names it -> label

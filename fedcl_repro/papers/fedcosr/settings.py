@@ -54,7 +54,7 @@ def titles(names)->list:
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #1f0042fe
 SIZES, REDUCED = paper_file('fedcosr')['sizes'], paper_file('fedcosr')['reduced']
-SMALLER, TENTH, SINGLE, QUARTER = (REDUCED[size] for size in ('smaller', 'tenth', 'single', 'quarter'))
+SMALLER, TENTH, SINGLE, QUARTER = map(REDUCED.get, ('smaller', 'tenth', 'single', 'quarter'))
 TRAINED = dict(quick=[PRACTICAL, PATHOLOGICAL], lite=[PRACTICAL, PATHOLOGICAL], paper=list(TABLE2))
 IN_FLOAT32, QUARTERED = ', in float32', ', a quarter of the images'
 # end of a column's name -> size of its runs on CIFAR-10
@@ -170,7 +170,7 @@ def columns_of(cells:pd.DataFrame)->list: # names of columns, None where a cell 
 @cache
 def printed(artifact:str, paper='fedcosr', metric='accuracy')->pd.DataFrame:
     "Published cells of Table II or III, each with its `column`; FedCRL is the first name of FedCoSR."
-    columns = {name: name for name in ('dataset', 'partition', 'beta', 'classes_per_client', 'clients')}
+    columns = {k: k for k in ('dataset', 'partition', 'beta', 'classes_per_client', 'clients')}
     cells = printed_cells(paper, artifact, metric, columns, dict(label={'FedCRL': 'FedCoSR'}))
     cells = cells.assign(column=columns_of(cells)).dropna(subset='value')
     return cells[['label', 'column', 'value', 'contradicts']]
@@ -296,7 +296,8 @@ def earlier2(profile):
     FEDCOSR, 'fedcosr/table2', 'Accuracy and spread over clients, practical and pathological',
     also=more_of_table2, margins='table2', highlight=True, picture=draw_whole, earlier=earlier2)
 def table2(profile):
-    both = runs(compared(), profile) + runs(compared(), profile, LARGER if profile == 'lite' else [], **SMALLER)
+    more = LARGER if profile == 'lite' else []
+    both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
     return sorted(both, key=lambda r: r.seed) + replicated(REPEATED_METHODS, profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #857ac1b6

@@ -43,7 +43,8 @@ IMAGES_OF = dict(quick='digits stand in', lite='a fifth of CIFAR-10', paper='CIF
 
 def lines(runs:pd.DataFrame)->pd.DataFrame:
     "Runs with the name of their line as `label`, and their `beta`; FedSSC first, so that its line is solid."
-    betas, names = [setting(r, 'partition.concentration') for r in runs.settings], method_labels('fedssc')
+    names = method_labels('fedssc')
+    betas = [setting(r, 'partition.concentration') for r in runs.settings]
     runs = runs.assign(label=[names.get(r.method) for r in runs.settings], beta=betas)
     return runs.dropna(subset='label').sort_values('label', key=lambda n: n != 'FedSSC', kind='stable')
 

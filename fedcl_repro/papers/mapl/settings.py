@@ -4,17 +4,16 @@
 
 # %% auto #0
 __all__ = ['MAPL_FILE', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNS_WATCHED', 'MAPL_SIZES', 'SIZE_OF', 'WEAK', 'STRONG', 'GREY',
-           'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'SCENARIOS_12', 'ALL_SCENARIOS', 'FAST',
-           'LOSS_PARTS', 'EXACT', 'CHEAPEST', 'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_named',
-           'views_of', 'mapl_runs', 'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_printed', 'cell_of_mapl',
-           'size_in_words', 'largest_in_words', 'sizes_of', 'ablation', 'view_of', 'again', 'smaller1', 'table1',
-           'table9', 'fig7', 'lead_by_clients', 'with_ten_clients', 'by_clients', 'few_clients', 'table5_cells',
-           'table5', 'table2', 'table3', 'table6', 'communications', 'within_budget', 'spent', 'saved_of_possible',
-           'table4_cells', 'table4', 'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much',
-           'judge_formulas', 'table7', 'presets', 'same_views', 'table8', 'judge_table8', 'printed_again',
-           'printed_scenarios', 'by_scenario', 'images_in_print', 'gains_more_in_print', 'printed_facts',
-           'forward_passes', 'numbers_touched', 'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts',
-           'mapl_alone']
+           'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'FAST', 'LOSS_PARTS', 'EXACT', 'CHEAPEST',
+           'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_named', 'views_of', 'mapl_runs',
+           'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_printed', 'cell_of_mapl', 'size_in_words',
+           'largest_in_words', 'sizes_of', 'ablation', 'view_of', 'again', 'smaller1', 'table1', 'table9', 'fig7',
+           'lead_by_clients', 'with_ten_clients', 'by_clients', 'few_clients', 'table5_cells', 'table5', 'table2',
+           'table3', 'table6', 'communications', 'within_budget', 'spent', 'saved_of_possible', 'table4_cells',
+           'table4', 'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much', 'judge_formulas',
+           'table7', 'presets', 'same_views', 'table8', 'judge_table8', 'printed_again', 'printed_scenarios',
+           'by_scenario', 'images_in_print', 'gains_more_in_print', 'printed_facts', 'forward_passes',
+           'numbers_touched', 'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 import math
@@ -87,6 +86,7 @@ def mapl_runs(
 )->list: # of Run
     "Runs of these names in these scenarios, at the size of a profile or at a named size."
     size, found = MAPL_SIZES[SIZE_OF.get(profile, profile)], []
+    if profile == 'quick': data = None # digits stand in for all
     named, decay = named_methods('mapl', size), size.get('decay', {'FedProto': .9})
     kind = 'one' if one_architecture else 'fair_model' if fair and 'fair_model' in size else 'model'
     base = size['base'] | dict(n_clients=size['clients'], model=size[kind])
@@ -163,12 +163,9 @@ MAPL_SHOWN = dict( # what captions and headings of its tables say besides
         paper="The paper's sizes."))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #21f3750d
-SCENARIOS_12, ALL_SCENARIOS = dict(paper=(1, 2)), dict(paper=(1, 2, 3, 4)) # other profiles have the first
-
-def ablation(names, profile, scenarios={}, **more)->list: # of Run
-    "Runs of these names on CIFAR-10, on which alone the paper has ablations; `scenarios` by profile."
-    data = None if profile == 'quick' else ['cifar10']
-    return mapl_runs(names, profile, scenarios.get(profile, (1,)), data, **more)
+def ablation(names, profile, at_paper=(1,), **more)->list: # of Run
+    "Runs on CIFAR-10, on which alone the paper has ablations; in its scenarios `at_paper`, else in the first."
+    return mapl_runs(names, profile, at_paper if profile == 'paper' else (1,), ['cifar10'], **more)
 
 def view_of(n:int, names:list):
     "(rows, profile) -> Table n beside ours, and these names as dots."
@@ -189,22 +186,22 @@ def smaller1(profile)->list: # of Run
 @experiment(MAPL, 'mapl/table1', 'Different architectures, four scenarios', cells='table1', earlier=smaller1)
 def table1(profile)->list: # of Run
     "All cells of Table 1 that a profile trains; `lite`: CIFAR-10 at the size `night`, others at `small`."
-    if profile != 'lite':
-        scenarios = dict(quick=(1, 2), paper=(1, 2, 3, 4))[profile]
-        return mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], profile, scenarios)
+    both = [*HETEROGENEOUS, 'FedClassAvg']
+    scenarios = (1, 2) if profile == 'quick' else (1, 2, 3, 4)
+    if profile != 'lite': return mapl_runs(both, profile, scenarios)
     night = mapl_runs([*HETEROGENEOUS, TWO_VIEWS], 'night')
-    others = mapl_runs([*HETEROGENEOUS, 'FedClassAvg'], 'small', data=FAST)
-    return night + others + again(['Local', 'MAPL'], profile) # these have replicates
+    return night + mapl_runs(both, 'small', data=FAST) + again(['Local', 'MAPL'], profile) # these have replicates
 
 @experiment(MAPL, 'mapl/table9', 'One architecture, four scenarios', cells='table9')
 def table9(profile)->list: # of Run
-    data, scenarios = ['cifar10'] if profile == 'lite' else None, ALL_SCENARIOS.get(profile, (1,))
-    return mapl_runs(HOMOGENEOUS, profile, scenarios, data, one_architecture=True)
+    if profile == 'lite': return ablation(HOMOGENEOUS, profile, one_architecture=True)
+    scenarios = (1, 2, 3, 4) if profile == 'paper' else (1,)
+    return mapl_runs(HOMOGENEOUS, profile, scenarios, one_architecture=True)
 
 @experiment(MAPL, 'mapl/fig7', 'Accuracy by round', kind='figure')
 def fig7(profile)->list: # of Run
-    names = [*HETEROGENEOUS, 'FedClassAvg'] if profile == 'lite' else HETEROGENEOUS
-    return ablation(names, profile, SCENARIOS_12 | dict(quick=(1, 2)))
+    if profile == 'lite': return ablation([*HETEROGENEOUS, 'FedClassAvg'], profile)
+    return mapl_runs(HETEROGENEOUS, profile, (1, 2), ['cifar10'])
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #f7d68696
 def lead_by_clients(rows:pd.DataFrame)->pd.DataFrame: # label is '10 clients'
@@ -241,22 +238,23 @@ def table5_cells(rows, profile)->list: # of Verdict
 
 @experiment(MAPL, 'mapl/table5', 'Fewer clients', also=table5_cells, view=few_clients)
 def table5(profile)->list: # of Run
-    scenarios = SCENARIOS_12 | dict(lite=(1, 2))
-    return [r for n in FEWER[profile] for r in ablation(HETEROGENEOUS, profile, scenarios, n_clients=n)]
+    scenarios = (1,) if profile == 'quick' else (1, 2)
+    return [r for n in FEWER[profile]
+            for r in mapl_runs(HETEROGENEOUS, profile, scenarios, ['cifar10'], n_clients=n)]
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #2f50c6dc
 LOSS_PARTS = [*LOSSES, 'MAPL(one view, no cont)']
 MAPL.measures['moved'] = of_matrices(MAPL, 'weight', away_from_equal)
 
 @experiment(MAPL, 'mapl/table2', 'Which losses matter', cells='table2', view=view_of(2, LOSS_PARTS))
-def table2(profile): return ablation(LOSS_PARTS, profile, SCENARIOS_12)
+def table2(profile): return ablation(LOSS_PARTS, profile, (1, 2))
 
 @experiment(MAPL, 'mapl/table3', 'Which terms of the graph objective matter', cells='table3', tables=True,
             view=view_of(3, GRAPHS))
-def table3(profile): return ablation(GRAPHS, profile, SCENARIOS_12)
+def table3(profile): return ablation(GRAPHS, profile, (1, 2))
 
 @experiment(MAPL, 'mapl/table6', 'Steps of graph learning', cells='table6', view=view_of(6, STEPS))
-def table6(profile): return ablation(STEPS[::4] if profile == 'quick' else STEPS, profile, SCENARIOS_12)
+def table6(profile): return ablation(STEPS[::4] if profile == 'quick' else STEPS, profile, (1, 2))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #b79e85ce
 def communications(rows:pd.DataFrame)->pd.DataFrame: # MAPL_ROUND, n_clients, warmup, used, value
@@ -301,7 +299,7 @@ def table4_cells(rows, profile)->list: # of Verdict
 
 @experiment(MAPL, 'mapl/table4', 'Accuracy for a fixed number of communications', also=table4_cells,
             margins='table4', view=view_of(4, ['MAPL w/o CGL', 'MAPL']))
-def table4(profile): return ablation(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], profile, SCENARIOS_12)
+def table4(profile): return ablation(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropped'], profile, (1, 2))
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #1f2b8849
 def numbers_carried(rows:pd.DataFrame)->pd.DataFrame: # one row per run and round, with `numbers`

@@ -110,8 +110,7 @@ def judge_split()->Verdict:
 def judge_table3(rows, profile)->list: # of Verdict
     "The conclusions of Section 5.4, and the cells of Table 3 against its own formulas."
     ema, simclr, mfcl = (cost_true(m) for m in ('fedema', 'fedsimclr', 'mfcl'))
-    often = COST_ROUNDS['fedsimclr']
-    rarely = COST_ROUNDS['fedema']
+    often, rarely = COST_ROUNDS['fedsimclr'], COST_ROUNDS['fedema']
     seldom = COST_ROUNDS['mfcl'] + 1 # one round more, for the representations
     charged = published('mfcl', 'table3', method='FedEMA', model='resnet18', metric='comm_bits').value.item()
     def counted(what, ok, evidence): return claim(what, [ok], evidence, 'MFCL 5.4')
