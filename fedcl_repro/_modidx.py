@@ -2194,6 +2194,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                               'fedcl_repro/papers/fedssc/said.py'),
                                                 'fedcl_repro.papers.fedssc.said.lines_of_k': ( 'papers/fedssc/said.html#lines_of_k',
                                                                                                'fedcl_repro/papers/fedssc/said.py'),
+                                                'fedcl_repro.papers.fedssc.said.more_accurate': ( 'papers/fedssc/said.html#more_accurate',
+                                                                                                  'fedcl_repro/papers/fedssc/said.py'),
                                                 'fedcl_repro.papers.fedssc.said.said_of_fig2': ( 'papers/fedssc/said.html#said_of_fig2',
                                                                                                  'fedcl_repro/papers/fedssc/said.py'),
                                                 'fedcl_repro.papers.fedssc.said.said_of_table1': ( 'papers/fedssc/said.html#said_of_table1',

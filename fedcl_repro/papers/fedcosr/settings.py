@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['SKEW', 'COLUMN_OF', 'SIZES', 'REDUCED', 'SMALLER', 'TENTH', 'SINGLE', 'QUARTER', 'TRAINED', 'IN_FLOAT32', 'QUARTERED',
            'ENDINGS', 'REPEATED_METHODS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE', 'FAIRER', 'OFTEN',
-           'LARGER', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'TWICE', 'BOTH_PRECISIONS',
-           'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicated', 'public_runs', 'earlier_runs', 'ending',
-           'scarce', 'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say',
-           'columns_of', 'printed', 'margins_in_print', 'often', 'among_three', 'below_mean', 'above_all', 'leads',
-           'margins_grow', 'of_split', 'judge_margins', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone',
-           'every_cell', 'judge_often', 'more_of_table2', 'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest',
-           'judge_compat', 'compat', 'judge_fig4', 'fig5', 'fig8', 'with_arithmetic', 'precision', 'reading_of',
-           'by_reading', 'training_alone', 'both_prints', 'how_trained', 'columns_missing', 'in_column_order',
-           'tables_of_paper', 'readings_table']
+           'LARGER', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'BOTH_PRECISIONS', 'LOCAL',
+           'compared', 'titles', 'settings_of', 'runs', 'replicated', 'public_runs', 'earlier_runs', 'ending', 'scarce',
+           'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say', 'columns_of',
+           'printed', 'margins_in_print', 'often', 'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow',
+           'of_split', 'judge_margins', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell',
+           'judge_often', 'more_of_table2', 'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat',
+           'compat', 'judge_fig4', 'fig5', 'fig8', 'with_arithmetic', 'precision', 'reading_of', 'by_reading',
+           'training_alone', 'both_prints', 'how_trained', 'columns_missing', 'in_column_order', 'tables_of_paper',
+           'readings_table']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -165,7 +165,7 @@ def say(column:str, profile:str)->str:
 def columns_of(cells:pd.DataFrame)->list: # names of columns, None where a cell belongs to none
     "The column of Table II or III to which each published cell belongs."
     skew = cells.beta.fillna(cells.classes_per_client) if 'beta' in cells else cells.classes_per_client
-    return [COLUMN_OF.get(where) for where in zip(cells.dataset, cells.partition, skew, cells.clients)]
+    return [COLUMN_OF.get(w) for w in zip(cells.dataset, cells.partition, skew, cells.clients)]
 
 @cache
 def printed(artifact:str, paper='fedcosr', metric='accuracy')->pd.DataFrame:
@@ -374,8 +374,6 @@ ABLATIONS = ['fedcosr', 'fedcosr_no_la', 'fedcosr_no_sep', 'fedcosr_no_crl', 'fe
 def fig8(profile): return runs(ABLATIONS, profile) + replicated(ABLATIONS, profile)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #ff0b2b13
-TWICE = ['fedcosr', 'fedper', 'local', 'fedproto', 'fedavg'] # trained in both precisions
-
 def with_arithmetic(table:pd.DataFrame)->pd.DataFrame:
     "Runs of Table II whose labels name the precision of their products."
     table = place(table)
@@ -387,7 +385,7 @@ BOTH_PRECISIONS = Paper(
 
 @experiment(BOTH_PRECISIONS, 'fedcosr/precision', 'Products in bfloat16 instead of float32', kind='extra')
 def precision(profile):
-    names = ['fedcosr'] if profile == 'quick' else TWICE
+    names = ['fedcosr'] if profile == 'quick' else ['fedcosr', 'fedper', 'local', 'fedproto', 'fedavg']
     both = [r for d in ('float32', 'bfloat16') for r in runs(names, profile, [PRACTICAL], dtype=d)]
     return sorted(both, key=lambda r: r.seed)
 

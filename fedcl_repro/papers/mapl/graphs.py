@@ -51,7 +51,8 @@ def graph_of(scenario:int, profile)->list: # of Run
     at_paper = dict(data=['cifar10'], n_clients=10) if profile == 'paper' else {}
     def until(**rounds): return mapl_runs(['MAPL'], profile, (scenario,), **at_paper, **rounds)
     later = until(n_rounds=200) if profile == 'paper' else until() # elsewhere the last round
-    return until(n_rounds=BEFORE[profile]) + later + (again(['MAPL'], profile) if scenario == 1 else [])
+    replicates = again(['MAPL'], profile) if scenario == 1 else []
+    return until(n_rounds=BEFORE[profile]) + later + replicates
 
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe4083

@@ -97,7 +97,7 @@ def judge_split()->Verdict:
     "Whether MFCL, with all 16 views, sends less than split learning, in both networks of Table 3."
     told, less = [], []
     for kind in ('resnet18', 'resnet50'):
-        mfcl, each = cost_true('mfcl', kind)['bits'], [split_bits(kind, back) for back in (False, True)]
+        mfcl, each = cost_true('mfcl', kind)['bits'], [split_bits(kind, b) for b in (False, True)]
         total = SPLIT_ROUNDS * each[0]
         first, with_gradients = (int(mfcl // sent) + 1 for sent in each) # the round in which FSL overtakes
         less.append(mfcl < total)

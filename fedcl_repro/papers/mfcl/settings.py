@@ -121,7 +121,7 @@ MFCL_PLACES = dict( # column: where a run has it, and the value if it has none
 
 def placed(table:pd.DataFrame)->pd.DataFrame:
     "Rows or summaries with the settings that the tables vary; digits stand in for CIFAR-10."
-    varied = {k: [setting(run, *place) for run in table.settings] for k, place in MFCL_PLACES.items()}
+    varied = {k: [setting(r, *place) for r in table.settings] for k, place in MFCL_PLACES.items()}
     return table.assign(data=table.dataset.replace('digits', 'cifar10'), **varied)
 
 def with_value(label:str, column:str, value)->str: return f'{label}, {MFCL_SYMBOLS[column]} = {value:g}'
@@ -305,7 +305,7 @@ def table2(profile):
     ways = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(positives=p) for p in MFCL_READINGS]
     runs = varied(profile, ways, size['xis'], size['data'])
     settings = each_setting(profile, size['xis'], size['data'])
-    return runs + [rival(name, *at) for at in settings for name in BASELINES] + repeated_norms(profile)
+    return runs + [rival(m, *at) for at in settings for m in BASELINES] + repeated_norms(profile)
 
 # %% ../../../nbs/papers/mfcl/settings.ipynb #e5e6fd72
 BN_READINGS = ({}, dict(run=dict(buffers='local')), dict(run=dict(buffers='local'), probe_on='received'))
@@ -321,7 +321,7 @@ def table5(profile):
     ways += [dict(model=dict(norm='bn')) | reading for reading in BN_READINGS]
     runs = varied(profile, ways + [dict(positives=p) for p in MFCL_READINGS], skewed)
     norms = [{}, dict(norm='gn', **group), dict(norm='tn', **group)]
-    runs += [rival('fedsimclr', *at, norm) for at in each_setting(profile, skewed) for norm in norms]
+    runs += [rival('fedsimclr', *at, n) for at in each_setting(profile, skewed) for n in norms]
     even = each_setting(profile, [xi for xi in extremes(profile) if xi not in skewed]) # what skew has part in
     runs += [ours(*at, dict(norm='bn'), **reading) for at in even for reading in BN_READINGS]
     return runs + repeated_norms(profile)
