@@ -348,7 +348,7 @@ def compat(profile):
     return runs(dict.fromkeys(names), profile, [PRACTICAL], partition_seed=0)
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #b03ba969
-IMAGES = {'CIFAR-10': 60_000, 'EMNIST': 131_600, 'CIFAR-100': 60_000} # training and test sets; EMNIST balanced
+IMAGES = {'CIFAR-10': 60_000, 'EMNIST': 131_600, 'CIFAR-100': 60_000} # of both sets; EMNIST balanced
 
 def judge_fig4(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the sample counts of V-A2 are possible."

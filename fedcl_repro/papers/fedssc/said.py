@@ -38,7 +38,8 @@ def said_of_table1(profile:str)->list: # of Claim
     target = f"{paper_file('fedssc')['sizes'][profile]['target']:g}"
     return [
         *claims('FedSSC Sec. VI',
-            more_accurate('FedSSC', 'MOON'), more_accurate('FedSSC', 'FedAvg'), more_accurate('MOON', 'FedAvg'),
+            more_accurate('FedSSC', 'MOON'), more_accurate('FedSSC', 'FedAvg'),
+            more_accurate('MOON', 'FedAvg'),
             where=AT_DEFAULT),
         *claims('FedSSC Table I',
             sooner(f'FedSSC reaches {target} % in fewer rounds than MOON', 'FedSSC', 'MOON'),

@@ -60,7 +60,8 @@ def rounds_to(target:float):
     def rounds(rows):
         table = curves_of(rows)
         at = table['round'].where(table.micro >= target, math.inf)
-        return table.assign(value=at).groupby(['beta', 'label', 'seed'], as_index=False, sort=False).value.min()
+        runs = table.assign(value=at).groupby(['beta', 'label', 'seed'], as_index=False, sort=False)
+        return runs.value.min()
     return rounds
 
 def say_beta(beta, profile)->str: return f'β = {beta:g}, {IMAGES_OF[profile]}'

@@ -24,7 +24,8 @@ from ...parts.graph_measures import (
     similarity_gap, strangers, unevenness)
 from .matrices import (
     client_matrices, draw_matrices, draw_matrix, last_matrices, matrix_bar, of_matrices)
-from .settings import LEARNS_WATCHED, MAPL, MAPL_RUN, WATCHED, ablation, again, mapl_runs
+from .settings import (
+    LEARNS_WATCHED, MAPL, MAPL_RUN, WATCHED, ablation, again, mapl_runs)
 from ...study.comparable import smaller
 from ...study.representations import draw_map, plane
 from ...study.result_page import display_all

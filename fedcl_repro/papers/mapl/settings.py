@@ -164,7 +164,7 @@ MAPL_SHOWN = dict( # what captions and headings of its tables say besides
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #21f3750d
 def ablation(names, profile, at_paper=(1,), **more)->list: # of Run
-    "Runs on CIFAR-10, on which alone the paper has ablations; in its scenarios `at_paper`, else in the first."
+    "Runs on CIFAR-10, the only data of the paper's ablations; in scenarios `at_paper`, else in the first."
     return mapl_runs(names, profile, at_paper if profile == 'paper' else (1,), ['cifar10'], **more)
 
 def view_of(n:int, names:list):
@@ -190,7 +190,8 @@ def table1(profile)->list: # of Run
     scenarios = (1, 2) if profile == 'quick' else (1, 2, 3, 4)
     if profile != 'lite': return mapl_runs(both, profile, scenarios)
     night = mapl_runs([*HETEROGENEOUS, TWO_VIEWS], 'night')
-    return night + mapl_runs(both, 'small', data=FAST) + again(['Local', 'MAPL'], profile) # these have replicates
+    repeated = again(['Local', 'MAPL'], profile)
+    return night + mapl_runs(both, 'small', data=FAST) + repeated
 
 @experiment(MAPL, 'mapl/table9', 'One architecture, four scenarios', cells='table9')
 def table9(profile)->list: # of Run
