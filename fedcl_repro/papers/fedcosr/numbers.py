@@ -10,7 +10,7 @@ __all__ = ['PAPERS', 'printed_gains', 'gain_claim', 'gain_claims', 'judge_averag
 import pandas as pd
 
 from .said import SIXTEEN
-from .settings import FEDCOSR, columns_of
+from .settings import FEDCOSR, PUBLISHED_AS, columns_of
 from ...study.published import PAPER_NAMES, published
 from ...study.questions import Claim, lead
 from ...study.tables import ask, stated
@@ -42,7 +42,7 @@ def judge_averages()->list: # of Verdict, one for each table, measure and paper
     out = []
     for paper, title in PAPERS.items():
         for artifact, table in dict(table2='Table II', table3='Table III').items():
-            for metric, what in dict(accuracy='accuracy', client_std='spread').items():
+            for what, metric in PUBLISHED_AS.items():
                 cells = published(paper, artifact, metric=metric, method='Averaged')
                 right = cells.contradicts == ''
                 told = f'{right.sum()} of {len(cells)} are the mean of their column'
@@ -53,10 +53,9 @@ def judge_averages()->list: # of Verdict, one for each table, measure and paper
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00012
 def printed_arrows(of='accuracy')->pd.DataFrame: # column x label, True where better than the average
     "The arrows of FedCoSR's tables; missing where there is none."
-    metric = dict(accuracy='accuracy', spread='client_std')[of]
     found = []
     for artifact in 'table2', 'table3':
-        cells = published('fedcosr', artifact, metric=metric)
+        cells = published('fedcosr', artifact, metric=PUBLISHED_AS[of])
         side = cells.note.str.extract('vs_average=(better|worse)')[0]
         table = cells.assign(column=columns_of(cells), better=side == 'better')[side.notna().to_numpy()]
         found.append(table.pivot_table(index='column', columns='method', values='better', aggfunc='first'))

@@ -105,8 +105,7 @@ def changes(exactly=False)->list: # of (claim, column before, column after, word
 @cache
 def printed_by(of:str, paper='fedcosr')->dict: # (column,) -> table of one row
     "Tables II and III as a paper prints them. `of`: 'accuracy' or 'spread'; `paper`: or its first version."
-    metric = dict(accuracy='accuracy', spread='client_std')[of]
-    cells = pd.concat([printed(artifact, paper, metric) for artifact in ('table2', 'table3')])
+    cells = pd.concat([printed(artifact, paper, of) for artifact in ('table2', 'table3')])
     return printed_tables(cells, FEDCOSR.keys, SIXTEEN)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261b

@@ -4,16 +4,16 @@
 
 # %% auto #0
 __all__ = ['SKEW', 'COLUMN_OF', 'SIZES', 'REDUCED', 'SMALLER', 'TENTH', 'SINGLE', 'QUARTER', 'TRAINED', 'IN_FLOAT32', 'QUARTERED',
-           'ENDINGS', 'REPEATED_METHODS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE', 'FAIRER', 'OFTEN',
-           'LARGER', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS', 'BOTH_PRECISIONS', 'LOCAL',
-           'compared', 'titles', 'settings_of', 'runs', 'replicated', 'public_runs', 'earlier_runs', 'ending', 'scarce',
-           'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of', 'place', 'say', 'columns_of',
-           'printed', 'margins_in_print', 'often', 'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow',
-           'of_split', 'judge_margins', 'cell_name', 'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell',
-           'judge_often', 'more_of_table2', 'draw_whole', 'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat',
-           'compat', 'judge_fig4', 'fig5', 'fig8', 'with_arithmetic', 'precision', 'reading_of', 'by_reading',
-           'training_alone', 'both_prints', 'how_trained', 'columns_missing', 'in_column_order', 'tables_of_paper',
-           'readings_table']
+           'ENDINGS', 'REPEATED_METHODS', 'PUBLISHED_AS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE',
+           'FAIRER', 'OFTEN', 'LARGER', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS',
+           'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicated', 'public_runs',
+           'earlier_runs', 'ending', 'scarce', 'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of',
+           'place', 'say', 'columns_of', 'printed', 'margins_in_print', 'often', 'among_three', 'below_mean',
+           'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cell_name', 'spread_name', 'first_name',
+           'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'draw_whole', 'earlier2', 'table2',
+           'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig5', 'fig8', 'with_arithmetic',
+           'precision', 'reading_of', 'by_reading', 'training_alone', 'both_prints', 'how_trained', 'columns_missing',
+           'in_column_order', 'tables_of_paper', 'readings_table']
 
 # %% ../../../nbs/papers/fedcosr/settings.ipynb #fd962e58
 from dataclasses import replace
@@ -167,11 +167,13 @@ def columns_of(cells:pd.DataFrame)->list: # names of columns, None where a cell 
     skew = cells.beta.fillna(cells.classes_per_client) if 'beta' in cells else cells.classes_per_client
     return [COLUMN_OF.get(w) for w in zip(cells.dataset, cells.partition, skew, cells.clients)]
 
+PUBLISHED_AS = dict(accuracy='accuracy', spread='client_std') # measure -> as published
+
 @cache
-def printed(artifact:str, paper='fedcosr', metric='accuracy')->pd.DataFrame:
+def printed(artifact:str, paper='fedcosr', of='accuracy')->pd.DataFrame:
     "Published cells of Table II or III, each with its `column`; FedCRL is the first name of FedCoSR."
     columns = {k: k for k in ('dataset', 'partition', 'beta', 'classes_per_client', 'clients')}
-    cells = printed_cells(paper, artifact, metric, columns, dict(label={'FedCRL': 'FedCoSR'}))
+    cells = printed_cells(paper, artifact, PUBLISHED_AS[of], columns, dict(label={'FedCRL': 'FedCoSR'}))
     cells = cells.assign(column=columns_of(cells)).dropna(subset='value')
     return cells[['label', 'column', 'value', 'contradicts']]
 
@@ -181,9 +183,7 @@ FAIR = ['fedavg', 'ditto', 'fedper', 'fedproto', 'fedcosr'] # of Figure 6
 
 def margins_in_print(table:str)->dict: # measure -> published cells
     "Accuracies and spreads of a table, and again for the columns of our runs of other sizes."
-    metrics = dict(accuracy='accuracy', spread='client_std')
-    found = {of: printed(table, metric=metric) for of, metric in metrics.items()}
-    return {of: with_endings(cells) for of, cells in found.items()}
+    return {of: with_endings(printed(table, of=of)) for of in PUBLISHED_AS}
 
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
@@ -262,7 +262,7 @@ def every_cell(artifact:str, rows:pd.DataFrame, profile:str, source:str)->list: 
     def judged(cells, name, paper='FedCoSR', **how):
         return cell_verdicts(beside_print(FEDCOSR, cells, rows, profile, **how), name, f'{paper} {source}')
     said = judged(printed(artifact), cell_name)
-    said += judged(printed(artifact, metric='client_std'), spread_name, measure='sd_clients')
+    said += judged(printed(artifact, of='spread'), spread_name, measure='sd_clients')
     return said + judged(in_fedcrl_alone(artifact), first_name, 'FedCRL')
 
 def judge_often(rows:pd.DataFrame, profile:str)->list: # of Verdict
@@ -414,7 +414,7 @@ def both_prints(artifact:str, columns)->pd.DataFrame:
     """FedCoSR's accuracies in a table, their spread over clients as `std`, and what FedCRL prints where it
     differs; again for our runs of earlier sizes, column by column."""
     cells, on = printed(artifact), ['label', 'column']
-    spread = printed(artifact, metric='client_std').rename(columns=dict(value='std'))
+    spread = printed(artifact, of='spread').rename(columns=dict(value='std'))
     first = in_fedcrl_alone(artifact).rename(columns={'value': 'first version'})
     for more, column in (spread, 'std'), (first, 'first version'):
         cells = cells.merge(more[[*on, column]], on=on, how='left')
