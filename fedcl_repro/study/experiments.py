@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'experiments', 'paper_of', 'runs_of', 'shown_runs',
-           'made_once', 'matrix', 'reseeded', 'Page', 'verdicts_path', 'in_one_word', 'has_data', 'why_missing',
-           'papers_folder', 'in_package', 'default_store', 'committed_path', 'maps_path', 'hits_path', 'save_results',
-           'with_kept_rows', 'committed_rows', 'run_records', 'committed_runs', 'config_key', 'committed', 'save_hits',
-           'read_hits', 'committed_hits', 'committed_maps', 'committed_note', 'committed_verdicts', 'judged',
-           'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page',
-           'claims_of', 'evidence_on']
+           'made_once', 'matrix', 'reseeded', 'named_methods', 'method_labels', 'data_title', 'no_runs', 'Page',
+           'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder', 'in_package', 'default_store',
+           'committed_path', 'maps_path', 'hits_path', 'save_results', 'with_kept_rows', 'committed_rows',
+           'run_records', 'committed_runs', 'config_key', 'committed', 'save_hits', 'read_hits', 'committed_hits',
+           'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'computed_folder',
+           'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page', 'claims_of', 'evidence_on']
 
 # %% ../../nbs/study/experiments.ipynb #6a77b91a
 import contextlib
@@ -29,10 +29,11 @@ import torch
 import fedcl_repro
 from ..core import (
     Attribute, Register, atomic_write, expanded, json_in, load_all, parse_spec, write_text)
-from ..data.datasets import MissingData, find_root
+from ..data.datasets import DATASETS, MissingData, find_root
 from .measures import MEASURE_COLUMNS
+from .questions import paper_file
 from .representations import MAP, maps_of
-from .runs import Run, config, dataset, run_id
+from .runs import Run, config, dataset, methods, run_id
 from .store import Store
 from .training import RUN_COLUMNS, described, read_rows, say_once, tell_problems, train_all
 from .verdicts import LATE_TESTS, OURS, Verdict, pooled
@@ -92,6 +93,22 @@ def matrix(methods, settings, seeds, **base)->list: # of Run
 def reseeded(runs, seeds)->list: # of Run
     "Replicates: the runs once for each seed, which also draws a partition of its own."
     return [replace(r, seed=seed, partition_seed=seed) for seed in seeds for r in runs]
+
+# %% ../../nbs/study/experiments.ipynb #named001
+def named_methods(paper:str, size:dict)->dict: # label -> Spec
+    "The methods that the file of a paper names, at one of its sizes."
+    named = paper_file(paper)['methods'].items()
+    return {label: parse_spec(text.format(**size)) for label, text in named}
+
+@cache
+def method_labels(paper:str)->dict: # method, as a run names it -> label
+    "The labels of these methods, at all sizes."
+    sizes = paper_file(paper)['sizes'].values()
+    return {methods().resolve(m): label for size in sizes for label, m in named_methods(paper, size).items()}
+
+def data_title(name:str)->str: return DATASETS[name].about['title'] # 'CIFAR-10'
+
+def no_runs(profile:str)->list: return [] # of an experiment that is counted, or trained on its page
 
 # %% ../../nbs/study/experiments.ipynb #f662af27
 class Page:

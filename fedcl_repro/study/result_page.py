@@ -217,18 +217,17 @@ def display_all(*shown):
 # %% ../../nbs/study/result_page.ipynb #fe265bc6
 def table_view(
     paper:Paper,
-    cells:Callable,      # () -> published cells
-    what:str,            # the table's name, for its caption
-    dots=None,           # names to draw; by default all of ours
-    draw=None,           # (rows) -> None: a figure in place of the dots
-    **how,               # further arguments of `show_table`: sizes, words
-)->Callable:             # (rows, profile) -> None
-    "Published numbers beside ours: as dots, then as a table."
+    artifact:str, # 'table5'
+    dots=None,    # names to draw; by default all of ours
+    draw=None,    # (rows) -> None: a figure in place of the dots
+    **how,        # further arguments of `show_table`: sizes, words
+)->Callable:      # (rows, profile) -> None
+    "Published numbers of a table beside ours: as dots, then as a table."
     def view(rows, profile):
-        printed = cells()
+        printed = paper.printed(artifact)
         if draw: draw(rows)
         else: show_dots(paper, printed, rows, profile, dots)
-        display_all(show_table(paper, printed, rows, profile, what, **how))
+        display_all(show_table(paper, printed, rows, profile, f'Table {artifact[5:]}', **how))
     return view
 
 # %% ../../nbs/study/result_page.ipynb #8ab0c586

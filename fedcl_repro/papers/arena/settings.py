@@ -13,8 +13,8 @@ __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_SIZES', 'ARENA_TRIALS', 'ARENA
 import numpy as np
 import pandas as pd
 
-from ...core import Spec, parse_spec, parse_value, write_text
-from ...study.experiments import committed, in_package, papers_folder
+from ...core import Spec, parse_value, write_text
+from ...study.experiments import committed, in_package, named_methods, papers_folder
 from ...study.intervals import ALPHA, interval
 from ...study.plan import committed_records, provenance_in
 from ...study.questions import above, best, claims, paper_file
@@ -30,8 +30,7 @@ ARENA_SIZES, ARENA_TRIALS = ARENA_FILE['sizes'], ARENA_FILE['tuning']
 
 def arena_specs(profile:str)->dict: # label -> Spec
     "The methods of the arena."
-    size = ARENA_SIZES[profile]
-    return {label: parse_spec(text.format(**size)) for label, text in ARENA_FILE['methods'].items()}
+    return named_methods('arena', ARENA_SIZES[profile])
 
 def arena_base(spec:Spec, profile:str)->dict: # setting -> value
     "The settings of a method's runs: the network has the parts that the method needs."

@@ -97,7 +97,7 @@ def judge_split()->Verdict:
     "Whether MFCL, with all 16 views, sends less than split learning, in both networks of Table 3."
     told, less = [], []
     for kind in ('resnet18', 'resnet50'):
-        mfcl, each = cost_true('mfcl', kind)['bits'], [split_bits(kind, back) for back in (False, True)]
+        mfcl, each = cost_true('mfcl', kind)['bits'], [split_bits(kind, b) for b in (False, True)]
         total = SPLIT_ROUNDS * each[0]
         first, with_gradients = (int(mfcl // sent) + 1 for sent in each) # the round in which FSL overtakes
         less.append(mfcl < total)
@@ -110,8 +110,7 @@ def judge_split()->Verdict:
 def judge_table3(rows, profile)->list: # of Verdict
     "The conclusions of Section 5.4, and the cells of Table 3 against its own formulas."
     ema, simclr, mfcl = (cost_true(m) for m in ('fedema', 'fedsimclr', 'mfcl'))
-    often = COST_ROUNDS['fedsimclr']
-    rarely = COST_ROUNDS['fedema']
+    often, rarely = COST_ROUNDS['fedsimclr'], COST_ROUNDS['fedema']
     seldom = COST_ROUNDS['mfcl'] + 1 # one round more, for the representations
     charged = published('mfcl', 'table3', method='FedEMA', model='resnet18', metric='comm_bits').value.item()
     def counted(what, ok, evidence): return claim(what, [ok], evidence, 'MFCL 5.4')
