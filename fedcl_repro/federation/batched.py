@@ -16,7 +16,8 @@ from torch.func import vmap
 from ..core import patch
 from .executors import EXECUTORS
 from .federation import Fed, batch_of, batch_rows, plan
-from .local_step import NonFinite, changed_fields, local_step, prepare, training_loss
+from .local_step import (
+    Carrier, NonFinite, changed_fields, local_step, prepare, training_loss)
 from .loop import Loop
 from .method import Sweep
 from .networks import MappedNet
@@ -64,15 +65,15 @@ def groups(fed:Fed, sweep:Sweep, clients:dict, key:tuple)->tuple: # ({signature:
     return stacks, alone
 
 # %% ../../nbs/federation/batched.ipynb #33cf3cb1
-class Stack:
-    """The tensors of clients, stacked along a leading axis (a `Carrier`). Rows of clients without a further
-    batch are taken off at the end."""
+class Stack(Carrier):
+    """The tensors of clients, stacked along a leading axis. Rows of clients without a further batch are
+    taken off at the end."""
     def __init__(self, fed:Fed, sweep:Sweep, members:list):
         self.fed, self.sweep, self.members = fed, sweep, members
         first, clients = members[0], [m.client for m in members]
         names = [k for k in first.client if not k.startswith('train.')]
         self.shared = {k: first.client[k] for k in names if is_shared(k, members)}
-        self.fields = {k: self.stack(k, clients) for k in names if k not in self.shared}
+        self.live = {k: self.stack(k, clients) for k in names if k not in self.shared}
         self.total = torch.zeros(len(members), dtype=torch.double, device=fed.device)
         self.moving, self.net, self.opt = first.moving, fed.nets[fed.arch[first.i]], sweep.opt or fed.opt
 
@@ -86,21 +87,21 @@ class Stack:
         done = {self.members[a].i: self.client(a) for a in leaving}
         if done:
             self.members, self.total = self.members[:m], self.total[:m]
-            self.fields = {k: v[:m] for k, v in self.fields.items()}
+            self.live = {k: v[:m] for k, v in self.live.items()}
         return done
 
     def client(self, a:int)->dict:
         "The client in row a, in its current state."
         _, before, todo, *_ = self.members[a]
         rows = self.sweep.repeat * sum(len(r) for r in todo)
-        own = {k: v[a].detach().clone() for k, v in self.fields.items()}
+        own = {k: v[a].detach().clone() for k, v in self.live.items()}
         return before | self.shared | own | training_loss(before, self.total[a].cpu(), rows)
 
 # %% ../../nbs/federation/batched.ipynb #33cf3cb2
 @patch
 def forward(self:Stack, batch)->tuple: # (losses (m,), notes (m, ...))
-    self.leaves = {k: self.fields[k].detach().requires_grad_() for k in self.moving}
-    rest = {k: v for k, v in self.fields.items() if k not in self.leaves}
+    self.leaves = {k: self.live[k].detach().requires_grad_() for k in self.moving}
+    rest = {k: v for k, v in self.live.items() if k not in self.leaves}
     inputs = {k: v for k, v in vars(batch).items() if v is not None}
     loss, notes = vmap(self.client_loss)(self.leaves, rest, inputs)
     return loss.double(), notes # the running loss is added up in double precision
@@ -117,23 +118,17 @@ def client_loss(self:Stack, leaves:dict, rest:dict, inputs:dict)->tuple:
 def update(self:Stack, grads:dict):
     def step(c, g): return self.opt.step(self.shared | c, g)
     if not getattr(self.opt, 'elementwise', False): step = vmap(step)
-    state = sub(self.fields, 'opt.') | {k: v.detach() for k, v in self.leaves.items()}
-    self.fields |= step(state, grads)
-
-@patch
-def add(self:Stack, notes:dict):
-    for k, v in notes.items():
-        k = 'sum.' + k
-        self.fields[k] = self.fields[k] + v if k in self.fields else v
+    state = sub(self.live, 'opt.') | {k: v.detach() for k, v in self.leaves.items()}
+    self.live |= step(state, grads)
 
 @patch
 def changed(self:Stack, after, notes:dict)->dict:
     def of_one(c, n): return changed_fields(after, self.shared | c, n)
-    return vmap(of_one)(self.fields, notes)
+    return vmap(of_one)(self.live, notes)
 
 @patch
 def replace(self:Stack, changed:dict):
-    self.fields |= changed
+    self.live |= changed
     self.shared = {k: v for k, v in self.shared.items() if k not in changed}
 
 # %% ../../nbs/federation/batched.ipynb #2d5e57c6

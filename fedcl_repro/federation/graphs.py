@@ -13,14 +13,14 @@ import torch
 from .batched import Batched, Member, groups, signature
 from .executors import EXECUTORS, dealt_work
 from .federation import Fed, batch_of, batch_rows
-from .local_step import local_step, own_copy, training_loss
-from .loop import Loop, SingleClient
+from .local_step import Carrier, local_step, own_copy, training_loss
+from .loop import Loop
 from .method import Sweep
 from .networks import Worker
 
 # %% ../../nbs/federation/graphs.ipynb #6c16e035
-class StaticClient(SingleClient):
-    "One client's tensors at fixed places in memory, and the step that works on them (a `Carrier`)."
+class StaticClient(Carrier):
+    "One client's tensors at fixed places in memory, and the step that works on them."
     def __init__(self, fed:Fed, sweep:Sweep, member:Member, table:dict, steps:int):
         # table: the member's batches; steps: maximal number of batches of a client to be copied in
         self.fed, self.sweep, self.steps = fed, sweep, steps

@@ -6,14 +6,12 @@
 __all__ = ['local_step', 'take_notes', 'changed_fields', 'Carrier', 'prepare', 'own_copy', 'training_loss', 'NonFinite']
 
 # %% ../../nbs/federation/local_step.ipynb #38fee4a3
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from .federation import Fed
 from .method import Sweep, add_up
-from ..parts.fields import at_least_single
+from ..parts.fields import at_least_single, under
 
 # %% ../../nbs/federation/local_step.ipynb #479a3820
 def local_step(carrier:'Carrier', sweep:Sweep, batch):
@@ -41,26 +39,28 @@ def changed_fields(after, fields:dict, notes:dict)->dict:
     return {k: v for k, v in after(fields, notes).items() if v is not fields.get(k)}
 
 # %% ../../nbs/federation/local_step.ipynb #a73b01bb
-class Carrier(Protocol):
-    "The tensors of one client, or of several, during a sweep."
-    fed: Fed
-    leaves: dict  # name -> tensor with respect to which gradients are taken; `forward` has used them
-    total: Tensor # (), or (m,) for m stacked clients: loss summed over samples and repeated steps
-
-    def forward(self, batch)->tuple:
-        "The loss, () or (m,), and the notes."
+class Carrier:
+    """The tensors of a client during a sweep. A subclass provides `fed` and `sweep`; `live`, the client's
+    fields, which `net` reads; `leaves`, those that are trained, by name; `total`, the loss summed over
+    samples and repeated steps, () or (m,) for m stacked clients; `replace`, which continues with fields."""
+    def forward(self, batch)->tuple: # (loss () or (m,), notes)
+        self.net.refresh(batch.noise)
+        return self.sweep.fn(self.net, self.live, batch)
 
     def update(self, grads:dict):
         "One step of the optimiser."
+        opt = self.sweep.opt or self.fed.opt
+        opt.step_(self.live, grads)
 
     def add(self, notes:dict):
         "Add notes to the sums of the sweep."
+        for k, v in under('sum.', notes).items(): self.live[k] = self.live[k] + v if k in self.live else v
 
     def changed(self, after, notes:dict)->dict:
-        "The fields that `after` replaces, given the notes."
-
-    def replace(self, changed:dict):
-        "Continue with these fields."
+        "The fields that `after` replaces; it sees the client without gradients."
+        fields = {k: v.detach() for k, v in self.live.items()}
+        notes = {k: v.clone() for k, v in notes.items()} # a note may be part of a weight
+        return changed_fields(after, fields, notes)
 
 # %% ../../nbs/federation/local_step.ipynb #d8b02ccb
 def prepare(fed:Fed, sweep:Sweep, i:int, c:dict)->tuple: # (client, names that move, names of buffers)
