@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['CLIENT_READS', 'CLIENT_ANSWERS', 'ANSWER_FORMS', 'known_to', 'ClientSide', 'expected_by_client', 'check_turn',
            'say_hello', 'take_turn', 'take_test', 'answer_survey', 'ServerSide', 'answer_in', 'samples_in', 'fields_in',
-           'upload_in', 'received', 'unusable', 'heard_by', 'score_clients', 'score_in', 'survey_clients', 'Apart',
-           'run_apart']
+           'upload_in', 'received', 'unusable', 'score_clients', 'score_in', 'survey_clients', 'Apart', 'run_apart']
 
 # %% ../../nbs/federation/exchange.ipynb #672e2e3c
 import contextlib
@@ -18,13 +17,13 @@ from functools import partial
 
 import torch
 
-from .evaluation import Score, probed, scored, tested
+from .evaluation import Score, probed, scored, server_at, surveyed, tested
 from .federation import Fed
 from .loop import Loop
 from .messages import BadMessage, Roster, from_bytes, to_bytes
-from .rounds import (
-    Replies, enter, receive, roster_of, seals, server_of, stage_of, take_turns)
-from .schema import ANSWERED, ASKED, Expected, Schema, check_said
+from .rounds import Replies, enter, receive, roster_of, seals, server_of
+from .rounds import stage_of, take_turns
+from .schema import ANSWERED, ASKED, Expected, Schema, check_said, fields_of_test
 from ..parts.fields import under, without
 
 # %% ../../nbs/federation/exchange.ipynb #5b733a65
@@ -140,8 +139,7 @@ def answer_survey(client:ClientSide, message:dict, about:dict)->bytes:
     execute, i = client.execute, client.i
     survey = stage_of(client.stages, about['round'])[0].method.survey
     if not survey: raise BadMessage('this method surveys nothing')
-    def answer(worker, i): return survey.answer(execute.fed, worker, i, message)
-    return to_bytes(execute.map(answer, [i])[i])
+    return to_bytes(surveyed(execute, survey, message, [i])[i])
 
 CLIENT_ANSWERS = dict(hello=say_hello, turn=take_turn, test=take_test, survey=answer_survey)
 
@@ -160,18 +158,19 @@ class ServerSide:
     def introduce(self, who=None):
         "Ask clients (all of them) for their numbers of samples. A client of another session begins anew."
         who = range(self.fed.n_clients) if who is None else who
-        answers = self.deliver('hello', {i: to_bytes({}, session=self.session) for i in who})
-        for i, n in self.understood(answers, samples_in).items(): self.fed.sizes[i] = n
-        self.introduced |= answers.keys() - {i for _, i, _ in self.refused}
+        hello = {i: to_bytes({}, session=self.session) for i in who}
+        samples = self.understood(self.deliver('hello', hello), samples_in)
+        for i, n in samples.items(): self.fed.sizes[i] = n
+        self.introduced |= samples.keys()
 
     def one_round(self):
         "Send replies, let the clients take their turns, receive their messages."
         stage, place = stage_of(self.stages, self.round)
         server, roster = server_of(self.fed, stage, self.servers), self.roster(stage)
-        replies = Replies(self.fed, stage.method, server)
-        sent = {i: to_bytes(replies[i], **heard_by(self.fed, stage.method, roster, i)) for i in roster.who}
+        replies, masked = Replies(self.fed, stage.method, server), seals(self.fed, stage.method)
+        def alone(i): return {} if masked else dict(who=(i,), n=(self.fed.sizes[i],)) # who mask know each other
+        sent = {i: to_bytes(replies[i], **vars(roster) | alone(i)) for i in roster.who}
         got = self.deliver('turn', sent)
-        got = {i: got[i] for i in roster.who if i in got}
         messages = self.understood(got, partial(upload_in, self, place, replies))
         self.servers[stage.server] = received(self, stage, server, messages, roster)
         self.traffic.append((sum(map(len, sent.values())), sum(map(len, got.values()))))
@@ -186,9 +185,9 @@ class ServerSide:
         return Roster(self.round, who, tuple(self.fed.sizes[i] for i in who), self.session)
 
     def understood(self, contents:dict, read:Callable)->dict: # id -> what `read(i, content)` returns
-        "The contents of these bytes; a client whose bytes cannot be read is refused."
+        "The contents of these bytes, by id; a client whose bytes cannot be read is refused."
         found = {}
-        for i, content in contents.items():
+        for i, content in sorted(contents.items()):
             try: found[i] = read(i, content)
             except Exception as e: self.refuse(i, e) # whatever fails here, fails because of these bytes
         return found
@@ -261,28 +260,14 @@ def unusable(use:Callable, messages:dict)->dict: # id -> why
                 return {i: 'its message does not fit those of the others'}
     return odd if len(odd) < max(2, len(messages)) else {}
 
-# %% ../../nbs/federation/exchange.ipynb #72402ec3
-def heard_by(fed:Fed, method, roster:Roster, i:int)->dict:
-    "The information that client i gets about a round; if messages are sealed, also who else takes part."
-    if seals(fed, method): return vars(roster)
-    return vars(roster) | dict(who=(i,), n=(fed.sizes[i],))
-
 # %% ../../nbs/federation/exchange.ipynb #76613dac
 def score_clients(server:ServerSide, moment='merged')->list: # of Score
     "Each client's own model tested on its own data, if it answers."
-    fed = server.fed
-    r = server.round if moment == 'merged' else max(0, server.round - 1)
-    stage, _ = stage_of(server.stages, r)
-    fields = server_of(fed, stage, server.servers)
-    if moment == 'merged' and stage.method.survey: fields = survey_clients(server, stage.method, fields)
-    replies = Replies(fed, stage.method, fields)
+    r, replies, deployed = server_at(server.fed, server.stages, server, moment, partial(survey_clients, server))
     about = dict(round=server.round, stage_round=r, moment=moment, split='test', session=server.session)
-    def sent(i):
-        message = under('deployed.', stage.method.deploy(fields))
-        if moment == 'merged': message |= under('reply.', replies[i])
-        return to_bytes(message, **about)
-    answers = server.deliver('test', {i: sent(i) for i in range(fed.n_clients)})
-    return list(server.understood(dict(sorted(answers.items())), score_in).values())
+    def sent(i): return to_bytes(fields_of_test(deployed, replies[i] if replies else {}), **about)
+    answers = server.deliver('test', {i: sent(i) for i in range(server.fed.n_clients)})
+    return list(server.understood(answers, score_in).values())
 
 # %% ../../nbs/federation/exchange.ipynb #76613dab
 def score_in(i:int, content:bytes)->Score:
@@ -293,14 +278,12 @@ def score_in(i:int, content:bytes)->Score:
     return Score(i, about['n'], about['correct'], about['loss'], None)
 
 # %% ../../nbs/federation/exchange.ipynb #76613dacc
-def survey_clients(server:ServerSide, method, fields:dict)->dict:
-    "The server after it has collected from all clients the information it needs for a test."
-    r, (_, place) = server.round, stage_of(server.stages, server.round)
-    question = to_bytes(method.survey.ask(fields, server.fed), session=server.session, round=r)
-    answers = server.deliver('survey', {i: question for i in range(server.fed.n_clients)})
-    read = partial(fields_in, server, 'survey', place)
-    told = server.understood(dict(sorted(answers.items())), read)
-    return method.survey.conclude(fields, list(told.values()), server.fed)
+def survey_clients(server:ServerSide, survey, question:dict)->dict: # id -> answer
+    "The answers of all clients to the server's question before a test."
+    _, place = stage_of(server.stages, server.round)
+    content = to_bytes(question, session=server.session, round=server.round)
+    answers = server.deliver('survey', dict.fromkeys(range(server.fed.n_clients), content))
+    return server.understood(answers, partial(fields_in, server, 'survey', place))
 
 # %% ../../nbs/federation/exchange.ipynb #44ac3afc
 class Apart:
@@ -321,9 +304,6 @@ class Apart:
         self.fields[i] = to_bytes(client.fields)
         self.seen.append((kind, i, content, answer))
         return answer
-
-    def close(self):
-        for client in self.clients: client.execute.close()
 
 # %% ../../nbs/federation/exchange.ipynb #44ac3afb
 def run_apart(fed:Fed, make_stages:Callable, n_rounds:int)->tuple: # (ServerSide, Apart)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MOST_SAMPLES', 'MOST_INTEGER', 'WHOLE', 'WHOLES', 'MOMENT', 'SPLIT', 'SESSION', 'ASKED', 'ANSWERED', 'Form', 'bounds',
-           'sent_numbers', 'form_of', 'samples_counted', 'pretended', 'Rehearsal', 'note_replies', 'forms_of', 'Schema',
-           'Expected', 'Rule', 'is_whole', 'are_whole', 'is_word', 'check_said']
+           'sent_numbers', 'form_of', 'samples_counted', 'pretended', 'Rehearsal', 'fields_of_test', 'note_replies',
+           'forms_of', 'Schema', 'Expected', 'Rule', 'is_whole', 'are_whole', 'is_word', 'check_said']
 
 # %% ../../nbs/federation/schema.ipynb #49af365f
 import copy
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core import OneOf, Range, stream
+from .evaluation import server_at, surveyed
 from .federation import Fed
 from .loop import Loop
 from .messages import BadMessage, Roster, laid_out
@@ -120,40 +121,38 @@ class Rehearsal:
         self.clients = {i: self.fed.client(i) for i in (self.i, self.other)}
         self.servers, start = {}, 0
         for place, stage in enumerate(self.stages):
-            for k in range(min(2, stage.rounds)):
-                all_here = at_once or k or stage.rounds == 1
-                here = [i for i in self.clients if all_here or i != self.i]
-                self.one_round(place, stage, start + k, tuple(sorted(here)))
+            for self.round in range(start, start + min(2, stage.rounds)):
+                all_here = at_once or self.round > start or stage.rounds == 1
+                self.one_round(place, stage, [i for i in sorted(self.clients) if all_here or i != self.i])
             note_replies(self, place, stage)
             start += stage.rounds
 
-    def one_round(self, place:int, stage, r:int, who:tuple):
-        server = note_replies(self, place, stage)
-        roster = Roster(r, who, tuple(self.fed.sizes[i] for i in who))
-        clients, replies = {i: self.clients[i] for i in who}, Replies(self.fed, stage.method, server)
-        turns = take_turns(self.execute, self.stages, clients, replies, roster)
+    def one_round(self, place:int, stage, who:list):
+        replies = note_replies(self, place, stage)
+        roster = Roster(self.round, tuple(who), tuple(self.fed.sizes[i] for i in who))
+        turns = take_turns(self.execute, self.stages, {i: self.clients[i] for i in who}, replies, roster)
         self.clients |= turns.clients
         if self.i in who: self.note('upload', place, turns.messages[self.i])
-        self.servers[stage.server] = receive(self.fed, stage.method, server, turns.messages, roster)
+        self.servers[stage.server] = receive(self.fed, stage.method, replies.server, turns.messages, roster)
 
 # %% ../../nbs/federation/schema.ipynb #e04a0f1f
-def note_replies(rehearsal:Rehearsal, place:int, stage)->dict: # the server
-    "Note what the server would send now, in a turn, a test and a survey."
-    fed, i, method = rehearsal.fed, rehearsal.i, stage.method
-    server = tested = server_of(fed, stage, rehearsal.servers)
-    rehearsal.note('reply', place, Replies(fed, method, server)[i])
-    if method.survey:
-        question = method.survey.ask(server, fed)
-        def answer(worker, j): return method.survey.answer(fed, worker, j, question)
-        answers = rehearsal.execute.map(answer, list(rehearsal.clients))
+def fields_of_test(deployed:dict, reply:dict)->dict:
+    "The message of a test: deployed fields, and the reply if the clients are tested after a download."
+    return under('deployed.', deployed) | under('reply.', reply)
+
+def note_replies(rehearsal:Rehearsal, place:int, stage)->Replies:
+    "Note what the server would send now, in a turn, a survey and a test; return its replies in a turn."
+    def collect(survey, question):
+        answers = surveyed(rehearsal.execute, survey, question, list(rehearsal.clients))
         rehearsal.note('question', place, question)
-        rehearsal.note('answer', place, answers[i])
-        tested = method.survey.conclude(server, list(answers.values()), fed)
-    deployed = under('deployed.', method.deploy(tested))
-    reply = under('reply.', Replies(fed, method, tested)[i])
-    rehearsal.note('test', place, deployed) # after training
-    rehearsal.note('test', place, deployed | reply)
-    return server
+        rehearsal.note('answer', place, answers[rehearsal.i])
+        return answers
+    fed, i = rehearsal.fed, rehearsal.i
+    replies = Replies(fed, stage.method, server_of(fed, stage, rehearsal.servers))
+    rehearsal.note('reply', place, replies[i])
+    _, after_survey, deployed = server_at(fed, (stage,), rehearsal, 'merged', collect)
+    for reply in {}, after_survey[i]: rehearsal.note('test', place, fields_of_test(deployed, reply))
+    return replies
 
 # %% ../../nbs/federation/schema.ipynb #72baa20c
 def forms_of(seen:list)->dict: # name -> Form
