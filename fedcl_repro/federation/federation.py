@@ -68,6 +68,7 @@ class Fed:
         self.dtype = torch.float32 if self.mixed else dtype
         self.secret = None # shared by clients in other processes, not known to the server
         self.private = None # a number that only this client knows; None in a simulation
+        self.chunk = 64 if device == 'cpu' else 4096 # samples to measure: a CPU's cache holds them, a GPU is full
         self.put_data(store, train, test)
         self.build_networks(archs, arch)
 
@@ -83,16 +84,6 @@ def build_networks(self:Fed, archs:dict, arch:list):
     self.normed = {a: has_norm(net) for a, net in self.nets.items()}
 
 # %% ../../nbs/federation/federation.ipynb #9a7c0008
-@patch
-@property
-def n_clients(self:Fed)->int: return len(self.sizes)
-
-@patch
-@property
-def chunk(self:Fed)->int:
-    "Samples to measure at once: as many as fit a CPU's cache, or fill a GPU."
-    return 64 if self.device == 'cpu' else 4096
-
 @patch
 @property
 def one_test(self:Fed)->bool:
@@ -115,19 +106,16 @@ def width(self:Fed)->int:
 def put_data(self:Fed, store:tuple, train:list, test:list):
     "Set the images of all clients, stored once, and the row numbers of each client."
     self.x, self.y = (t.to(self.device) for t in store)
-    def own(part, i, rows): return checked_rows(rows, len(self.y), f'{part} rows of client {i}')
-    parts = dict(train=train, test=test)
-    self.rows = {p: self.on_device([own(p, i, r) for i, r in enumerate(some)]) for p, some in parts.items()}
+    self.rows = {}
+    for part, rows in dict(train=train, test=test).items(): self.put_rows(part, rows)
     self.sizes = [len(r) for r in self.rows['train']]
+    self.n_clients = len(self.sizes)
 
 @patch
-def put_validation(self:Fed, rows:list):
-    "Set each client's validation rows, used to select a round and settings."
-    self.rows['valid'] = self.on_device(rows)
-
-@patch
-def on_device(self:Fed, rows:list)->list:
-    return [torch.as_tensor(r, dtype=torch.long).to(self.device) for r in rows]
+def put_rows(self:Fed, part:str, rows:list):
+    "Set each client's rows of a part: 'train', 'test', or 'valid', used to select a round and settings."
+    found = [checked_rows(r, len(self.y), f'{part} rows of client {i}') for i, r in enumerate(rows)]
+    self.rows[part] = [torch.as_tensor(r, dtype=torch.long).to(self.device) for r in found]
 
 @patch
 def tensor(self:Fed, value)->Tensor: return torch.tensor(value, dtype=self.dtype, device=self.device)
@@ -160,8 +148,7 @@ def check_store(store, n_classes:int):
     "Raise an error for images and labels that a federation cannot use."
     is_pair = isinstance(store, (tuple, list)) and len(store) == 2
     if not (is_pair and all(isinstance(t, Tensor) for t in store)):
-        many = f' of {len(store)}' if hasattr(store, '__len__') else ''
-        found = type(store).__name__ + many
+        found = type(store).__name__ + (f' of {len(store)}' if hasattr(store, '__len__') else '')
         raise ValueError(f'the store is a pair of tensors, images and labels, got {found}')
     x, y = store
     if len(x) != len(y): raise ValueError(f'{len(x)} images but {len(y)} labels: give each image one label')
@@ -247,13 +234,9 @@ def toy(
 def toy_images(sizes, n_classes:int, seed:int)->tuple: # images, labels, rows of each client
     "Noisy class patterns; client i has about twice as many samples of class i as of class i + 1."
     patterns = stream(99, 'patterns').random((n_classes, 6, 6, 1))
-    y, rows, first = [], [], 0
-    for i, n in enumerate(sizes):
-        own = np.array([i, i, i + 1]) % n_classes
-        y.append(own[stream(seed, 'toy', i).permutation(n) % 3])
-        rows.append(np.arange(first, first + n))
-        first += n
-    y = np.concatenate(y).astype(np.int64)
+    def classes(i, n): return np.array([i, i, i + 1])[stream(seed, 'toy', i).permutation(n) % 3] % n_classes
+    y = np.concatenate([classes(i, n) for i, n in enumerate(sizes)]).astype(np.int64)
+    rows = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
     noise = .2*stream(seed, 'toy').standard_normal((len(y), 6, 6, 1))
     x = (255 * (patterns[y] + noise).clip(0, 1)).astype(np.uint8)
     return torch.from_numpy(x), torch.from_numpy(y), rows
@@ -287,8 +270,7 @@ def batches(fed:Fed, i:int, sweep:Sweep, key:tuple):
 # %% ../../nbs/federation/federation.ipynb #fa4ebc71
 def plan(fed:Fed, i:int, sweep:Sweep, key:tuple)->list: # of arrays of rows
     "The samples of each batch of a client's sweep, as positions in its training data."
-    usual = epochs(fed.local_epochs) if sweep.train else chunks(fed.chunk)
-    order = sweep.order or usual
+    order = sweep.order or (epochs(fed.local_epochs) if sweep.train else chunks(fed.chunk))
     batches = order(fed.sizes[i], fed.batch_size, stream(fed.seed, 'batches', i, *key))
     if not (sweep.train and fed.normed[fed.arch[i]]): return list(batches)
     return [rows for rows in batches if len(rows) != 1]

@@ -45,7 +45,6 @@ def measured(
     y:np.ndarray,      # (n,)
 )->dict:               # text of the spec -> number; without undefined ones
     "The metrics of one client's test."
-    if not len(y): return {}
-    if not np.isfinite(scores).all(): return {}
+    if not len(y) or not np.isfinite(scores).all(): return {}
     found = {spec: float(METRICS.build(spec, scores, y)) for spec in specs}
     return {spec: value for spec, value in found.items() if not math.isnan(value)}

@@ -74,9 +74,8 @@ class Net:
 
     def using(self, fields:dict):
         "The same architecture with other tensors for some fields (look-ahead steps, interpolated weights)."
-        own = without(self._prefix, self._fields)
-        net = MappedNet(self._slots.net, own, self._training, self.n_classes, self._noise)
-        return net.using(fields)
+        own = without(self._prefix, self._fields) | fields
+        return MappedNet(self._slots.net, own, self._training, self.n_classes, self._noise)
 
 # %% ../../nbs/federation/networks.ipynb #d6bbd5bd
 def no_part(part:str, net:nn.ModuleDict)->AttributeError:

@@ -118,16 +118,12 @@ class secure_aggregation:
         room = 2**31 / (self.bound * max(1., float(sum(n))))
         return 2.**math.floor(math.log2(room * .999))
 
-    def check_roster(self, roster:Roster):
-        "Refuse to mask among too few clients; one without samples hides nobody."
-        n = sum(samples > 0 for samples in roster.n)
-        if n >= self.least: return
-        raise ValueError(f'a round of {n} clients with samples cannot be masked, it takes {self.least}: '
-                         'ask for a larger participation, or for a method without secure aggregation')
-
     def seal(self, message:dict, i:int, roster:Roster, secret=None)->dict:
         "What client i sends instead of its message. `secret`: what its process has, see `own_secrets`."
-        self.check_roster(roster)
+        n = sum(samples > 0 for samples in roster.n) # a client without samples hides nobody
+        if n < self.least:
+            raise ValueError(f'a round of {n} clients with samples cannot be masked, it takes {self.least}: '
+                             'ask for a larger participation, or for a method without secure aggregation')
         own = float(roster.n[roster.who.index(i)])
         places = self.places(roster.n)
         known = own_secrets(i, roster.who, self.secret if secret is None else secret)
@@ -135,8 +131,8 @@ class secure_aggregation:
 
     def open(self, inbox:Inbox, roster:Roster)->Sealed:
         "Masked messages, of which only the mean can be read."
-        open_fields = {**vars(inbox), 'compute': None}
-        return Sealed(**open_fields, roster=roster.who, places=self.places(roster.n))
+        about = dict(compute=None, roster=roster.who, places=self.places(roster.n))
+        return Sealed(**vars(inbox) | about)
 
     def __call__(self, inbox:Inbox)->Sealed:
         roster = Roster(inbox.round, inbox.who, tuple(inbox.n.tolist()))

@@ -55,8 +55,7 @@ def take_turns(execute, stages:tuple, clients:dict, replies, roster:Roster)->Tur
     stage, place = stage_of(stages, r)
     method = stage.method
     entered = {i: enter(fed, stages, fields_of(c), place) for i, c in clients.items()}
-    chosen = {i: without_training_loss(c) for i, c in entered.items()}
-    merged, received = take_replies(execute, method, chosen, replies, r)
+    merged, received = take_replies(execute, method, entered, replies, r)
     execute.tuned = None # a tuning by an evaluation is valid only until this round
     trained = run_steps(execute, method.local, merged, r)
     after = {i: without_tables(c) | dict(stage=torch.tensor(place)) for i, c in trained.items()}
@@ -199,15 +198,9 @@ def uploads(fed:Fed, method:Method, clients:dict, roster:Roster)->dict: # id -> 
 def receive(fed:Fed, method:Method, server:dict, messages:dict, roster:Roster)->dict:
     "The server after the messages of a round (id -> message)."
     samples = dict(zip(roster.who, roster.n))
-    inbox = Inbox(
-        who=tuple(messages),
-        n=fed.tensor([float(samples[i]) for i in messages]),
-        messages=tuple(messages.values()),
-        round=roster.round,
-        seed=fed.seed,
-        compute=Compute(fed),
-        n_clients=fed.n_clients,
-        initial=fed.init)
+    n = fed.tensor([float(samples[i]) for i in messages])
+    inbox = Inbox(tuple(messages), n, tuple(messages.values()), roster.round, fed.seed,
+                  compute=Compute(fed), n_clients=fed.n_clients, initial=fed.init)
     for wire in wires_of(fed, method):
         inbox = wire.open(inbox, roster) if hasattr(wire, 'open') else wire(inbox)
     return method.serve(server, inbox) if inbox.messages else server

@@ -88,7 +88,7 @@ def rserver_loss(temp:float):
 # %% ../../nbs/methods/mfcl.ipynb #a305b8ba
 def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, first:int):
     "A `serve`: one epoch over the tables that it holds; `first`: the round in which phase 2 begins."
-    sweep = Sweep(rserver_loss(temp), RSERVER, opt=LARS(lr))
+    sweep = Sweep(rserver_loss(temp), RSERVER, opt=LARS(lr=lr))
     def serve(server, inbox):                                     # lines 20 and 21
         server = holding(server, inbox)
         tables = [m['z'] for i, m in zip(inbox.who, inbox.messages) if server['held'][i] and m['z'].shape[0]]

@@ -262,7 +262,7 @@ def federation(run:Run, data_root=None, device='cpu')->Fed:
     check_fits(run, data)
     store = images_of(run, split, root, device)
     fed = federation_with(run, store, split.train, split.test, data.shape, data.n_classes, device)
-    if split.valid: fed.put_validation(split.valid)
+    if split.valid: fed.put_rows('valid', split.valid)
     return fed
 
 # %% ../../nbs/study/runs.ipynb #68e0f581
