@@ -89,11 +89,8 @@ def connect_ray(address:str):
     return ray
 
 # %% ../../nbs/federation/actors.ipynb #7e126c80
-@EXECUTORS.add('ray',
-    title='actors of Ray',
-    use='one large federation, on all cores of a cluster',
-    extra='ray',
-    spreads=True)
+@EXECUTORS.add('ray', title='actors of Ray', use='one large federation, on all cores of a cluster',
+               extra='ray', spreads=True)
 class RayActors(Loop):
     """The loop, but actors take the clients' turns: one for each core, or accelerator, of a cluster.
     `FEDCL_RAY`: its address; default `local`."""

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..core import patch
 from .executors import EXECUTORS
 from .federation import Fed, batch_of, batch_rows, plan
 from .local_step import (
@@ -51,7 +50,7 @@ def signature(fields:dict)->tuple:
     return tuple(sorted((k, tuple(v.shape), str(v.dtype)) for k, v in named.items()))
 
 # %% ../../nbs/federation/batched.ipynb #ad580530
-def groups(fed:Fed, sweep:Sweep, clients:dict, key:tuple)->tuple: # ({signature: members}, other ids)
+def groups(fed:Fed, sweep:Sweep, clients:dict, key:tuple)->tuple: # (lists of members, other ids)
     "Clients of a federation that can be trained together."
     stacks, alone = {}, []
     for i, c in clients.items():
@@ -62,7 +61,7 @@ def groups(fed:Fed, sweep:Sweep, clients:dict, key:tuple)->tuple: # ({signature:
         c, moving, buffers = prepare(fed, sweep, i, c)
         alike = fed.arch[i], len(todo[0]), signature(c)
         stacks.setdefault(alike, []).append(Member(i, c, todo, moving, buffers))
-    return stacks, alone
+    return stacks.values(), alone
 
 # %% ../../nbs/federation/batched.ipynb #33cf3cb1
 class Stack(Carrier):
@@ -70,16 +69,14 @@ class Stack(Carrier):
     taken off at the end."""
     def __init__(self, fed:Fed, sweep:Sweep, members:list):
         self.fed, self.sweep, self.members = fed, sweep, members
-        first, clients = members[0], [m.client for m in members]
+        first = members[0]
         names = [k for k in first.client if not k.startswith('train.')]
         self.shared = {k: first.client[k] for k in names if is_shared(k, members)}
-        self.live = {k: self.stack(k, clients) for k in names if k not in self.shared}
+        def device(k): return first.client[k].device # flags are on the CPU, or on the device of a checkpoint
+        def stack(k): return torch.stack([m.client[k].to(device(k)) for m in members])
+        self.live = {k: stack(k) for k in names if k not in self.shared}
         self.total = torch.zeros(len(members), dtype=torch.double, device=fed.device)
         self.moving, self.net, self.opt = first.moving, fed.nets[fed.arch[first.i]], sweep.opt or fed.opt
-
-    def stack(self, k:str, clients:list)->Tensor:
-        device = clients[0][k].device # flags are on the CPU, or on the device of a checkpoint
-        return torch.stack([c[k].to(device) for c in clients])
 
     def take_off(self, m:int)->dict: # id -> client
         "Take all but the first m clients off the stack."
@@ -97,39 +94,33 @@ class Stack(Carrier):
         own = {k: v[a].detach().clone() for k, v in self.live.items()}
         return before | self.shared | own | training_loss(before, self.total[a].cpu(), rows)
 
-# %% ../../nbs/federation/batched.ipynb #33cf3cb2
-@patch
-def forward(self:Stack, batch)->tuple: # (losses (m,), notes (m, ...))
-    self.leaves = {k: self.live[k].detach().requires_grad_() for k in self.moving}
-    rest = {k: v for k, v in self.live.items() if k not in self.leaves}
-    inputs = {k: v for k, v in vars(batch).items() if v is not None}
-    loss, notes = vmap(self.client_loss)(self.leaves, rest, inputs)
-    return loss.double(), notes # the running loss is added up in double precision
+    def forward(self, batch)->tuple: # (losses (m,), notes (m, ...))
+        self.leaves = {k: self.live[k].detach().requires_grad_() for k in self.moving}
+        rest = {k: v for k, v in self.live.items() if k not in self.leaves}
+        inputs = {k: v for k, v in vars(batch).items() if v is not None}
+        loss, notes = vmap(self.client_loss)(self.leaves, rest, inputs)
+        return loss.double(), notes # the running loss is added up in double precision
 
-@patch
-def client_loss(self:Stack, leaves:dict, rest:dict, inputs:dict)->tuple:
-    "One client's loss and notes; this function is mapped over the stack."
-    fields = self.shared | rest | leaves
-    batch = SimpleNamespace(**{'views': None} | inputs)
-    net = MappedNet(self.net, fields, True, self.fed.n_classes, batch.noise)
-    return self.sweep.fn(net, fields, batch)
+    def client_loss(self, leaves:dict, rest:dict, inputs:dict)->tuple:
+        "One client's loss and notes; this function is mapped over the stack."
+        fields = self.shared | rest | leaves
+        batch = SimpleNamespace(**{'views': None} | inputs)
+        net = MappedNet(self.net, fields, True, self.fed.n_classes, batch.noise)
+        return self.sweep.fn(net, fields, batch)
 
-@patch
-def update(self:Stack, grads:dict):
-    def step(c, g): return self.opt.step(self.shared | c, g)
-    if not getattr(self.opt, 'elementwise', False): step = vmap(step)
-    state = sub(self.live, 'opt.') | {k: v.detach() for k, v in self.leaves.items()}
-    self.live |= step(state, grads)
+    def update(self, grads:dict):
+        def step(c, g): return self.opt.step(self.shared | c, g)
+        if not getattr(self.opt, 'elementwise', False): step = vmap(step)
+        state = sub(self.live, 'opt.') | {k: v.detach() for k, v in self.leaves.items()}
+        self.live |= step(state, grads)
 
-@patch
-def changed(self:Stack, after, notes:dict)->dict:
-    def of_one(c, n): return changed_fields(after, self.shared | c, n)
-    return vmap(of_one)(self.live, notes)
+    def changed(self, after, notes:dict)->dict:
+        def of_one(c, n): return changed_fields(after, self.shared | c, n)
+        return vmap(of_one)(self.live, notes)
 
-@patch
-def replace(self:Stack, changed:dict):
-    self.live |= changed
-    self.shared = {k: v for k, v in self.shared.items() if k not in changed}
+    def replace(self, changed:dict):
+        self.live |= changed
+        self.shared = {k: v for k, v in self.shared.items() if k not in changed}
 
 # %% ../../nbs/federation/batched.ipynb #2d5e57c6
 def is_shared(k:str, members:list)->bool:
@@ -156,12 +147,11 @@ class Batched(Loop):
         stacks, alone = groups(self.fed, sweep, clients, key)
         done = {}
         if alone: done |= super().__call__(sweep, {i: clients[i] for i in alone}, key)
-        for i, c in self.advance(sweep, stacks, key).items():
-            if not c['train.loss'].isfinite(): raise NonFinite('the loss', i, key[0])
-            done[i] = c
+        for members in stacks:
+            for i, c in self.advance(sweep, members, key).items():
+                if not c['train.loss'].isfinite(): raise NonFinite('the loss', i, key[0])
+                done[i] = c
         return {i: done[i] for i in clients}
 
-    def advance(self, sweep:Sweep, stacks:dict, key:tuple)->dict: # {signature: members} -> {id: client}
-        done = {}
-        for members in stacks.values(): done |= train_stack(self.fed, sweep, members, key)
-        return done
+    def advance(self, sweep:Sweep, members:list, key:tuple)->dict: # id -> client
+        return train_stack(self.fed, sweep, members, key)

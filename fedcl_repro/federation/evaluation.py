@@ -34,10 +34,8 @@ def clients_at(execute, stages:tuple, state:State, moment:str, who=None)->tuple:
     fed = execute.fed
     def collect(survey, question): return surveyed(execute, survey, question, range(fed.n_clients))
     r, replies, deployed = server_at(fed, stages, state, moment, collect)
-    stage, place = stage_of(stages, r)
-    who = range(fed.n_clients) if who is None else who
-    clients = {i: enter(fed, stages, state.clients[i], place) for i in who}
-    return stage.method, tested(execute, stage.method, clients, replies, deployed, state.round)
+    clients = {i: state.clients[i] for i in (range(fed.n_clients) if who is None else who)}
+    return tested(execute, stages, r, clients, replies, deployed, state.round)
 
 def server_at(fed, stages:tuple, state, moment:str, collect)->tuple: # (round, Replies or None, fields)
     """The server's part of a test: the round whose method is tested, replies (if merged), deployed fields.
@@ -54,11 +52,13 @@ def server_at(fed, stages:tuple, state, moment:str, collect)->tuple: # (round, R
     return r, Replies(fed, method, server), method.deploy(server)
 
 # %% ../../nbs/federation/evaluation.ipynb #a5ff892e
-def tested(execute, method, clients:dict, replies, deployed:dict, r:int)->dict:
-    "Clients in the state to be tested: after replies (if any), deployed fields and `adapt` steps."
-    if replies: clients, _ = take_replies(execute, method, clients, replies, r)
+def tested(execute, stages, stage_round:int, clients:dict, replies, deployed:dict, r:int)->tuple:
+    "A round's method, and clients as they are tested: after replies (if any), deployed fields, `adapt` steps."
+    stage, place = stage_of(stages, stage_round)
+    clients = {i: enter(execute.fed, stages, c, place) for i, c in clients.items()}
+    if replies: clients, _ = take_replies(execute, stage.method, clients, replies, r)
     clients = {i: c | deployed for i, c in clients.items()}
-    return run_steps(execute, method.adapt, clients, r)
+    return stage.method, run_steps(execute, stage.method.adapt, clients, r)
 
 def surveyed(execute, survey, question:dict, who)->dict: # id -> answer
     "The answers of clients to the server's question before a test."

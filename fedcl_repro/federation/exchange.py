@@ -21,7 +21,7 @@ from .evaluation import Score, probed, scored, server_at, surveyed, tested
 from .federation import Fed
 from .loop import Loop
 from .messages import BadMessage, Roster, from_bytes, to_bytes
-from .rounds import Replies, enter, receive, roster_of, seals, server_of
+from .rounds import Replies, receive, roster_of, seals, server_of
 from .rounds import stage_of, take_turns
 from .schema import ANSWERED, ASKED, Expected, Schema, check_said, fields_of_test
 from ..parts.fields import under, without
@@ -30,9 +30,8 @@ from ..parts.fields import under, without
 def known_to(fed:Fed, i=None)->Fed:
     "The federation as client i knows it, or as the server does (None): sizes, but no data."
     own = copy.copy(fed)
-    nothing = torch.zeros(0, dtype=torch.long)
+    nothing = at = torch.zeros(0, dtype=torch.long)
     train, test = ([nothing] * fed.n_clients for _ in range(2))
-    at = nothing
     if i is not None:
         at, inverse = torch.cat([fed.rows['train'][i], fed.rows['test'][i]]).unique(return_inverse=True)
         train[i], test[i] = inverse.split([len(fed.rows[s][i]) for s in ('train', 'test')])
@@ -125,13 +124,12 @@ def take_turn(client:ClientSide, message:dict, about:dict)->bytes:
 # %% ../../nbs/federation/exchange.ipynb #ce67ff72
 def take_test(client:ClientSide, message:dict, about:dict)->bytes:
     "The client's score on its own test samples, at a moment of its round: only counts and a loss."
-    i, execute = client.i, client.execute
-    stage, place = stage_of(client.stages, about['stage_round'])
-    fields = {i: enter(execute.fed, client.stages, client.fields, place)}
+    i, r, deployed = client.i, about['stage_round'], without('deployed.', message)
     replies = {i: without('reply.', message)} if about['moment'] == 'merged' else None
-    fields = tested(execute, stage.method, fields, replies, without('deployed.', message), about['round'])
-    test = scored if stage.method.probe.represent is None else probed
-    (score,) = test(execute, stage.method, fields, about['split'])
+    own = {i: client.fields}
+    method, own = tested(client.execute, client.stages, r, own, replies, deployed, about['round'])
+    test = scored if method.probe.represent is None else probed
+    (score,) = test(client.execute, method, own, about['split'])
     return to_bytes({}, n=score.n, correct=score.correct, loss=float(score.loss))
 
 def answer_survey(client:ClientSide, message:dict, about:dict)->bytes:

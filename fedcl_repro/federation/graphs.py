@@ -100,9 +100,7 @@ def on(stream):
 BURST = 16 # steps launched on a stream at a time
 
 # %% ../../nbs/federation/graphs.ipynb #e043d715
-@EXECUTORS.add('graphs',
-    title='captured steps',
-    use='on an accelerator, for clients of very unequal size')
+@EXECUTORS.add('graphs', title='captured steps', use='on an accelerator, for clients of very unequal size')
 class Graphs(Batched):
     "A recorded step for each architecture and stream. `places`: streams, with a static client each."
     def __init__(self, fed:Fed, workers:int=1, places:int=8):
@@ -116,12 +114,9 @@ class Graphs(Batched):
         self.replaced.clear()
         super().close()
 
-    def advance(self, sweep:Sweep, stacks:dict, key:tuple)->dict:
-        done = {}
-        for members in stacks.values():
-            try: done |= self.replay(sweep, members, key)
-            except ShapeChanged: done |= Loop.__call__(self, sweep, {m.i: m.client for m in members}, key)
-        return done
+    def advance(self, sweep:Sweep, members:list, key:tuple)->dict: # id -> client
+        try: return self.replay(sweep, members, key)
+        except ShapeChanged: return Loop.__call__(self, sweep, {m.i: m.client for m in members}, key)
 
     def replay(self, sweep:Sweep, members:list, key:tuple)->dict: # id -> client
         "Take similar clients through a sweep, on all streams at once."

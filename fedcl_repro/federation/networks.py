@@ -35,10 +35,6 @@ class Slots:
             if name in fields: tensors[key] = fields[name]
         self.net.train(training)
 
-    def set_masks(self, noise:dict):
-        "Set the masks of the dropout layers."
-        for path, mask in noise.items(): self.dropouts[path].mask = mask
-
 # %% ../../nbs/federation/networks.ipynb #04103d66
 class Net:
     "The parts of a network with a client's fields: `net.body(x)`, `net.at('own.').head(z)`."
@@ -58,7 +54,8 @@ class Net:
         "Fill the slots again after fields were replaced, or set the dropout masks of another batch."
         if noise is not None: self._noise = noise
         else: self._slots.fill(without(self._prefix, self._fields), self._training)
-        if self._training: self._slots.set_masks(self._noise)
+        if self._training:
+            for path, mask in self._noise.items(): self._slots.dropouts[path].mask = mask
         for other in self._others.values(): other.refresh(noise)
 
     def at(self, prefix:str, training:bool=None):

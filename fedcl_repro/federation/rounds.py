@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['one_round', 'Turns', 'take_turns', 'rounds', 'run', 'State', 'begin', 'roster_of', 'stage_of', 'enter', 'server_of',
-           'without_training_loss', 'without_tables', 'Replies', 'take_replies', 'check_shapes', 'tuned_once',
-           'same_download', 'without_local_buffers', 'reset_buffers', 'uploads', 'receive', 'wires_of', 'seals',
-           'check_finite', 'numbers', 'finite']
+           'without_training_loss', 'Replies', 'take_replies', 'check_shapes', 'tuned_once', 'same_download',
+           'without_local_buffers', 'uploads', 'receive', 'wires_of', 'seals', 'check_finite', 'numbers', 'finite']
 
 # %% ../../nbs/federation/rounds.ipynb #9dca71de
 from dataclasses import dataclass
@@ -58,7 +57,9 @@ def take_turns(execute, stages:tuple, clients:dict, replies, roster:Roster)->Tur
     merged, received = take_replies(execute, method, entered, replies, r)
     execute.tuned = None # a tuning by an evaluation is valid only until this round
     trained = run_steps(execute, method.local, merged, r)
-    after = {i: without_tables(c) | dict(stage=torch.tensor(place)) for i, c in trained.items()}
+    # the tables that a client makes on demand exist only within a round
+    lasting = {i: {k: v for k, v in c.items() if not isinstance(v, Deferred)} for i, c in trained.items()}
+    after = {i: c | dict(stage=torch.tensor(place)) for i, c in lasting.items()}
     return Turns(after, uploads(fed, method, trained, roster), received)
 
 # %% ../../nbs/federation/rounds.ipynb #51676ee4
@@ -118,10 +119,6 @@ def without_training_loss(c:dict)->dict:
     "A client without the running training loss of its last training."
     return {k: v for k, v in c.items() if not k.startswith('train.')}
 
-def without_tables(c:dict)->dict:
-    "A client without the tables that it makes on demand, which exist only within a round."
-    return {k: v for k, v in c.items() if not isinstance(v, Deferred)}
-
 # %% ../../nbs/federation/rounds.ipynb #116dbd18
 class Replies:
     "The messages of a server: `replies[i]` is the message to client i, made when it is sent."
@@ -141,9 +138,10 @@ def take_replies(execute, method:Method, clients:dict, replies, r:int)->tuple: #
         c = without_training_loss(c) | dict(round=torch.tensor(r))
         if message:
             informed.append(i)
-            after = method.merge(c, message)
-            check_shapes(fed.init[fed.arch[i]], c, after)
-            c = reset_buffers(fed, i, after)
+            before, network = c, fed.init[fed.arch[i]]
+            c = method.merge(c, message)
+            check_shapes(network, before, c)
+            if fed.buffers == 'reset': c = c | {k: network[k] for k in fed.buffer_names[fed.arch[i]]}
         merged[i] = c
         traffic += nbytes(message)
     if not method.tune: return merged, traffic
@@ -178,12 +176,6 @@ def without_local_buffers(fed:Fed, i:int, message:dict)->dict:
     "A message from or to client i, without buffers if these are not sent."
     if fed.buffers == 'average': return message
     return {k: v for k, v in message.items() if not fed.is_buffer(i, k)}
-
-def reset_buffers(fed:Fed, i:int, c:dict)->dict:
-    "A client after a download, with its initial buffers if `fed.buffers` is 'reset'."
-    if fed.buffers != 'reset': return c
-    arch = fed.arch[i]
-    return c | {k: fed.init[arch][k] for k in fed.buffer_names[arch]}
 
 # %% ../../nbs/federation/rounds.ipynb #babce71b
 def uploads(fed:Fed, method:Method, clients:dict, roster:Roster)->dict: # id -> message

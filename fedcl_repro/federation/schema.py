@@ -256,14 +256,10 @@ ASKED = dict( # kind -> what the server says beside the fields
     hello=SESSION,
     turn=SESSION | dict(round=WHOLE, who=WHOLES, n=WHOLES),
     test=SESSION | dict(round=WHOLE, stage_round=WHOLE, moment=MOMENT, split=SPLIT),
-    survey=SESSION | dict(round=WHOLE),
-)
+    survey=SESSION | dict(round=WHOLE))
 ANSWERED = dict( # kind -> what the client says
-    hello=dict(n=WHOLE, client=WHOLE),
-    turn={},
-    test=dict(n=WHOLE, correct=WHOLE, loss=Range('[0, inf)')),
-    survey={},
-)
+    hello=dict(n=WHOLE, client=WHOLE), turn={}, survey={},
+    test=dict(n=WHOLE, correct=WHOLE, loss=Range('[0, inf)')))
 
 # %% ../../nbs/federation/schema.ipynb #44097f0d
 def check_said(said, allowed:dict)->dict:
