@@ -57,8 +57,7 @@ class ClientSide:
     def answer(self, kind:str, content:bytes)->bytes:
         "The client's answer to a message of the kind 'hello', 'turn', 'test' or 'survey'."
         if kind not in CLIENT_ANSWERS:
-            known = ', '.join(CLIENT_ANSWERS)
-            raise BadMessage(f'a client answers {known}, got {kind!r}')
+            raise BadMessage(f"a client answers {', '.join(CLIENT_ANSWERS)}, got {kind!r}")
         # a message ends with a checksum
         digest = hashlib.sha256(content[-2**14:]).hexdigest() if kind == 'turn' else ''
         if kind == 'turn' and digest == self.last[0]: return self.last[1] # it was delivered twice
@@ -75,8 +74,7 @@ class ClientSide:
         if session in self.left: raise BadMessage(f'session {session!r} of client {self.i} is over')
         fresh = not self.session and int(self.fields['round']) < 0
         if kind != 'hello' and not fresh:
-            known = f'client {self.i} is in session {self.session!r}'
-            raise BadMessage(f'{known}, got {session!r}: say hello first')
+            raise BadMessage(f'client {self.i} is in session {self.session!r}, got {session!r}: say hello first')
         if not fresh: self.left.add(self.session)
         self.session, self.last = session, ('', b'')
         self.fields = self.execute.fed.client(self.i)
@@ -166,7 +164,8 @@ class ServerSide:
         stage, place = stage_of(self.stages, self.round)
         server, roster = server_of(self.fed, stage, self.servers), self.roster(stage)
         replies, masked = Replies(self.fed, stage.method, server), seals(self.fed, stage.method)
-        def alone(i): return {} if masked else dict(who=(i,), n=(self.fed.sizes[i],)) # who mask know each other
+        # clients that mask must know who else takes part
+        def alone(i): return {} if masked else dict(who=(i,), n=(self.fed.sizes[i],))
         sent = {i: to_bytes(replies[i], **vars(roster) | alone(i)) for i in roster.who}
         got = self.deliver('turn', sent)
         messages = self.understood(got, partial(upload_in, self, place, replies))
@@ -261,7 +260,8 @@ def unusable(use:Callable, messages:dict)->dict: # id -> why
 # %% ../../nbs/federation/exchange.ipynb #76613dac
 def score_clients(server:ServerSide, moment='merged')->list: # of Score
     "Each client's own model tested on its own data, if it answers."
-    r, replies, deployed = server_at(server.fed, server.stages, server, moment, partial(survey_clients, server))
+    collect = partial(survey_clients, server)
+    r, replies, deployed = server_at(server.fed, server.stages, server, moment, collect)
     about = dict(round=server.round, stage_round=r, moment=moment, split='test', session=server.session)
     def sent(i): return to_bytes(fields_of_test(deployed, replies[i] if replies else {}), **about)
     answers = server.deliver('test', {i: sent(i) for i in range(server.fed.n_clients)})

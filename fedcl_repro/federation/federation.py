@@ -68,7 +68,7 @@ class Fed:
         self.dtype = torch.float32 if self.mixed else dtype
         self.secret = None # shared by clients in other processes, not known to the server
         self.private = None # a number that only this client knows; None in a simulation
-        self.chunk = 64 if device == 'cpu' else 4096 # samples to measure: a CPU's cache holds them, a GPU is full
+        self.chunk = 64 if device == 'cpu' else 4096 # samples to measure at once: they fit a CPU's cache
         self.put_data(store, train, test)
         self.build_networks(archs, arch)
 
@@ -253,11 +253,9 @@ def toy_parts(width:int, n_classes:int)->dict: # name -> function that builds it
     return dict(proj=mlp, pred=mlp, rot=rotations, enc=encoder, dec=decoder, aux=auxiliary, chi=server_body)
 
 # %% ../../nbs/federation/federation.ipynb #4c4538c7
-def pixels(
-    x:Tensor, # (b, H, W, C) uint8, or floats in [-1, 1]; feature vectors (b, d)
-    dtype=torch.float32,
-)->Tensor:    # (b, C, H, W) in [-1, 1], channels last in memory; feature vectors unchanged
-    "Network input from bytes: x / 127.5 - 1, which is (x/255 - 0.5)/0.5. Floats keep their values."
+def pixels(x:Tensor, dtype=torch.float32)->Tensor: # (b, C, H, W) in [-1, 1], channels last in memory
+    """Network input from images (b, H, W, C): bytes become x / 127.5 - 1, which is (x/255 - 0.5)/0.5, floats
+    in [-1, 1] keep their values. Feature vectors (b, d) are unchanged."""
     if x.ndim == 4: x = x.permute(0, 3, 1, 2)
     if x.is_floating_point(): return x.to(dtype)
     return x.to(dtype).div_(127.5).sub_(1)

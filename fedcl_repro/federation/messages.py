@@ -111,11 +111,8 @@ def lossy(rate:float)->Callable: # (Inbox) -> Inbox
         return known or not lost # tables that the receiver has from an earlier round are not sent
     def wire(inbox):
         keep = [k for k, i in enumerate(inbox.who) if arrives(inbox, i, inbox.messages[k])]
-        return replace(
-            inbox,
-            who=tuple(inbox.who[k] for k in keep),
-            n=inbox.n[keep],
-            messages=tuple(inbox.messages[k] for k in keep))
+        who, messages = (tuple(some[k] for k in keep) for some in (inbox.who, inbox.messages))
+        return replace(inbox, who=who, n=inbox.n[keep], messages=messages)
     return wire
 
 # %% ../../nbs/federation/messages.ipynb #aa552dcc

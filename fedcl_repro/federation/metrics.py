@@ -39,12 +39,9 @@ def top_k(scores, y, *, k:COUNT=5):
     return float((best == y[:, None]).any(1).mean())
 
 # %% ../../nbs/federation/metrics.ipynb #de2ba5e8
-def measured(
-    specs,             # of metrics: 'auc', 'top_k(k=3)'
-    scores:np.ndarray, # (n, C) of one client's network
-    y:np.ndarray,      # (n,)
-)->dict:               # text of the spec -> number; without undefined ones
-    "The metrics of one client's test."
+def measured(specs, scores:np.ndarray, y:np.ndarray)->dict: # text of the spec -> number
+    """The metrics of one client's test that are defined, for scores (n, C) and classes (n,).
+    `specs`: of metrics, such as 'auc' or 'top_k(k=3)'."""
     if not len(y) or not np.isfinite(scores).all(): return {}
     found = {spec: float(METRICS.build(spec, scores, y)) for spec in specs}
     return {spec: value for spec, value in found.items() if not math.isnan(value)}

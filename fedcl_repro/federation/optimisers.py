@@ -28,12 +28,8 @@ def rate(lr, r)->float:
     "Learning rate of a round: a number, or a function of the round."
     return lr(int(r)) if callable(lr) else lr
 
-def falling(
-    lr:float,    # the highest rate
-    over:int,    # steps (rounds, epochs) until the rate is 0
-    warmup=0,    # number of these steps in which the rate rises to the highest
-)->Callable:     # of the step, counted from 0
-    "A rate that rises linearly for `warmup` steps, and falls along half a cosine to 0 at step `over`."
+def falling(lr:float, over:int, warmup=0)->Callable: # of the step (round, epoch), counted from 0
+    "A rate that rises linearly to `lr` in `warmup` steps, and falls along half a cosine to 0 at step `over`."
     if not 0 <= warmup < max(over, 1):
         raise ValueError(f'{warmup} steps of warm-up do not fit into {over} steps')
     def at(t:int)->float:

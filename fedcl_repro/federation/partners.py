@@ -14,21 +14,15 @@ from ..core import torch_stream
 from .federation import Fed, pixels
 
 # %% ../../nbs/federation/partners.ipynb #b391853f
-def partner_found(
-    first:Tensor,  # (n, k)
-    second:Tensor, # (n, k) the partner of row i of `first` is row i
-)->float:          # in [0, 1]
-    "Share of the rows of `first` whose nearest row of `second`, by cosine, is their partner."
+def partner_found(first:Tensor, second:Tensor)->float: # (n, k), (n, k) -> in [0, 1]
+    "Share of the rows of `first` whose nearest row of `second`, by cosine, is their partner: row i of row i."
     cosines = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T
     return float((cosines.argmax(1) == torch.arange(len(first), device=first.device)).double().mean())
 
 # %% ../../nbs/federation/partners.ipynb #ac8c67e0
-def search_partners(
-    execute, client:dict, *,
-    embed,  # (net, views (2, b, C, H, W)) -> (2, b, k)
-    n=512,  # maximal number of test images
-)->dict:    # 'partner, pair' -> (share, images)
-    "How often a client's network finds the partner of a view among the views of n test images."
+def search_partners(execute, client:dict, *, embed, n=512)->dict: # 'partner, pair' -> (share, images)
+    """How often a client's network finds the partner of a view among the views of at most n test images.
+    `embed`: (net, views (2, b, C, H, W)) -> (2, b, k)."""
     fed, i = execute.fed, int(client['id'])
     rows = fed.rows['test'][i][:n]
     if fed.augment is None or not len(rows): return {}

@@ -64,20 +64,14 @@ def relay_messages(server:dict, i:int)->dict:
     return {k: Rows(some.filled(torch.nan), some.have) for k, some in rows.items()}
 
 # %% ../../nbs/federation/peers.ipynb #708269eb
-def peers(
-    method:Method,           # its merge takes Rows, with a row for each client
-    edges:Callable=everyone, # (n clients) -> (n, n) bool; [i, j]: i may read what j sends
-)->Method:
-    "The method without a server: each client gets the last messages of its neighbours."
+def peers(method:Method, edges:Callable=everyone)->Method:
+    """The method without a server: each client gets the last messages of its neighbours, and its merge takes
+    Rows, with a row for each client. `edges`: (n clients) -> (n, n) bool; [i, j]: i may read what j sends."""
     def start(fed): return dict(edges=check_edges(edges(fed.n_clients), fed.n_clients).to(fed.device))
     return replace(method, start=start, reply=relay_messages, serve=store_messages)
 
 # %% ../../nbs/federation/peers.ipynb #18f3f21e
-def mix_peers(
-    w:Tensor,    # (M,) weights, sum 1
-    mine:Tensor, # (...) the client's own part
-    rows:Rows,   # (M, ...) the parts that peers sent
-)->Tensor:       # (...)
-    "Weighted sum of the peers' parts that were read; the own part gets the remaining weight."
+def mix_peers(w:Tensor, mine:Tensor, rows:Rows)->Tensor: # weights (M,) of sum 1; (...); (M, ...) -> (...)
+    "Weighted sum of the peers' parts (`rows`) that were read; the own part gets the remaining weight."
     w = torch.where(rows.have, w, 0.)
     return mix(w, rows.filled()) + (1 - w.sum()) * mine    # MAPL line 8

@@ -140,11 +140,8 @@ class secure_aggregation:
         return self.open(replace(inbox, messages=tuple(messages)), roster)
 
 # %% ../../nbs/federation/privacy.ipynb #2d861f49
-def datamix(
-    low:float=.6,  # least own share, > 1/2
-    high:float=.9, # largest own share
-)->Callable:       # (n, generator) -> partners (n,), own shares (n,)
-    "Partners and shares for blending images (MFCL Table 6)."
+def datamix(low:float=.6, high:float=.9)->Callable: # (n, generator) -> partners (n,), own shares (n,)
+    "Partners and shares for blending images (MFCL Table 6). Own shares: least, above 1/2, and largest."
     if not .5 < low <= high <= 1: raise ValueError(f'own shares must lie in (0.5, 1], got {low} to {high}')
     def draw(n, generator):
         if n < 2:

@@ -34,12 +34,9 @@ def one_round(execute, stages:tuple, state:'State')->'State':
     take = execute.take_turns or partial(take_turns, execute)
     turns = take(stages, clients, Replies(fed, stage.method, server), roster)
     server = receive(fed, stage.method, server, turns.messages, roster)
-    return State(
-        round=r + 1,
-        clients=state.clients.replaced(turns.clients),
-        servers=state.servers | {stage.server: server},
-        up=state.up + (sum(map(nbytes, turns.messages.values())),),
-        down=state.down + (turns.received,))
+    clients, servers = state.clients.replaced(turns.clients), state.servers | {stage.server: server}
+    up = sum(map(nbytes, turns.messages.values()))
+    return State(r + 1, clients, servers, state.up + (up,), state.down + (turns.received,))
 
 # %% ../../nbs/federation/rounds.ipynb #e825bb43
 class Turns(NamedTuple):

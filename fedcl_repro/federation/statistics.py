@@ -60,11 +60,10 @@ def shuffled_batches(fed, i:int, size:int)->tuple: # of rows of the store
     return rows.tensor_split(-(-len(rows) // size))
 
 # %% ../../nbs/federation/statistics.ipynb #ed45a039
-def statistics_survey(
-    networks:Callable, # (server, fed) -> {name: (architecture, fields)}: networks to measure
-    adopt:Callable,    # (server, name, statistics) -> server
-)->Survey:
-    "A survey for the statistics of networks that the server sends."
+def statistics_survey(networks:Callable, adopt:Callable)->Survey:
+    """A survey for the statistics of networks that the server sends.
+    `networks`: (server, fed) -> {name: (architecture, fields)}.
+    `adopt`: (server, name, statistics) -> server."""
     def ask(server, fed):
         known, question = list(fed.init), {}
         for name, (arch, fields) in networks(server, fed).items():

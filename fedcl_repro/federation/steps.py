@@ -38,7 +38,8 @@ def swept(execute, sweep:Sweep, clients:dict, r:int, turn:dict)->dict:
     if not here: return {}
     done = execute(sweep, here, (r, sweep.stream, turn[sweep.stream]))
     if not sweep.train or not (sweep.opt or execute.fed.opt).fresh: return done
-    def is_state(k): return k.startswith('opt.') and k.split('.', 2)[2].startswith(sweep.train) # opt.m.body.0.bias
+    # the state of a field, such as `opt.m.body.0.weight`
+    def is_state(k): return k.startswith('opt.') and k.split('.', 2)[2].startswith(sweep.train)
     return {i: {k: v for k, v in c.items() if not is_state(k)} for i, c in done.items()}
 
 # %% ../../nbs/federation/steps.ipynb #1a2ecdf0
@@ -171,8 +172,7 @@ class ViewedImages:
         "The images at these positions, in these views."
         some, which = views.unique(return_inverse=True)
         some = some.tolist()
-        names = self.draw(some[0])
-        drawn = {k: torch.stack([self.draw(v)[k] for v in some])[which, at] for k in names}
+        drawn = {k: torch.stack([self.draw(v)[k] for v in some])[which, at] for k in self.draw(some[0])}
         return self.fed.augment.apply(pixels(self.fed.x[self.rows[at]], self.fed.dtype), drawn)
 
     def blended(self, at, views):

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 import fedcl_repro
 from ..core import stream
-from ..federation.evaluation import clients_at, evaluate, outputs
+from ..federation.evaluation import clients_at, evaluate, outputs_of_clients
 from ..federation.clients import training_notes
 from ..federation.method import Probe
 from ..federation.metrics import mean_over_classes, measured
@@ -158,7 +158,7 @@ def represented(execute, stages:tuple, state:State, who=None)->dict: # name -> a
     found = []
     for i in np.unique(client).tolist():
         mine = torch.from_numpy(rows[client == i]).to(fed.device)
-        found.append(outputs(execute, method.probe.represent, {i: clients[i]}, {i: mine})[i])
+        found.append(outputs_of_clients(execute, method.probe.represent, {i: clients[i]}, {i: mine})[i])
     widths = {z.shape[1] for z in found}
     if len(widths) > 1: return {}
     z = torch.cat(found).half().cpu().numpy()
