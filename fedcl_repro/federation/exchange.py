@@ -43,13 +43,13 @@ def known_to(fed:Fed, i=None)->Fed:
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9e
 class ClientSide:
     "A client with its data and its fields. It answers bytes with bytes."
-    def __init__(self, execute, stages:tuple, i:int, fields:dict=None,
-                 *, session='', left=(), last=('', b'')):
+    def __init__(self, execute, stages:tuple, i:int, **kept): # of an earlier process: fields, session, left, last
         self.execute, self.stages, self.i = execute, stages, i
-        self.fields = fields or execute.fed.client(i)
-        self.session = session # of the server whose rounds it takes
-        self.left = set(left)  # sessions that it has left
-        self.last = last       # digest of the last turn, and the answer to it
+        self.fields = execute.fed.client(i)
+        self.session = ''     # of the server whose rounds it takes
+        self.left = set()     # sessions that it has left
+        self.last = '', b''   # digest of the last turn, and the answer to it
+        vars(self).update(kept)
         self.schema = Schema(execute.fed, stages)
         shapes = {k: tuple(v.shape) for k, v in execute.fed.init[execute.fed.arch[i]].items()}
         self.blocks = shapes | under('reply.', shapes) # of which a reply may have a part

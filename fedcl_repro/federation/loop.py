@@ -73,9 +73,9 @@ def sees_again(fed:Fed, sweep:Sweep, i:int, key:tuple)->bool:
     if not sweep.train or sweep.views or fed.augment is not None: return False
     return sweep.repeat * sum(map(len, plan(fed, i, sweep, key))) > fed.sizes[i]
 
-IMAGE_BY_IMAGE = { # layers whose output for an image depends on nothing else
-    nn.Sequential, nn.Conv2d, nn.Linear, nn.ReLU, nn.Flatten, nn.Identity, nn.GroupNorm,
-    nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, HalvingPool}
+# layers whose output for an image depends on nothing else
+IMAGE_BY_IMAGE = {nn.Sequential, nn.Conv2d, nn.Linear, nn.ReLU, nn.Flatten, nn.Identity, nn.GroupNorm}
+IMAGE_BY_IMAGE |= {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, HalvingPool}
 
 def has_constant_body(carrier:'OneClient', i:int)->bool:
     "Whether the body's output for an image is known to stay the same during the sweep."

@@ -186,9 +186,10 @@ class Node:
         if not self.path.exists(): return {}
         try:
             fields, about = from_bytes(self.path.read_bytes())
-            if about['run'] != self.plan.text: return dict(left=[*about['left'], about['session']])
+            if about['run'] != self.plan.text: return dict(left={*about['left'], about['session']})
             last = about['turn'], fields.pop(REPEATED).numpy().tobytes()
-            return dict(fields=fields, last=last) | {k: about[k] for k in ('session', 'left', 'private')}
+            kept = dict(fields=fields, last=last, left=set(about['left']))
+            return kept | {k: about[k] for k in ('session', 'private')}
         except (ValueError, KeyError) as e:
             raise ValueError(f'{self.path} is damaged ({e}): delete it, and the client begins anew') from e
 
