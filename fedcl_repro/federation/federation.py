@@ -70,27 +70,14 @@ class Fed:
         self.private = None # a number that only this client knows; None in a simulation
         self.chunk = 64 if device == 'cpu' else 4096 # samples to measure at once: they fit a CPU's cache
         self.put_data(store, train, test)
-        self.build_networks(archs, arch)
-
-# %% ../../nbs/federation/federation.ipynb #9a7c0007
-@patch
-def build_networks(self:Fed, archs:dict, arch:list):
-    "A network of each architecture, its initial fields, and the names of its buffers."
-    self.archs, self.arch = archs, arch or [next(iter(archs))] * self.n_clients
-    built = {a: initial(build, self.seed, self.dtype) for a, build in archs.items()}
-    self.nets = {a: net.to(self.device) for a, (net, _, _) in built.items()}
-    self.init = {a: {k: v.to(self.device) for k, v in fields.items()} for a, (_, fields, _) in built.items()}
-    self.buffer_names = {a: names for a, (_, _, names) in built.items()}
-    self.normed = {a: has_norm(net) for a, net in self.nets.items()}
+        self.archs, self.arch = archs, arch or [next(iter(archs))] * self.n_clients
+        built = {a: initial(build, seed, self.dtype) for a, build in archs.items()}
+        self.nets = {a: net.to(device) for a, (net, _, _) in built.items()}
+        self.init = {a: {k: v.to(device) for k, v in fields.items()} for a, (_, fields, _) in built.items()}
+        self.buffer_names = {a: names for a, (_, _, names) in built.items()}
+        self.normed = {a: has_norm(net) for a, net in self.nets.items()}
 
 # %% ../../nbs/federation/federation.ipynb #9a7c0008
-@patch
-@property
-def one_test(self:Fed)->bool:
-    "Whether all clients are tested on the same samples."
-    first, *others = self.rows['test']
-    return all(torch.equal(r, first) for r in others)
-
 @patch
 @property
 def width(self:Fed)->int:
@@ -110,6 +97,8 @@ def put_data(self:Fed, store:tuple, train:list, test:list):
     for part, rows in dict(train=train, test=test).items(): self.put_rows(part, rows)
     self.sizes = [len(r) for r in self.rows['train']]
     self.n_clients = len(self.sizes)
+    # whether all clients are tested on the same samples
+    self.one_test = all(torch.equal(r, self.rows['test'][0]) for r in self.rows['test'])
 
 @patch
 def put_rows(self:Fed, part:str, rows:list):

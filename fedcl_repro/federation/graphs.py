@@ -110,8 +110,7 @@ class Graphs(Batched):
         self.streams = [None if fed.device == 'cpu' else torch.cuda.Stream() for _ in range(places)]
 
     def close(self):
-        self.kept.clear()
-        self.replaced.clear()
+        self.kept, self.replaced = {}, []
         super().close()
 
     def advance(self, sweep:Sweep, members:list, key:tuple)->dict: # id -> client
