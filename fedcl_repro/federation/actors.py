@@ -6,6 +6,7 @@
 __all__ = ['RAY_SETTINGS', 'Seat', 'as_sent', 'as_received', 'Resident', 'fetched', 'connect_ray', 'RayActors']
 
 # %% ../../nbs/federation/actors.ipynb #6a031b44
+import contextlib
 import os
 import signal
 from dataclasses import dataclass, replace
@@ -84,8 +85,8 @@ def connect_ray(address:str):
     except (ConnectionError, RuntimeError, ValueError) as e:
         raise ValueError(f'no Ray cluster at {address!r} ({str(e).splitlines()[0]}): `ray start --head` '
                          'starts one, `local` takes this machine') from e
-    try: signal.signal(signal.SIGTERM, before)
-    except ValueError: pass # outside the main thread, Ray replaces nothing
+    # outside the main thread, Ray replaces nothing
+    with contextlib.suppress(ValueError): signal.signal(signal.SIGTERM, before)
     return ray
 
 # %% ../../nbs/federation/actors.ipynb #7e126c80

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 from torch.func import vmap
 
 from .executors import EXECUTORS
