@@ -25,7 +25,8 @@ class Clients(Sequence):
         self.fed = fed
         self.changed = changed or {} # id -> fields, or an object with `fields()`; the longest unchanged first
         self.memory = memory         # most bytes of fields that are kept in memory
-        self.folder = folder         # a temporary folder for the others, created when needed
+        limited = memory < math.inf  # the others are in a temporary folder
+        self.folder = folder or (tempfile.TemporaryDirectory(prefix='fedcl-clients-') if limited else None)
 
     def __len__(self): return self.fed.n_clients
 
@@ -38,11 +39,8 @@ class Clients(Sequence):
     def replaced(self, new:dict)->'Clients':
         "The clients after some of them have changed."
         changed = {i: c for i, c in self.changed.items() if i not in new} | new
-        folder = self.folder
-        if self.memory < math.inf:
-            folder = folder or tempfile.TemporaryDirectory(prefix='fedcl-clients-')
-            changed = within_memory(changed, self.memory, Path(folder.name))
-        return Clients(self.fed, changed, self.memory, folder)
+        if self.folder: changed = within_memory(changed, self.memory, Path(self.folder.name))
+        return Clients(self.fed, changed, self.memory, self.folder)
 
 def fields_of(kept)->dict: return kept if isinstance(kept, dict) else kept.fields()
 

@@ -102,23 +102,20 @@ def outputs_of_clients(execute, fn, clients:dict, rows)->dict: # id -> (n, k)
 # %% ../../nbs/federation/evaluation.ipynb #f9e44570
 def micro(results)->float:
     "Correct samples of all clients divided by all their samples; nan if there are none."
-    n = sum(r[1] for r in results)
-    return sum(r[2] for r in results) / n if n else math.nan
+    return sum(r[2] for r in results) / (sum(r[1] for r in results) or math.nan)
 
 def accuracies(results)->list:
-    "The accuracy of each client that has test samples."
-    return [r[2] / r[1] for r in results if r[1]]
+    "The accuracy of each client that has test samples; nan if there are none."
+    return [r[2] / r[1] for r in results if r[1]] or [math.nan]
 
 def macro(results)->float:
     "Mean over the clients that have test samples."
-    each = accuracies(results)
-    return float(np.mean(each)) if each else math.nan
+    return float(np.mean(accuracies(results)))
 
 # %% ../../nbs/federation/evaluation.ipynb #5eb5b87c
 def sd_clients(results)->float:
     "Population standard deviation over the clients that have test samples."
-    each = accuracies(results)
-    return float(np.std(each)) if each else math.nan
+    return float(np.std(accuracies(results)))
 
 # %% ../../nbs/federation/evaluation.ipynb #e48b5518
 def standard_scores(z): # (n, k) -> function (n, k) -> (n, k)

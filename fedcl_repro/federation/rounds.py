@@ -8,8 +8,10 @@ __all__ = ['one_round', 'Turns', 'take_turns', 'rounds', 'run', 'State', 'begin'
            'without_local_buffers', 'uploads', 'receive', 'wires_of', 'seals', 'check_finite', 'numbers', 'finite']
 
 # %% ../../nbs/federation/rounds.ipynb #9dca71de
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -94,11 +96,9 @@ def roster_of(fed:Fed, stage:Stage, r:int)->Roster:
 # %% ../../nbs/federation/rounds.ipynb #2b0f413d
 def stage_of(stages:tuple, r:int)->tuple: # (Stage, int)
     "The stage of round r (after all stages, the last one), and its place among the stages."
-    end = 0
-    for place, stage in enumerate(stages):
-        end += stage.rounds
-        if r < end: return stage, place
-    return stages[-1], len(stages) - 1
+    ends = list(accumulate(stage.rounds for stage in stages))
+    place = min(bisect_right(ends, r), len(stages) - 1)
+    return stages[place], place
 
 # %% ../../nbs/federation/rounds.ipynb #8e68a938
 def enter(fed:Fed, stages:tuple, c:dict, place:int)->dict:

@@ -102,7 +102,7 @@ def apart_from_heap(shape, like:Tensor)->Tensor:
 class KeptRows:
     "A cache of blocks of rows, one per client and group of views, up to `most` bytes; the latest used stay."
     def __init__(self, most=KEPT_BYTES):
-        self.most, self.size = most, 0
+        self.most = most
         self.blocks = {} # (name, client, group) -> rows; the most recently used block is last
         self.made_by = {} # (name, client) -> the client's fields
 
@@ -112,9 +112,9 @@ class KeptRows:
         known = self.made_by.get((name, i), {})
         if net.keys() == known.keys() and all(net[k] is known[k] for k in net): return
         self.made_by[name, i] = net
-        for key in [k for k in self.blocks if k[:2] == (name, i)]: self.drop(key)
+        self.blocks = {k: v for k, v in self.blocks.items() if k[:2] != (name, i)}
 
-    def drop(self, key): self.size -= self.blocks.pop(key).nbytes
+    def size(self)->int: return sum(block.nbytes for block in self.blocks.values())
 
     def rows(self, key:tuple, n:int, at, make):
         "Rows `at` of a block of n rows, which is made in pieces of a fixed size."
@@ -122,11 +122,10 @@ class KeptRows:
             one = make(at[:1])
             needed = n * one.nbytes
             if needed > self.most: return make(at)
-            while self.size + needed > self.most: self.drop(next(iter(self.blocks)))
+            while self.size() + needed > self.most: self.blocks.pop(next(iter(self.blocks)))
             block = apart_from_heap((n, *one.shape[1:]), one)
             for piece in torch.arange(n).split(PIECE): block[piece] = make(piece)
             self.blocks[key] = block
-            self.size += needed
         rows = self.blocks[key] = self.blocks.pop(key)
         return rows[at]
 
