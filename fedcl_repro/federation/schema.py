@@ -92,9 +92,8 @@ def pretended(fed:Fed, sizes:dict)->Fed: # sizes: client -> images
     own, total = copy.copy(fed), max(1, sum(sizes.values()))
     ends = np.cumsum([sizes.get(i, 0) for i in range(fed.n_clients)])
     rows = [np.arange(end - sizes.get(i, 0), end) for i, end in enumerate(ends)]
-    noise = stream(0, 'rehearsal').random((total, *fed.x.shape[1:]))
-    x = torch.from_numpy(255 * noise).to(torch.uint8) if fed.x.dtype == torch.uint8 else \
-        torch.from_numpy(2*noise - 1).to(fed.x.dtype)
+    noise = torch.from_numpy(stream(0, 'rehearsal').random((total, *fed.x.shape[1:])))
+    x = (255*noise if fed.x.dtype == torch.uint8 else 2*noise - 1).to(fed.x.dtype)
     own.put_data((x, torch.arange(total) % fed.n_classes), rows, rows)
     own.batch_size, own.wire, own.secret = max(1, *sizes.values()), None, None
     if hasattr(fed.opt, 'lr'): own.opt = replace(fed.opt, lr=0.)
