@@ -167,7 +167,7 @@ class ServerSide:
         # clients that mask must know who else takes part
         def alone(i): return {} if masked else dict(who=(i,), n=(self.fed.sizes[i],))
         sent = {i: to_bytes(replies[i], **vars(roster) | alone(i)) for i in roster.who}
-        got = self.deliver('turn', sent)
+        got = {i: content for i, content in self.deliver('turn', sent).items() if i in sent}
         messages = self.understood(got, partial(upload_in, self, place, replies))
         self.servers[stage.server] = received(self, stage, server, messages, roster)
         self.traffic.append((sum(map(len, sent.values())), sum(map(len, got.values()))))
