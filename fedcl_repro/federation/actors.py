@@ -59,13 +59,14 @@ class Resident:
     notes: dict   # its running training loss, available without the fields
     seat: int     # index of the actor
 
-    def fields(self)->dict: return fetched([self.place])
+    def fields(self)->dict: return fetched(self.place)
 
 def fetched(kept):
-    "A federation or a client's fields, from themselves or from a list with a reference to them."
-    if not isinstance(kept, list): return kept
+    "A federation or a client's fields, from themselves, or a reference to them, perhaps in a list."
+    if isinstance(kept, list): kept = kept[0]
+    if isinstance(kept, (dict, Fed)): return kept
     import ray
-    return ray.get(kept[0])
+    return ray.get(kept)
 
 # %% ../../nbs/federation/actors.ipynb #35f0acd0
 RAY_SETTINGS = dict(
@@ -116,7 +117,7 @@ class RayActors(Loop):
         homes = {i: c.seat for i, c in clients.items() if isinstance(c, Resident)}
         work = {i: self.fed.sizes[i] + 1 for i in clients} # a client without samples takes time too
         dealt = dealt_work(work, len(self.seats), homes)
-        asked = {seat: self.ask(seat, share, stages, clients, replies, roster)
+        asked = {seat: self.ask(seat, self.question(share, stages, clients, replies, roster))
                  for seat, share in enumerate(dealt) if share}
         after, messages, received = {}, {}, 0
         for seat, (*places, last) in asked.items():
@@ -127,13 +128,16 @@ class RayActors(Loop):
             received += down
         return Turns({i: after[i] for i in roster.who}, {i: messages[i] for i in roster.who}, received)
 
-    def ask(self, seat:int, share:list, stages, clients:dict, replies, roster)->list: # of references
-        "Ask an actor for the turns of its share."
+    def question(self, share:list, stages, clients:dict, replies, roster)->tuple: # arguments of `Seat.take`
+        "The request to an actor for the turns of its share."
         def there(c): return [c.place] if isinstance(c, Resident) else fields_of(c)
         places, sent = {i: there(clients[i]) for i in share}, {i: as_sent(replies[i])[0] for i in share}
         known = {i: tuple(self.tables[i]) for i in share if i in self.tables}
-        take = self.seats[seat].take.options(num_returns=len(share) + 1)
-        return take.remote(stages, places, sent, roster, known)
+        return stages, places, sent, roster, known
+
+    def ask(self, seat:int, question:tuple)->list: # of references
+        take = self.seats[seat].take
+        return take.options(num_returns=len(question[1]) + 1).remote(*question)
 
     def hear(self, seat:int, reference)->Turns:
         "The answer of an actor; an error there is raised here."

@@ -43,7 +43,7 @@ def known_to(fed:Fed, i=None)->Fed:
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9e
 class ClientSide:
     "A client with its data and its fields. It answers bytes with bytes."
-    def __init__(self, execute, stages:tuple, i:int, **kept): # of an earlier process: fields, session, left, last
+    def __init__(self, execute, stages:tuple, i:int, **kept): # by an earlier process: fields, last, ...
         self.execute, self.stages, self.i = execute, stages, i
         self.fields = execute.fed.client(i)
         self.session = ''     # of the server whose rounds it takes
@@ -74,7 +74,8 @@ class ClientSide:
         if session in self.left: raise BadMessage(f'session {session!r} of client {self.i} is over')
         fresh = not self.session and int(self.fields['round']) < 0
         if kind != 'hello' and not fresh:
-            raise BadMessage(f'client {self.i} is in session {self.session!r}, got {session!r}: say hello first')
+            known = f'client {self.i} is in session {self.session!r}'
+            raise BadMessage(f'{known}, got {session!r}: say hello first')
         if not fresh: self.left.add(self.session)
         self.session, self.last = session, ('', b'')
         self.fields = self.execute.fed.client(self.i)

@@ -80,6 +80,10 @@ class Fed:
 # %% ../../nbs/federation/federation.ipynb #9a7c0008
 @patch
 @property
+def n_clients(self:Fed)->int: return len(self.sizes)
+
+@patch
+@property
 def width(self:Fed)->int:
     "Width of the representations, which are the inputs of the heads."
     heads = {a: net['head'] for a, net in self.nets.items() if 'head' in net}
@@ -96,7 +100,7 @@ def put_data(self:Fed, store:tuple, train:list, test:list):
     self.rows = {}
     for part, rows in dict(train=train, test=test).items(): self.put_rows(part, rows)
     self.sizes = [len(r) for r in self.rows['train']]
-    self.n_clients = len(self.sizes)
+
     # whether all clients are tested on the same samples
     self.one_test = all(torch.equal(r, self.rows['test'][0]) for r in self.rows['test'])
 
