@@ -1003,8 +1003,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'fedcl_repro/federation/messages.py'),
                                                  'fedcl_repro.federation.messages.read_message': ( 'federation/messages.html#read_message',
                                                                                                    'fedcl_repro/federation/messages.py'),
-                                                 'fedcl_repro.federation.messages.rows_in': ( 'federation/messages.html#rows_in',
-                                                                                              'fedcl_repro/federation/messages.py'),
                                                  'fedcl_repro.federation.messages.rows_in_turn': ( 'federation/messages.html#rows_in_turn',
                                                                                                    'fedcl_repro/federation/messages.py'),
                                                  'fedcl_repro.federation.messages.stacked': ( 'federation/messages.html#stacked',

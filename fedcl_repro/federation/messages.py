@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Inbox', 'Rows', 'Deferred', 'rows_in_turn', 'stacked', 'nbytes', 'entry_bytes', 'lossy', 'Roster', 'BadMessage',
-           'laid_out', 'to_bytes', 'from_bytes', 'read_message', 'entry_in', 'rows_in']
+           'laid_out', 'to_bytes', 'from_bytes', 'read_message', 'entry_in']
 
 # %% ../../nbs/federation/messages.ipynb #771adf67
 import io
@@ -186,19 +186,15 @@ def entry_in(form:dict, take:Callable, known:Deferred):
     kind, shape = form['kind'], tuple(form['shape'])
     if kind == 'tensor' and not form['last']: return take(form['dtype'], shape)
     if kind == 'tensor': return take(form['dtype'], (shape[0], *shape[2:], shape[1])).permute(0, 3, 1, 2)
-    if kind == 'rows':
+    if kind == 'rows': # nan in the rows that were not sent, so that their use is noticed
         sent = take(form['dtype'], (len(form['rows']), *shape[1:]))
-        return rows_in(sent, form['rows'], shape)
+        value = sent.new_full(shape, math.nan if sent.is_floating_point() else 0)
+        have = torch.zeros(shape[0], dtype=torch.bool, device=sent.device)
+        have[torch.tensor(form['rows'], dtype=torch.long)] = True
+        value[have] = sent
+        return Rows(value, have)
     if kind != 'table': raise ValueError(f'{kind!r} is no kind of field')
     if form['stored']: return replace(known, stored=True)
     rows = take('float32' if 0 in shape else form['dtype'], shape)
     def make(*at): return rows[at]
     return Deferred(shape, make, rows.element_size(), axes=len(shape[:form['axes']]))
-
-def rows_in(sent:Tensor, rows:list, shape:tuple)->Rows:
-    "Rows at their receiver: nan in the rows that were not sent, so that their use is noticed."
-    value = sent.new_full(shape, math.nan if sent.is_floating_point() else 0)
-    have = torch.zeros(shape[0], dtype=torch.bool, device=sent.device)
-    have[torch.tensor(rows, dtype=torch.long)] = True
-    value[have] = sent
-    return Rows(value, have)
