@@ -164,6 +164,7 @@ def written(id, said):
 
 if __name__ == '__main__':
     import sys
+    if any(a.startswith('-') and a != '--committed' for a in sys.argv[1:]): sys.exit(__doc__)
     told = golden() if GOLDEN.exists() else dict(methods={}, committed={})
     names = [a for a in sys.argv[1:] if not a.startswith('-')]
     if not names and '--committed' not in sys.argv: names = sorted(methods())
