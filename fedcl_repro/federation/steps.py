@@ -77,7 +77,8 @@ def later(
         row = make(one, one).shape[1:] if images.n else (0,)
         rows = remembered(execute, name, i, c, images.n, make) if stored else make
         shape = images.n, views // together, *row
-        return c | {name: Deferred(shape, rows, stored=bool(stored and stored(c)))}
+        itemsize = execute.fed.dtype.itemsize
+        return c | {name: Deferred(shape, rows, itemsize, stored=bool(stored and stored(c)))}
     step = OnData(with_table, name, mix)
     return step
 
