@@ -2264,8 +2264,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.by_scenario': ( 'papers/mapl/settings.html#by_scenario',
                                                                                                     'fedcl_repro/papers/mapl/settings.py'),
-                                                  'fedcl_repro.papers.mapl.settings.cell_of_mapl': ( 'papers/mapl/settings.html#cell_of_mapl',
-                                                                                                     'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.communications': ( 'papers/mapl/settings.html#communications',
                                                                                                        'fedcl_repro/papers/mapl/settings.py'),
                                                   'fedcl_repro.papers.mapl.settings.cost_of_graph': ( 'papers/mapl/settings.html#cost_of_graph',

@@ -6,14 +6,14 @@
 __all__ = ['MAPL_FILE', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNS_WATCHED', 'MAPL_SIZES', 'SIZE_OF', 'WEAK', 'STRONG', 'GREY',
            'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'FAST', 'LOSS_PARTS', 'EXACT', 'CHEAPEST',
            'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_named', 'views_of', 'mapl_runs',
-           'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_printed', 'cell_of_mapl', 'size_in_words',
-           'largest_in_words', 'sizes_of', 'ablation', 'view_of', 'again', 'smaller1', 'table1', 'table9', 'fig7',
-           'lead_by_clients', 'with_ten_clients', 'by_clients', 'few_clients', 'table5_cells', 'table5', 'table2',
-           'table3', 'table6', 'communications', 'within_budget', 'spent', 'saved_of_possible', 'table4_cells',
-           'table4', 'numbers_carried', 'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much', 'judge_formulas',
-           'table7', 'presets', 'same_views', 'table8', 'judge_table8', 'printed_again', 'printed_scenarios',
-           'by_scenario', 'images_in_print', 'gains_more_in_print', 'printed_facts', 'forward_passes',
-           'numbers_touched', 'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
+           'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_printed', 'size_in_words', 'largest_in_words', 'sizes_of',
+           'ablation', 'view_of', 'again', 'smaller1', 'table1', 'table9', 'fig7', 'lead_by_clients',
+           'with_ten_clients', 'by_clients', 'few_clients', 'table5_cells', 'table5', 'table2', 'table3', 'table6',
+           'communications', 'within_budget', 'spent', 'saved_of_possible', 'table4_cells', 'table4', 'numbers_carried',
+           'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'presets',
+           'same_views', 'table8', 'judge_table8', 'printed_again', 'printed_scenarios', 'by_scenario',
+           'images_in_print', 'gains_more_in_print', 'printed_facts', 'forward_passes', 'numbers_touched',
+           'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/settings.ipynb #11cb85e2
 import math
@@ -128,11 +128,9 @@ def mapl_printed(artifact:str, **equal)->pd.DataFrame:
         cells = cells.assign(label=['MAPL' if n == 1 else f'MAPL, {n} steps' for n in steps])
     return cells.assign(scenario=cells.scenario.astype(int))
 
-def cell_of_mapl(c)->str: return f'{c.label}, {mapl_where(c.scenario, c.data, "paper")}'
-
 MAPL = Paper(
     ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested, sizes=('mapl/table1', 'mapl/table4'),
-    title='MAPL', printed=mapl_printed, cell=cell_of_mapl, says=MAPL_SAID, personal=True,
+    title='MAPL', printed=mapl_printed, says=MAPL_SAID, personal=True,
     not_asked='quick trains too few steps', size=lambda runs: largest_in_words(runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
