@@ -12,10 +12,10 @@ from typing import Callable
 import torch
 
 from ..core import SHARE, OneOf
-from ..parts.fields import sub, under, without
+from ..parts.fields import drop, sub, under, without
 from ..parts.mixing import keep_part
 from ..parts.self_supervised import byol
-from ..federation.method import METHODS, Method, Probe, Sweep, send
+from ..federation.method import METHODS, Method, Probe, Sweep, represent, send
 
 # %% ../../nbs/methods/byol.ipynb #931e21dd
 ONLINE = ('body.', 'proj.', 'pred.')
@@ -65,8 +65,7 @@ def remember_kernels(client)->dict:
 def measure_divergence(client)->dict:
     "The client with its divergence `moved`, and without the copy from before (Zhuang et al. 2021)."
     lengths = [(client[k] - v).norm() for k, v in without('before.', client).items()]
-    rest = {k: v for k, v in client.items() if not k.startswith('before.')}
-    return rest | dict(moved=torch.stack(lengths).mean())
+    return drop('before.', client) | dict(moved=torch.stack(lengths).mean())
 
 # %% ../../nbs/methods/byol.ipynb #dfc47600
 @METHODS.add(
@@ -83,7 +82,6 @@ def fedu(*, threshold=.4, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
         client = client | sub(message, *taken)
         return client | own_target(client) if target == 'anew' and sat_out(client) else client
     def measure(client): return measure_divergence(client) | dict(trained=client['round'])
-    def represent(net, client, x): return net.body(x)
     def report(client): return dict(moved=client['moved'])
     return Method(
         keep=keep,
@@ -114,12 +112,12 @@ def fedema(*, tau=.7, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
         client = measure_divergence(client) | dict(trained=client['round'])
         if client['scale'] > 0 or client['moved'] == 0: return client
         return client | dict(scale=tau / client['moved']) # lambda, from the first measurement
-    def represent(net, client, x): return net.at('glob.', training=False).body(x)
+    def represent_received(net, client, x): return net.at('glob.', training=False).body(x)
     def report(client): return dict(mu=client['mu'])
     return Method(
         keep=keep,
         merge=merge,
         local=(remember_kernels, byol_sweep(decay), measure),
         upload=send(*ONLINE),
-        probe=Probe(represent, report=report),
+        probe=Probe(represent_received, report=report),
     )

@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from ..core import COUNT, POSITIVE
-from ..parts.centroids import class_sums
 from ..parts.contrastive import infonce
 from ..parts.fields import sub
-from ..federation.class_means import means_message, no_centroids, serve_centroids
+from ..federation.class_means import class_notes, means_message, no_centroids, serve_centroids
 from ..federation.method import METHODS, NET, Method, Stage, Sweep, average_of, take
 
 # %% ../../nbs/methods/fedproc.ipynb #d5dcc186
@@ -27,8 +26,7 @@ def unit_logits(net, client, x):
 
 def measure_unit_classes(net, client, batch):
     "Notes: sums of unit representations and counts, for each class."
-    z, n = class_sums(unit_body(net, batch.x), batch.y, net.n_classes)
-    return None, dict(z=z, n=n)
+    return None, class_notes(net, unit_body(net, batch.x), batch.y)
 
 # %% ../../nbs/methods/fedproc.ipynb #81274ca5
 @METHODS.add(
@@ -45,9 +43,7 @@ def fedproc(*, ramp:POSITIVE=1., at_least:COUNT=1): # ramp: a share of the round
         contrast = infonce(z, batch.y, client['mean'], client['have'], 1.).mean()
         return alpha * cross_entropy + (1 - alpha) * contrast, {}
     def upload(client): return sub(client, *NET) | means_message(client, at_least)
-    def serve(server, inbox):
-        means = sub(serve_centroids(server, inbox), 'mean', 'have')
-        return average_of(*NET)(server, inbox) | means
+    def serve(server, inbox): return serve_centroids(average_of(*NET)(server, inbox), inbox)
     def stages(n_rounds):
         def weigh(client):
             "The client with this round's alpha, which is 1 in the first round."
