@@ -19,10 +19,8 @@ def fedavg():
     return Method()
 
 # %% ../../nbs/methods/basic.ipynb #8681ca6c
-@METHODS.add(
-    'local', title='Local',
-    family='local', owner='personal',
-    papers='fedcrl fedcosr mapl', revision=1)
+@METHODS.add('local', title='Local', family='local', owner='personal',
+    papers='fedcrl fedcosr mapl')
 def local():
     "Share nothing."
     def merge(client, message): return client

@@ -68,11 +68,8 @@ def measure_divergence(client)->dict:
     return drop('before.', client) | dict(moved=torch.stack(lengths).mean())
 
 # %% ../../nbs/methods/byol.ipynb #dfc47600
-@METHODS.add(
-    'fedu', title='FedU',
-    family='self_supervised', owner='shared',
-    needs='proj pred views',
-    papers='mfcl', revision=2, later=('target',))
+@METHODS.add('fedu', title='FedU', family='self_supervised', owner='shared',
+    needs='proj pred views', papers='mfcl', revision=2, later=('target',))
 def fedu(*, threshold=.4, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
     "BYOL whose predictor is replaced only after a small local step (Zhuang et al. 2021)."
     def keep(client, fed):
@@ -92,11 +89,8 @@ def fedu(*, threshold=.4, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
     )
 
 # %% ../../nbs/methods/byol.ipynb #f98274ef
-@METHODS.add(
-    'fedema', title='FedEMA',
-    family='self_supervised', owner='shared',
-    needs='proj pred views',
-    papers='mfcl', revision=2, later=('target',))
+@METHODS.add('fedema', title='FedEMA', family='self_supervised', owner='shared',
+    needs='proj pred views', papers='mfcl', revision=2, later=('target',))
 def fedema(*, tau=.7, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
     "BYOL; the farther a client moved last time, the more of its network it keeps (Zhuang et al. 2022)."
     def keep(client, fed):

@@ -82,28 +82,22 @@ def fedcosr(
     )
 
 # %% ../../nbs/methods/fedcosr.ipynb #5a0dfa9f
-@METHODS.add(
-    'fedcosr_no_la', title='FedCoSR w/o LA',
-    family='contrastive', owner='personal',
-    papers='fedcosr', ablation=True, revision=1, later=('at_least',))
+@METHODS.add('fedcosr_no_la', title='FedCoSR w/o LA', family='contrastive', owner='personal',
+    papers='fedcosr', ablation=True, later=('at_least',))
 def fedcosr_no_la(*, at_least:COUNT=1):
     "FedCoSR whose clients replace their body with the server's."
     return fedcosr(aggregate=False, at_least=at_least)
 
 # %% ../../nbs/methods/fedcosr.ipynb #358044b8
-@METHODS.add(
-    'fedcosr_no_sep', title='FedCoSR w/o Sep',
-    family='contrastive', owner='personal',
-    papers='fedcosr', ablation=True, revision=1, later=('at_least',))
+@METHODS.add('fedcosr_no_sep', title='FedCoSR w/o Sep', family='contrastive', owner='personal',
+    papers='fedcosr', ablation=True, later=('at_least',))
 def fedcosr_no_sep(*, at_least:COUNT=1):
     "FedCoSR whose clients share and mix the head too."
     return fedcosr(shared=NET, at_least=at_least)
 
 # %% ../../nbs/methods/fedcosr.ipynb #f4362e82
-@METHODS.add(
-    'fedcosr_no_crl', title='FedCoSR w/o CRL',
-    family='contrastive', owner='personal',
-    papers='fedcosr', ablation=True, revision=1, later=('at_least',))
+@METHODS.add('fedcosr_no_crl', title='FedCoSR w/o CRL', family='contrastive', owner='personal',
+    papers='fedcosr', ablation=True, later=('at_least',))
 def fedcosr_no_crl(*, at_least:COUNT=1):
     "FedCoSR that measures the contrastive loss but does not train with it."
     return fedcosr(contrast_weight=0., at_least=at_least)

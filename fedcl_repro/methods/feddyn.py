@@ -63,9 +63,7 @@ def serve_dynamic(server, inbox, alpha)->dict:
     return server | mean | new | under('was.', new) | under('h.', h)
 
 # %% ../../nbs/methods/feddyn.ipynb #9fbbf6d9
-@METHODS.add('feddyn',
-    title='FedDyn', family='proximal',
-    owner='shared', papers='')
+@METHODS.add('feddyn', title='FedDyn', family='proximal', owner='shared')
 def feddyn(*, alpha:POSITIVE=.01): # the server divides by it
     "FedAvg whose clients' losses are corrected so that local optima agree (Acar et al., Algorithm 1)."
     return Method(

@@ -132,10 +132,8 @@ def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm:POSITIVE=1., schedule:OneO
     return stages
 
 # %% ../../nbs/methods/fedssc.ipynb #5a93d5f2
-@METHODS.add(
-    'fedssc_supcon', title='FedSSC, SupCon first',
-    family='contrastive', owner='shared',
-    papers='', ablation=True, revision=1,
+@METHODS.add('fedssc_supcon', title='FedSSC, SupCon first', family='contrastive', owner='shared',
+    ablation=True,
     trial=dict(settings=dict(head_share=.5), lr=.03)) # the classifier is trained in the last rounds only
 def fedssc_supcon(*, head_share:Range('(0, 1)')=.1, mu_glob=1., mu_end=.1, warm:POSITIVE=1.,
                   schedule:OneOf(*SCHEDULES)='linear', k=1, at_least=10, temp:POSITIVE=.5):

@@ -83,10 +83,7 @@ def received_batches(inbox):
             yield SimpleNamespace(z=z, y=y, noise=noise[i][j])
 
 # %% ../../nbs/methods/fsl.ipynb #75e5c268
-@METHODS.add(
-    'fsl', title='FSL',
-    family='averaging', owner='shared',
-    needs='enc aux chi',
+@METHODS.add('fsl', title='FSL', family='averaging', owner='shared', needs='enc aux chi',
     papers='mfcl', revision=2,
     trial=dict(width=12)) # with six, all units of the server may be dead from the start
 def fsl():

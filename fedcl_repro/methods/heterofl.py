@@ -111,10 +111,8 @@ def scaled_blocks(server, fed)->dict: # prefix -> (architecture, fields)
     return networks
 
 # %% ../../nbs/methods/heterofl.ipynb #f83cc5af
-@METHODS.add(
-    'heterofl', title='HeteroFL',
-    family='averaging', owner='shared',
-    papers='mfcl', revision=2)
+@METHODS.add('heterofl', title='HeteroFL', family='averaging', owner='shared', papers='mfcl',
+    revision=2)
 def heterofl(*, rates=''):
     "Leading blocks of one network, as wide as each client's model, or as `rates` say (Diao et al.)."
     def predict(net, client, x): return logits(scaled_network(net, client), client, x)

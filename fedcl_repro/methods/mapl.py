@@ -158,9 +158,7 @@ def mapl_stages(
     return stages
 
 # %% ../../nbs/methods/mapl.ipynb #6cd3a2e5
-@METHODS.add('mapl',
-    title='MAPL', family='peer_to_peer',
-    owner='personal', papers='mapl',
+@METHODS.add('mapl', title='MAPL', family='peer_to_peer', owner='personal', papers='mapl',
     needs='proj views')
 def mapl(
     *,
@@ -175,18 +173,14 @@ def mapl(
     return mapl_stages(partial(pml_loss, **terms), rule, warmup, graph, views, edges, drop_edges)
 
 # %% ../../nbs/methods/mapl.ipynb #7a572e31
-@METHODS.add('mapl_no_graph',
-    title='MAPL w/o CGL', family='peer_to_peer',
-    owner='personal', papers='mapl',
-    needs='proj views', ablation=True)
+@METHODS.add('mapl_no_graph', title='MAPL w/o CGL', family='peer_to_peer', owner='personal',
+    papers='mapl', needs='proj views', ablation=True)
 def mapl_no_graph(*, preset:OneOf(*LOSS_PRESETS)='code'):
     "MAPL with equal weights in all rounds."
     return mapl(preset=preset, graph=False)
 
 # %% ../../nbs/methods/mapl.ipynb #9a1863bc
-@METHODS.add('mapl_plus',
-    title='MAPL+', family='peer_to_peer',
-    owner='personal', papers='mapl',
+@METHODS.add('mapl_plus', title='MAPL+', family='peer_to_peer', owner='personal', papers='mapl',
     needs='proj views')
 def mapl_plus(*, preset:OneOf(*LOSS_PRESETS)='code', warmup=100, steps:COUNT=1):
     "MAPL whose clients have one architecture and mix their bodies too."
@@ -195,9 +189,7 @@ def mapl_plus(*, preset:OneOf(*LOSS_PRESETS)='code', warmup=100, steps:COUNT=1):
     return mapl_stages(loss, rule, warmup, also=('body.',))
 
 # %% ../../nbs/methods/mapl.ipynb #9a62771e
-@METHODS.add('mapl_but',
-    title='MAPL, but', family='peer_to_peer',
-    owner='personal', papers='mapl',
+@METHODS.add('mapl_but', title='MAPL, but', family='peer_to_peer', owner='personal', papers='mapl',
     needs='proj views', ablation=True)
 def mapl_but(
     *,
@@ -216,10 +208,8 @@ def mapl_but(
     return mapl_stages(partial(pml_loss, **terms), rule, warmup)
 
 # %% ../../nbs/methods/mapl.ipynb #3e1d07ee
-@METHODS.add('mapl_watched',
-    title='MAPL, watched', family='peer_to_peer',
-    owner='personal', papers='mapl',
-    needs='proj views', ablation=True)
+@METHODS.add('mapl_watched', title='MAPL, watched', family='peer_to_peer', owner='personal',
+    papers='mapl', needs='proj views', ablation=True)
 def mapl_watched(*, preset:OneOf(*LOSS_PRESETS)='code', prototypes=True, warmup=100, graph=True):
     "MAPL whose clients compare classifiers from the first round on."
     loss = partial(pml_loss, **loss_terms(preset, prototypes=prototypes))

@@ -33,9 +33,7 @@ def uniform_mean(server, inbox)->dict:
     return server | inbox.mean(uniform=True)
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #212aa9d7
-@METHODS.add('fedsim',
-    title='FedSim', family='personal_layers',
-    owner='personal', papers='mapl')
+@METHODS.add('fedsim', title='FedSim', family='personal_layers', owner='personal', papers='mapl')
 def fedsim():
     "Share the head, with equal weights for all clients (Pillutla et al., as compared by MAPL)."
     return Method(
@@ -76,10 +74,8 @@ def near_received(client, mu)->torch.Tensor: # ()
     return mu/2 * sum(F.mse_loss(v, client['got.' + k]) for k, v in sub(client, 'head.').items())
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #dc83bf14
-@METHODS.add('fedclassavg',
-    title='FedClassAvg', family='contrastive',
-    owner='personal', papers='mapl',
-    needs='views')
+@METHODS.add('fedclassavg', title='FedClassAvg', family='contrastive', owner='personal',
+    papers='mapl', needs='views')
 def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
     "Share the head, make bodies fit it by contrast (Jang et al.)."
     contrast, serve, before = CLASSAVG_PRESETS[preset]
@@ -139,9 +135,8 @@ def mixed_body(server, i)->dict:
     return {k: mix(a / a.sum(), v) for k, v in bodies.items()}
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #44f5e78b
-@METHODS.add('pfedsim',
-    title='pFedSim', family='mixing',
-    owner='personal', papers='mapl', revision=2)
+@METHODS.add('pfedsim', title='pFedSim', family='mixing', owner='personal', papers='mapl',
+    revision=2)
 def pfedsim(*, warm:SHARE=.5): # share of the rounds of FedAvg
     "FedAvg, then bodies mixed by the similarity of personal heads (Tan et al.)."
     def start(fed): return dict(n=torch.tensor(fed.n_clients))
@@ -164,9 +159,7 @@ def even_weights(edges)->torch.Tensor: # (n, n), symmetric, rows and columns sum
     return w + torch.diag(1 - w.sum(1))
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #f40a202f
-@METHODS.add('dfedavgm',
-    title='DFedAvgM', family='peer_to_peer',
-    owner='personal', papers='mapl',
+@METHODS.add('dfedavgm', title='DFedAvgM', family='peer_to_peer', owner='personal', papers='mapl',
     trial=dict(settings=dict(lr=.1)))
 def dfedavgm(*, lr=.01, momentum:Range('[0, 1)')=.9, edges:OneOf(*EDGES)='everyone'):
     "Heavy-ball steps with momentum 0 at first, then a mean over the neighbours (Sun et al.)."
@@ -301,9 +294,7 @@ def find_centres(client)->dict:
     }
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #fdd5dbc4
-@METHODS.add('flt',
-    title='FLT', family='mixing',
-    owner='personal', papers='mapl',
+@METHODS.add('flt', title='FLT', family='mixing', owner='personal', papers='mapl',
     trial=dict(cheap=dict(plane=False)), revision=2)
 def flt(*, plane=False):
     "FedAvg within groups that are found by one exchange of centres (Jamali-Rad et al.)."

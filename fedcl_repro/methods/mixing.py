@@ -59,10 +59,8 @@ def fedamp(*, alpha=1000., sigma:POSITIVE=1e5, lam=1., per_scalar=False):
     )
 
 # %% ../../nbs/methods/mixing.ipynb #fe0b4b2d
-@METHODS.add('fedamp_compat',
-    title='FedAMP without gradient', family='mixing',
-    owner='personal', papers='fedcrl fedcosr',
-    ablation=True)
+@METHODS.add('fedamp_compat', title='FedAMP without gradient', family='mixing', owner='personal',
+    papers='fedcrl fedcosr', ablation=True)
 def fedamp_compat():
     "FedAMP whose proximal term has no gradient: models are sent, but each client trains alone."
     return fedamp(lam=0.)

@@ -81,12 +81,8 @@ def note_target(net, client, batch):
 def has_images(client)->bool: return bool(client['n'] > 0)
 
 # %% ../../nbs/methods/orchestra.ipynb #23af272e
-@METHODS.add('orchestra',
-    title='Orchestra', family='self_supervised',
-    owner='shared', papers='mfcl',
-    needs='proj rot views',
-    revision=3,
-    trial=dict(cheap=dict(server_steps=20)))
+@METHODS.add('orchestra', title='Orchestra', family='self_supervised', owner='shared',
+    papers='mfcl', needs='proj rot views', revision=3, trial=dict(cheap=dict(server_steps=20)))
 def orchestra(*, memory:COUNT=128, n_local:COUNT=16, n_global:COUNT=128, temp:POSITIVE=.1, decay:SHARE=.996,
               server_steps=500):
     "Training on clusters common to all clients, and on rotations (Lubana et al.)."

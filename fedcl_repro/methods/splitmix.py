@@ -114,9 +114,7 @@ def survey_bases(rate):
     return statistics_survey(scaled_bases)
 
 # %% ../../nbs/methods/splitmix.ipynb #21485040
-@METHODS.add('splitmix',
-    title='Split-Mix', family='averaging',
-    owner='shared', papers='mfcl',
+@METHODS.add('splitmix', title='Split-Mix', family='averaging', owner='shared', papers='mfcl',
     revision=2)
 def splitmix(
     *,
