@@ -193,11 +193,7 @@ METHODS = Register('method',
     ablation=Attribute('a variant that is not compared with all others', False),
     variant=Attribute('(run) -> its name, where the run decides it', None),
     trial=Attribute('how a test sees it learn on a few samples, where defaults are too slow: '
-                    'dict(settings=..., cheap=..., lr=..., width=...)', {}),
-    type=Attribute("FedCoSR Table I: 'FL', 'PFL' or 'SSL'", ''),
-    technique=Attribute('FedCoSR Table I: its main technique', ''),
-    skew=Attribute('FedCoSR Table I: whether it treats label skew', False),
-    scarcity=Attribute("FedCoSR Table I: whether it treats scarcity, or 'fairness'", False))
+                    'dict(settings=..., cheap=..., lr=..., width=...)', {}))
 
 # %% ../../nbs/federation/method.ipynb #1e01437b
 def build_method(spec, opt): # a `Method`, or a function from the number of rounds to stages

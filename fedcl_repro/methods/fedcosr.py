@@ -39,11 +39,8 @@ def remember_contrast(client)->dict:
 # %% ../../nbs/methods/fedcosr.ipynb #5089f242
 SHARE_KEPT = 'share kept' # in the rows: the share of its own body that a client keeps at the next download
 
-@METHODS.add(
-    'fedcosr', title='FedCoSR',
-    family='contrastive', owner='personal',
-    type='PFL', technique='representation sharing', skew=True, scarcity=True,
-    papers='fedcrl fedcosr', revision=1, later=('at_least',))
+@METHODS.add('fedcosr', title='FedCoSR', family='contrastive', owner='personal',
+    papers='fedcrl fedcosr', later=('at_least',))
 def fedcosr(
     *,
     contrast_weight=1.,

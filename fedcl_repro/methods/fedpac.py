@@ -69,11 +69,8 @@ def serve_heads(server, inbox, weighted=True, renormalise=True)->dict:
     return serve_centroids(bodies, inbox, weighted) | addressed(inbox.who, heads)
 
 # %% ../../nbs/methods/fedpac.ipynb #831a7fb6
-@METHODS.add(
-    'fedpac', title='FedPAC',
-    family='mixing', owner='personal',
-    type='PFL', technique='representation sharing', skew=True, scarcity=False,
-    papers='fedcrl fedcosr mfcl', revision=1, later=('weighted', 'renormalise', 'at_least'))
+@METHODS.add('fedpac', title='FedPAC', family='mixing', owner='personal',
+    papers='fedcrl fedcosr mfcl', later=('weighted', 'renormalise', 'at_least'))
 def fedpac(*, lam=1., weighted=True, renormalise=True, at_least:COUNT=1):
     "Align representations, and combine heads by solving a quadratic problem for each client (Xu et al.)."
     def keep(client, fed):

@@ -34,12 +34,8 @@ def search_where_twins(execute, client)->dict:
     return search_partners(execute, client, embed=embed)
 
 # %% ../../nbs/methods/fedsimclr.ipynb #bc6311b7
-@METHODS.add(
-    'fedsimclr', title='FedSimCLR', variant=simclr_title,
-    family='self_supervised', owner='shared',
-    needs='proj views',
-    type='SSL', technique='contrastive', skew=True, scarcity=False,
-    papers='mfcl', revision=2)
+@METHODS.add('fedsimclr', title='FedSimCLR', variant=simclr_title, family='self_supervised',
+    owner='shared', needs='proj views', papers='mfcl', revision=2)
 def fedsimclr(*, temp:POSITIVE=.5):
     "SimCLR at the clients, averaged by the server (MFCL Eq. 7)."
     def loss(net, client, batch):

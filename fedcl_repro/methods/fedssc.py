@@ -111,11 +111,7 @@ def with_means(
     )
 
 # %% ../../nbs/methods/fedssc.ipynb #3f866321
-@METHODS.add(
-    'fedssc', title='FedSSC',
-    family='contrastive', owner='shared',
-    type='FL', technique='Contrastive learning', skew=True, scarcity=False,
-    papers='fedssc', revision=1)
+@METHODS.add('fedssc', title='FedSSC', family='contrastive', owner='shared', papers='fedssc')
 def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm:POSITIVE=1., schedule:OneOf(*SCHEDULES)='linear',
            k=1, at_least=10, temp:POSITIVE=.5, local_pairs=False):
     "MOON, plus a contrast of falling weight with class means of k random clients (Hu et al.); k=0 is MOON."

@@ -247,13 +247,8 @@ def embedded(net, views:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, k)
     return net.proj(net.chi(net.enc(views).flatten(0, 1))).unflatten(0, views.shape[:2])
 
 # %% ../../nbs/methods/mfcl.ipynb #446ad234
-@METHODS.add('mfcl',
-    title='MFCL(TN)', family='self_supervised',
-    owner='shared', papers='mfcl',
-    needs='enc dec chi proj views',
-    variant=mfcl_title, revision=2,
-    type='SSL', technique='modular training',
-    skew=True, scarcity=False)
+@METHODS.add('mfcl', title='MFCL(TN)', family='self_supervised', owner='shared', papers='mfcl',
+    needs='enc dec chi proj views', variant=mfcl_title, revision=2)
 def mfcl(
     *,
     phase1=0, secure=False,                                              # phase 1

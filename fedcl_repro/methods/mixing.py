@@ -38,11 +38,7 @@ def serve_clouds(server, inbox, alpha, sigma, per_scalar)->dict:
     return server | addressed(ids, {k: mix(weights, v) for k, v in models.items()})
 
 # %% ../../nbs/methods/mixing.ipynb #e7605051
-@METHODS.add('fedamp',
-    title='FedAMP', family='mixing',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='model collaboration',
-    skew=True, scarcity=False)
+@METHODS.add('fedamp', title='FedAMP', family='mixing', owner='personal', papers='fedcrl fedcosr')
 def fedamp(*, alpha=1000., sigma:POSITIVE=1e5, lam=1., per_scalar=False):
     "Local training with a proximal term to a mixture of similar models (Huang et al.)."
     def keep(client, fed): return under('cloud.', sub(client, *NET))
@@ -108,11 +104,7 @@ def no_passes(fed)->dict:
     )
 
 # %% ../../nbs/methods/mixing.ipynb #93c8fcb2
-@METHODS.add('fedala',
-    title='FedALA', family='mixing',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='local aggregation',
-    skew=True, scarcity=False)
+@METHODS.add('fedala', title='FedALA', family='mixing', owner='personal', papers='fedcrl fedcosr')
 def fedala(*, weight_lr=1., share:Range('(0, 1]')=.8, top=('head.',), most:COUNT=50):
     "Learn for each weight of the top how much of the server's to take (Zhang et al.)."
     def keep(client, fed):

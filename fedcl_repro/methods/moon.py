@@ -38,11 +38,8 @@ def like_received(net, client, x, z, temp)->torch.Tensor: # ()
     return client['met'] * model_contrast(z, z_glob, z_prev, temp).mean()
 
 # %% ../../nbs/methods/moon.ipynb #dda45f84
-@METHODS.add('moon',
-    title='MOON', family='contrastive',
-    owner='shared', papers='fedcrl fedcosr fedssc mfcl',
-    type='FL', technique='Contrastive learning',
-    skew=True, scarcity=False)
+@METHODS.add('moon', title='MOON', family='contrastive', owner='shared',
+    papers='fedcrl fedcosr fedssc mfcl')
 def moon(*, mu=5., temp:POSITIVE=.5):
     "FedAvg with a contrast between the received and the previous model (Li et al., Eq. 3)."
     def loss(net, client, batch):

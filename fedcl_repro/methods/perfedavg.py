@@ -44,11 +44,8 @@ def weights_only(client, fed)->dict:
     return {}
 
 # %% ../../nbs/methods/perfedavg.ipynb #8b2396da
-@METHODS.add('perfedavg',
-    title='PerFedAvg', family='meta',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='Meta learning',
-    skew=True, scarcity=False)
+@METHODS.add('perfedavg', title='PerFedAvg', family='meta', owner='personal',
+    papers='fedcrl fedcosr')
 def perfedavg(
     *,
     alpha:METHOD_RATE=.01, # rate of the trial step and of the step before a test; chosen by validation

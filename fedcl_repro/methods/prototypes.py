@@ -62,11 +62,8 @@ def last_epoch(client)->dict:
     return client | {'sum.z': client['epoch.z'], 'sum.n': client['epoch.n']}
 
 # %% ../../nbs/methods/prototypes.ipynb #032af93e
-@METHODS.add('fedproto',
-    title='FedProto', family='prototype',
-    owner='personal', papers='fedcrl fedcosr mapl',
-    type='PFL', technique='representation sharing',
-    skew=True, scarcity='fairness', later=('prototypes', 'at_least'))
+@METHODS.add('fedproto', title='FedProto', family='prototype', owner='personal',
+    papers='fedcrl fedcosr mapl', later=('prototypes', 'at_least'))
 def fedproto(
     *,
     lam=1.,
@@ -118,11 +115,8 @@ def train_head(server, inbox, lr)->dict:
     return server | head
 
 # %% ../../nbs/methods/prototypes.ipynb #b147d0ed
-@METHODS.add('fedgh',
-    title='FedGH', family='prototype',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='representation sharing',
-    skew=True, scarcity=False, later=('at_least',))
+@METHODS.add('fedgh', title='FedGH', family='prototype', owner='personal', papers='fedcrl fedcosr',
+    later=('at_least',))
 def fedgh(*, server_lr=.01, at_least:COUNT=1):
     "Share class means and a head that the server trains on them (Yi et al.)."
     def start(fed):

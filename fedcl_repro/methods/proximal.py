@@ -40,11 +40,8 @@ def to_reference(client, model='')->Tensor: # (), squared
     return proximal_term(without(model, client), without('ref.', client))
 
 # %% ../../nbs/methods/proximal.ipynb #ae6ca093
-@METHODS.add('fedprox',
-    title='FedProx', family='proximal',
-    owner='shared', papers='fedcrl fedcosr mfcl',
-    type='FL', technique='Regularization',
-    skew=False, scarcity=False)
+@METHODS.add('fedprox', title='FedProx', family='proximal', owner='shared',
+    papers='fedcrl fedcosr mfcl')
 def fedprox(*, mu=.01):
     "FedAvg with a proximal term to the received model (Li et al.)."
     def loss(net, client, batch):                                        # Eq. 2
@@ -73,11 +70,7 @@ def predict_own(net, client, x)->Tensor: # (b, C)
     return logits(net.at('own.'), client, x)
 
 # %% ../../nbs/methods/proximal.ipynb #f164db3d
-@METHODS.add('ditto',
-    title='Ditto', family='meta',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='Multi-task learning',
-    skew=False, scarcity='fairness')
+@METHODS.add('ditto', title='Ditto', family='meta', owner='personal', papers='fedcrl fedcosr')
 def ditto(*, mu=.1):
     "An own model with a proximal term to the shared model, which is FedAvg's (Li et al.)."
     own = Sweep(own_model_loss(mu), ('own.',), stream='own')
@@ -115,11 +108,7 @@ def part_of_the_way(beta):
     return serve
 
 # %% ../../nbs/methods/proximal.ipynb #e1508ef8
-@METHODS.add('pfedme',
-    title='pFedMe', family='meta',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='Regularization',
-    skew=True, scarcity=False,
+@METHODS.add('pfedme', title='pFedMe', family='meta', owner='personal', papers='fedcrl fedcosr',
     trial=dict(settings=dict(inner_lr=.05, lr=.04)))
 def pfedme(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr:METHOD_RATE=.005, beta=1.):
     "An own model with a proximal term to the shared model, which follows it (Dinh et al.)."
@@ -142,12 +131,8 @@ def pfedme(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr:METHO
     )
 
 # %% ../../nbs/methods/proximal.ipynb #84c2bb18
-@METHODS.add('pfedme_compat',
-    title='pFedMe, tested on its global model', family='meta',
-    owner='shared', papers='fedcrl fedcosr',
-    ablation=True,
-    type='PFL', technique='Regularization',
-    skew=True, scarcity=False,
+@METHODS.add('pfedme_compat', title='pFedMe, tested on its global model', family='meta',
+    owner='shared', papers='fedcrl fedcosr', ablation=True,
     trial=dict(settings=dict(inner_lr=.05, lr=.04)))
 def pfedme_compat(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr:METHOD_RATE=.005, beta=1.):
     "pFedMe as a benchmark tests it: with the model just downloaded."
