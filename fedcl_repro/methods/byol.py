@@ -7,7 +7,7 @@ __all__ = ['ONLINE', 'both_orders', 'own_target', 'ema_target', 'byol_sweep', 's
            'measure_divergence', 'fedu', 'fedema']
 
 # %% ../../nbs/methods/byol.ipynb #f72058a5
-from typing import Callable
+from functools import partial
 
 import torch
 
@@ -34,17 +34,15 @@ def own_target(client)->dict:
     "The target: a copy of body and projector."
     return under('target.', sub(client, 'body.', 'proj.'))
 
-def ema_target(decay:float)->Callable: # (client, notes) -> client
+def ema_target(client, notes, decay)->dict:
     "After a step, the target keeps a share `decay` of itself and takes the rest from the online network."
-    def after(client, notes):
-        target = without('target.', client)
-        moved = {k: decay * v + (1 - decay) * client[k] for k, v in target.items()}
-        return client | under('target.', moved)
-    return after
+    target = without('target.', client)
+    moved = {k: decay * v + (1 - decay) * client[k] for k, v in target.items()}
+    return client | under('target.', moved)
 
 def byol_sweep(decay:float)->Sweep:
     "Local training of BYOL."
-    return Sweep(both_orders, ONLINE, views=2, after=ema_target(decay))
+    return Sweep(both_orders, ONLINE, views=2, after=partial(ema_target, decay=decay))
 
 def sat_out(client)->bool:
     "Whether a client did not train in the last round."

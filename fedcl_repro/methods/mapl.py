@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LOSS_PRESETS', 'EDGES', 'READING', 'COMPARED_BY', 'LEAST_WEIGHT', 'pml_loss', 'loss_terms', 'first_prototypes',
-           'keep_graph', 'compare_classifiers', 'learn_from_classifiers', 'merge_peers', 'count_links', 'report_graph',
-           'outgoing', 'mapl_stages', 'mapl', 'mapl_no_graph', 'mapl_plus', 'mapl_but', 'mapl_watched']
+           'keep_graph', 'itself', 'compare_classifiers', 'learn_from_classifiers', 'merge_peers', 'count_links',
+           'report_graph', 'outgoing', 'mapl_stages', 'mapl', 'mapl_no_graph', 'mapl_plus', 'mapl_but', 'mapl_watched']
 
 # %% ../../nbs/methods/mapl.ipynb #f9291903
 from dataclasses import replace
@@ -80,21 +80,20 @@ def keep_graph(client, fed, edges)->dict:
     )
 
 # %% ../../nbs/methods/mapl.ipynb #a797a08d
+def itself(client)->torch.Tensor: # (M,) bool
+    "Which of the clients this one is."
+    return torch.arange(len(client['w']), device=client['w'].device) == client['id']
+
 def compare_classifiers(client, heads, by)->torch.Tensor: # (M,)
     "Similarity of the own classifier to each one read: 1 to itself, 0 to those not (Algorithm 2, line 3)."
-    w = client['w']
-    me = torch.arange(len(heads.have), device=w.device) == client['id']
-    value = torch.where(heads.have[:, None, None], heads.value, 0.)
-    alike = similarity(client['head.weight'], value, by)
-    return torch.where(heads.have, alike, torch.where(me, 1., 0.).to(w))
+    alike = similarity(client['head.weight'], heads.filled(), by)
+    return torch.where(heads.have, alike, itself(client).to(client['w']))
 
 def learn_from_classifiers(client, message, rule)->dict:
     "The client's row, learned by CGL from the classifiers it has read, and the similarities (Algorithm 2)."
-    heads, n = message['head.weight'], message['n']
-    w = client['w']
-    me = torch.arange(len(heads.have), device=w.device) == client['id']
+    heads, w, me = message['head.weight'], client['w'], itself(client)
     sim = compare_classifiers(client, heads, rule.by)                           # -s_i, line 3
-    sizes = torch.where(me, client['n'].to(w), torch.where(n.have, n.value, 0.))
+    sizes = torch.where(me, client['n'].to(w), message['n'].filled())
     gamma = sizes / sizes.sum().clamp(min=1)
     return dict(w=learn_row(w, sim, gamma, me, heads.have, rule), sim=sim)      # Eq. 7 to 9
 
@@ -113,16 +112,14 @@ LEAST_WEIGHT = 1e-6 # a smaller weight counts as 0
 
 def count_links(client)->dict:
     "The client, with each peer that has weight now counted as one more link (the paper's communications)."
-    me = torch.arange(len(client['w']), device=client['w'].device) == client['id']
-    linked = (client['w'] > LEAST_WEIGHT) & ~me
+    linked = (client['w'] > LEAST_WEIGHT) & ~itself(client)
     return client | dict(links=client['links'] + linked.sum())
 
 def report_graph(client)->dict:
     "Further rows of a client: its links, its weights, and its classifier's similarity to the others."
-    rows = dict(links=client['links'])
-    for name, key in (('weight', 'w'), ('likeness', 'sim')):
-        rows |= {f'{name} {j}': v for j, v in enumerate(client[key].tolist())}
-    return rows
+    weights = {f'weight {j}': v for j, v in enumerate(client['w'].tolist())}
+    likenesses = {f'likeness {j}': v for j, v in enumerate(client['sim'].tolist())}
+    return dict(links=client['links']) | weights | likenesses
 
 # %% ../../nbs/methods/mapl.ipynb #9ef6fa5a
 def outgoing(client, *fields, drop_edges=False, watch=False)->dict:
@@ -154,7 +151,7 @@ def mapl_stages(
         warm = min(warmup, n_rounds) if graph else n_rounds
         without_classifiers = Stage(sending(watch=watch), warm)                 # line 7
         with_classifiers = Stage(sending('head.weight'), n_rounds - warm)       # lines 4 and 7
-        return tuple(s for s in (without_classifiers, with_classifiers) if s.rounds)
+        return without_classifiers, with_classifiers
     return stages
 
 # %% ../../nbs/methods/mapl.ipynb #6cd3a2e5

@@ -86,13 +86,12 @@ def has_images(client)->bool: return bool(client['n'] > 0)
 def orchestra(*, memory:COUNT=128, n_local:COUNT=16, n_global:COUNT=128, temp:POSITIVE=.1, decay:SHARE=.996,
               server_steps=500):
     "Training on clusters common to all clients, and on rotations (Lubana et al.)."
-    move_target = ema_target(decay)
     def keep(client, fed):
         k = outputs('proj.', client)
         def rows(n): return torch.zeros(n, k, dtype=fed.dtype, device=fed.device)
         tables = dict(memory=rows(memory), local=rows(n_local), centres=rows(n_global))
         return own_target(client) | tables
-    def follow(client, notes): return remember(move_target(client, notes), notes)
+    def follow(client, notes): return remember(ema_target(client, notes, decay), notes)
     def upload(client):
         have = (client['n'] > 0).expand(n_local)
         return sub(client, *ORCHESTRA_NETS) | dict(local=Rows(client['local'], have))

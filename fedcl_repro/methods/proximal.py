@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['keep_reference', 'set_reference', 'take_as_reference', 'to_reference', 'fedprox', 'keep_own', 'own_model_loss',
-           'predict_own', 'ditto', 'restart_own', 'follow_own', 'remember_first', 'part_of_the_way', 'pfedme',
-           'pfedme_compat']
+           'predict_own', 'ditto', 'follow_own', 'part_of_the_way', 'pfedme', 'pfedme_compat']
 
 # %% ../../nbs/methods/proximal.ipynb #d6467fad
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core import COUNT
 from ..parts.fields import sub, under, without
 from ..parts.proximal import proximal_term
-from ..federation.method import METHODS, NET, Method, Sweep, average, ce, logits, take
+from ..federation.method import METHODS, NET, Method, Sweep, average, ce, logits, send, take
 from ..federation.optimisers import METHOD_RATE, SGD
 
 # %% ../../nbs/methods/proximal.ipynb #17c0417e
@@ -58,12 +58,10 @@ def keep_own(client, fed)->dict:
     "Fields for a second model, equal to the first, and for the reference."
     return under('own.', sub(client, *NET)) | keep_reference(client, fed)
 
-def own_model_loss(mu):
-    "A loss: cross-entropy of the second model, and its proximal term to the reference."
-    def loss(net, client, batch):
-        value, notes = ce(net.at('own.'), client, batch)
-        return value + mu / 2 * to_reference(client, 'own.'), notes
-    return loss
+def own_model_loss(net, client, batch, mu):
+    "Cross-entropy of the second model, and its proximal term to the reference."
+    value, notes = ce(net.at('own.'), client, batch)
+    return value + mu / 2 * to_reference(client, 'own.'), notes
 
 def predict_own(net, client, x)->Tensor: # (b, C)
     "Scores of the second model."
@@ -73,7 +71,7 @@ def predict_own(net, client, x)->Tensor: # (b, C)
 @METHODS.add('ditto', title='Ditto', family='meta', owner='personal', papers='fedcrl fedcosr')
 def ditto(*, mu=.1):
     "An own model with a proximal term to the shared model, which is FedAvg's (Li et al.)."
-    own = Sweep(own_model_loss(mu), ('own.',), stream='own')
+    own = Sweep(partial(own_model_loss, mu=mu), ('own.',), stream='own')
     shared = Sweep(ce, NET)
     return Method(
         keep=keep_own,
@@ -83,29 +81,17 @@ def ditto(*, mu=.1):
     )
 
 # %% ../../nbs/methods/proximal.ipynb #95975b85
-def restart_own(client)->dict:
-    "The client with its second model reset to the first."
-    return client | under('own.', sub(client, *NET))
-
-def follow_own(share):
-    "An `after`: move the first model this share of the way to the second, and the reference with it."
-    def after(client, notes):
-        moved = {k: torch.lerp(v, client['own.' + k], share) for k, v in sub(client, *NET).items()}
-        return set_reference(client | moved)
-    return after
+def follow_own(client, notes, share)->dict:
+    "The client whose first model has gone this share of the way to the second, and the reference with it."
+    moved = {k: torch.lerp(v, client['own.' + k], share) for k, v in sub(client, *NET).items()}
+    return set_reference(client | moved)
 
 # %% ../../nbs/methods/proximal.ipynb #9c887bd8
-def remember_first(fed)->dict:
-    "The initial server: it stores the initial weights, and has no model to send yet."
-    return under('was.', sub(fed.init[fed.arch[0]], *NET))
-
-def part_of_the_way(beta):
-    "A `serve`: (1 - beta) times the server's last model plus beta times the clients' mean."
-    def serve(server, inbox):
-        mean = average({}, inbox)
-        new = {k: torch.lerp(server['was.' + k], v, beta) for k, v in mean.items()}
-        return new | under('was.', new)
-    return serve
+def part_of_the_way(server, inbox, beta)->dict:
+    "(1 - beta) times the server's last model plus beta times the clients' mean."
+    mean = average({}, inbox)
+    new = {k: torch.lerp(server['was.' + k], v, beta) for k, v in mean.items()}
+    return new | under('was.', new)
 
 # %% ../../nbs/methods/proximal.ipynb #e1508ef8
 @METHODS.add('pfedme', title='pFedMe', family='meta', owner='personal', papers='fedcrl fedcosr',
@@ -113,20 +99,21 @@ def part_of_the_way(beta):
 def pfedme(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr:METHOD_RATE=.005, beta=1.):
     "An own model with a proximal term to the shared model, which follows it (Dinh et al.)."
     inner = Sweep(
-        own_model_loss(lam),
+        partial(own_model_loss, mu=lam),
         ('own.',),
         repeat=n_inner,
-        after=follow_own(lr * lam),
+        after=partial(follow_own, share=lr * lam),
         opt=SGD(inner_lr, decay=inner_decay),
     )
-    def reply(server, i): return sub(server, *NET)
+    def start(fed): return under('was.', sub(fed.init[fed.arch[0]], *NET)) # no model to send yet
+    def restart_own(client): return client | under('own.', sub(client, *NET))
     return Method(
         keep=keep_own,
-        start=remember_first,
-        reply=reply,
+        start=start,
+        reply=send(*NET),
         merge=take_as_reference,
         local=(restart_own, inner),
-        serve=part_of_the_way(beta),
+        serve=partial(part_of_the_way, beta=beta),
         predict=predict_own,
     )
 
