@@ -103,14 +103,8 @@ def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, firs
 # %% ../../nbs/methods/mfcl.ipynb #895ff35e
 def representation_phase(pairs, positives, mix, dropout, serve, looked_at:Probe)->Method:
     "Phase 2: each client sends its table once, and the rServer trains on what it holds."
-    table = later(
-        ENCODINGS[positives],
-        'z',
-        2 * pairs,
-        stored=has_offered,
-        together=2,
-        mix=datamix() if mix else None,
-    )
+    blend = datamix() if mix else None
+    table = later(ENCODINGS[positives], 'z', 2 * pairs, stored=has_offered, together=2, mix=blend)
     return Method(
         keep=partial(offering, dropout=dropout),
         start=start_rserver,

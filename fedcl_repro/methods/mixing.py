@@ -106,14 +106,8 @@ def fedala(*, weight_lr=1., share:Range('(0, 1]')=.8, top=('head.',), most:COUNT
     def merge(client, message):
         both = under('was.', sub(client, *top)) | under('came.', sub(message, *top))
         return client | sub(message, *NET) | both | {'passes.n': torch.tensor(0)}
-    learn = Sweep(
-        mixture_loss,
-        ('ala.',),
-        order=epochs(1, share),
-        after=clip_weights,
-        opt=SGD(weight_lr),
-        stream='ala',
-    )
+    some, opt = epochs(1, share), SGD(weight_lr)
+    learn = Sweep(mixture_loss, ('ala.',), some, after=clip_weights, opt=opt, stream='ala')
     return Method(
         keep=keep,
         merge=merge,

@@ -10,17 +10,12 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/parts/mixing.ipynb #ab3ac966
-def mix(
-    weights:Tensor, # (..., m) weights of m clients
-    stacked:Tensor, # (m, ...) one tensor of all clients
-)->Tensor:          # (..., ...)
+def mix(weights:Tensor, stacked:Tensor)->Tensor: # (..., m), (m, ...) of m clients -> (..., ...)
     "Weighted sums over the client axis."
     return torch.tensordot(weights.to(stacked), stacked, 1)            # FedCoSR Eq. 5, MFCL line 13
 
 # %% ../../nbs/parts/mixing.ipynb #ff669480
-def shares(
-    n:Tensor, # (m,) samples of each client, at least 0
-)->Tensor:    # (m,) sum to 1
+def shares(n:Tensor)->Tensor: # (m,) samples of each client, at least 0 -> (m,) sum to 1
     "Shares of the samples; equal shares if no client has any."
     total = n.sum()
     return n / total if total > 0 else torch.full_like(n, 1 / len(n))  # FedCoSR Eq. 5, MFCL line 13
@@ -49,10 +44,8 @@ def keep_part(
     return {k: torch.lerp(v, own[k], keep.to(v)) for k, v in received.items()} # Eq. 8
 
 # %% ../../nbs/parts/mixing.ipynb #f2b49264
-def square_distances(
-    stacked:dict, # fields of m models, each (m, ...)
-)->Tensor:        # (m, m) float64, the diagonal exactly 0
-    "Squared distances between all pairs of models, summed over every scalar."
+def square_distances(stacked:dict)->Tensor: # fields (m, ...) of m models -> (m, m) float64
+    "Squared distances between all pairs of models, summed over every scalar; the diagonal is exactly 0."
     flat = torch.cat([v.flatten(1).double() for v in stacked.values()], 1)
     flat = flat - flat.mean(0)
     gram = flat @ flat.T

@@ -117,14 +117,14 @@ def moon_cnn(shape:tuple, n_classes:int, *, width:COUNT=256, standardise=True):
     "MOON's small network; body: encoder and projection. Colour images are standardised like CIFAR-10."
     channels, side, _ = shape
     first = [Standardise(CIFAR10_MEAN, CIFAR10_STD, side)] if standardise and channels == 3 else []
-    encoder = [
+    body = nn.Sequential(
+        *first,
         nn.Conv2d(channels, 6, 5), HalvingPool(), nn.ReLU(),
         nn.Conv2d(6, 16, 5), HalvingPool(), nn.ReLU(),
         nn.Flatten(), nn.Linear(16 * side_after_stages(side)**2, 120), nn.ReLU(),
         nn.Linear(120, 84), nn.ReLU(),
-    ]
-    projection = [nn.Linear(84, 84), nn.ReLU(), nn.Linear(84, width)]
-    body = nn.Sequential(*first, *encoder, *projection)
+        nn.Linear(84, 84), nn.ReLU(), nn.Linear(84, width), # the projection
+    )
     return nn.ModuleDict(dict(body=body, head=Head(width, n_classes)))
 
 # %% ../../nbs/parts/models.ipynb #eb5135ff
@@ -144,11 +144,11 @@ def check_weights(net:nn.ModuleDict):
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise ValueError(f'{name} has no values yet: call the lazy layer once before')
         if p.is_complex(): raise ValueError(f'{name} is complex, and clients train real numbers')
-    first = {}
+    first = {id(p): name for name, p in net.named_parameters()}
     for name, p in net.named_parameters(remove_duplicate=False):
-        if id(p) in first: raise ValueError(f'{name} and {first[id(p)]} are one parameter, and each part has '
-                                            'its own weights: use it in one place')
-        first[id(p)] = name
+        if name == first[id(p)]: continue
+        raise ValueError(f'{name} and {first[id(p)]} are one parameter, and each part has its own weights: '
+                         'use it in one place')
     for name, m in net.named_modules():
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats and m.momentum is None:
             raise ValueError(f'{name} has momentum=None, which counts batches, and counters are not '
@@ -166,7 +166,7 @@ def made_as_named(spec, shape:tuple, n_classes:int)->tuple: # what its function 
     spec = MODELS.resolve(spec)
     made = MODELS.build(spec, shape, n_classes)
     if is_own(MODELS[spec.name]): made = copied(made)
-    return made, MODELS[spec.name].about.get('parts', 'body head').split()
+    return made, MODELS[spec.name].about['parts'].split()
 
 # %% ../../nbs/parts/models.ipynb #595b7c5c
 def copied(made):
@@ -301,7 +301,7 @@ def short_name(spec:Spec)->str:
 # %% ../../nbs/parts/models.ipynb #b54ef9ad
 def parts_of(spec)->tuple: # names of parts
     "The parts that every architecture of a spec has."
-    parts = [MODELS[s.name].about.get('parts', 'body head').split() for s in member_specs(spec)]
+    parts = [MODELS[s.name].about['parts'].split() for s in member_specs(spec)]
     return tuple(p for p in parts[0] if all(p in others for others in parts))
 
 # %% ../../nbs/parts/models.ipynb #6880016e
@@ -318,8 +318,8 @@ def check_reads(spec, shape:tuple):
     square = len(shape) == 3 and shape[1] == shape[2]
     for s in member_specs(spec):
         if square or MODELS[s.name].about['reads'] == 'anything': continue
-        got = f'feature vectors of {shape[0]} numbers'
-        if len(shape) > 1: got = f'images of {shape[1]}x{shape[2]}'
+        images = len(shape) > 1
+        got = f'images of {shape[1]}x{shape[2]}' if images else f'feature vectors of {shape[0]} numbers'
         fitting = ', '.join(n for n, e in MODELS.items() if e.about['reads'] == 'anything')
         raise ValueError(f'the model {s.name!r} reads square images, and these data are {got}: '
                          f'choose {fitting}')

@@ -68,7 +68,7 @@ def pooled_features()->list:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 # %% ../../nbs/parts/resnet.ipynb #789bfab2
-VGG16 = (64, 64, 'pool', 128, 128, 'pool', 256, 256, 256, 'pool', 512, 512, 512, 'pool', 512, 512, 512)
+VGG16 = [64]*2 + ['pool'] + [128]*2 + ['pool'] + [256]*3 + ['pool'] + [512]*3 + ['pool'] + [512]*3
 
 def vgg_layers(plan, into:int, width=64)->list:
     "Convolutions with batch norm and ReLU, and poolings, from a list of channels."
@@ -91,10 +91,8 @@ RESNETS = dict(
 def resnet_body(channels:int, kind='resnet18', width=64)->Twins:
     "A ResNet (or VGG-16-BN) without its classifier, for small images."
     if kind == 'vgg16': return Twins(*vgg_layers(VGG16, channels, width), *pooled_features())
-    r = RESNETS[kind]
     stem = [*conv_norm(channels, width), nn.ReLU()]
-    blocks = residual_stages(width, width, r['depths'], r['block'], grow=r['grow'])
-    return Twins(*stem, *blocks, *pooled_features())
+    return Twins(*stem, *residual_stages(width, width, **RESNETS[kind]), *pooled_features())
 
 # %% ../../nbs/parts/resnet.ipynb #755b8ea1
 def group_norm(channels:int, per_group:int)->nn.GroupNorm:
