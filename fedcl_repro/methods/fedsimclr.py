@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core import POSITIVE
 from ..parts.contrastive import ntxent
 from ..parts.twin_norm import TwinNorm, each_view
-from ..federation.method import METHODS, Method, Probe, Sweep, average_of, represent, send, take
+from ..federation.method import METHODS, Method, Probe, Sweep, represent, send, take
 from ..federation.partners import search_partners
 
 # %% ../../nbs/methods/fedsimclr.ipynb #78c1df72
@@ -44,6 +44,5 @@ def fedsimclr(*, temp:POSITIVE=.5):
         merge=take(*ENCODER_AND_PROJECTOR),
         local=(Sweep(loss, ENCODER_AND_PROJECTOR, views=2),),
         upload=send(*ENCODER_AND_PROJECTOR),
-        serve=average_of(*ENCODER_AND_PROJECTOR),
         probe=Probe(represent, examine=search_where_twins),
     )

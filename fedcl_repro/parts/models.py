@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['MODELS', 'DROPOUT', 'CIFAR10_MEAN', 'CIFAR10_STD', 'Dropout', 'Head', 'HalvingPool', 'side_after_stages', 'cnn',
            'Standardise', 'moon_cnn', 'mixed', 'architectures', 'check_weights', 'built', 'made_as_named', 'copied',
-           'as_parts', 'named_parts', 'refuse_global_draws', 'check_network', 'outputs_and_draws', 'global_draws',
-           'check_repeatable', 'same_numbers', 'check_forward', 'member_specs', 'short_name', 'parts_of', 'mlp',
-           'check_reads', 'default_model']
+           'as_parts', 'named_parts', 'refuse_global_draws', 'scores_of', 'check_network', 'outputs_and_draws',
+           'global_draws', 'check_repeatable', 'same_numbers', 'check_forward', 'member_specs', 'short_name',
+           'parts_of', 'mlp', 'check_reads', 'default_model']
 
 # %% ../../nbs/parts/models.ipynb #2985c9af
 import copy
@@ -206,6 +206,8 @@ def refuse_global_draws(net:nn.Module):
                              'fedcl_repro.parts.models.Dropout(width, p), whose masks are a client\'s own')
 
 # %% ../../nbs/parts/models.ipynb #1035e645
+def scores_of(net:nn.ModuleDict, x:Tensor)->Tensor: return net['head'](net['body'](x))
+
 def check_network(
     net:nn.ModuleDict,
     shape:tuple,
@@ -213,11 +215,10 @@ def check_network(
     made=None, # what the user gave: a module, or a tuple of the parts
 ):
     "Raise an error unless a network gives a score for each class, and is trained as it is written."
-
     net = copied(net).float()
     x = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
     try:
-        with torch.no_grad(): scores = net.eval()['head'](net['body'](x))
+        with torch.no_grad(): scores = scores_of(net.eval(), x)
     except Exception as e:
         raise ValueError(f'the model does not read inputs of shape {tuple(shape)}: {type(e).__name__}: '
                          f'{e}') from e
@@ -225,14 +226,14 @@ def check_network(
         raise ValueError(f'the model gives scores of shape {tuple(scores.shape)} for 2 inputs, '
                          f'expected (2, {n_classes}): one for each class')
     check_repeatable(net, x)
-    if isinstance(made, nn.Module): check_forward(copied(made).float(), x)
+    if isinstance(made, nn.Module): check_forward(copied(made).float(), net, x)
 
 # %% ../../nbs/parts/models.ipynb #1035e647
 @torch.no_grad()
 def outputs_and_draws(net:nn.Module, forward, x:Tensor, training:bool)->tuple: # (outputs, whether it drew)
-    "What `forward` gives, from the network's current weights, which are put back."
+    "What `forward(net, x)` gives, from the network's current weights, which are put back."
     kept = {k: t.clone() for k, t in [*net.named_parameters(), *net.named_buffers()]}
-    before, drawn = global_draws(), forward(x) if net.train(training) is net else None
+    before, drawn = global_draws(), forward(net, x) if net.train(training) is net else None
     drew = global_draws() != before
     for k, t in [*net.named_parameters(), *net.named_buffers()]: t.copy_(kept[k])
     return drawn, drew
@@ -245,9 +246,8 @@ def global_draws()->tuple:
 # %% ../../nbs/parts/models.ipynb #1035e648
 def check_repeatable(net:nn.ModuleDict, x:Tensor):
     "Raise an error for a network with randomness or a memory that the library does not know of."
-    def forward(x): return net['head'](net['body'](x))
     for training in True, False:
-        (first, drew), (second, _) = (outputs_and_draws(net, forward, x, training) for _ in range(2))
+        (first, drew), (second, _) = (outputs_and_draws(net, scores_of, x, training) for _ in range(2))
         if drew:
             raise ValueError("the network's forward draws from a global random generator (F.dropout, "
                              'torch.randn, np.random), so a run would have other rows each time: use '
@@ -262,7 +262,7 @@ def same_numbers(a:Tensor, b:Tensor, **tolerance)->bool:
     return a.shape == b.shape and torch.allclose(a, b, equal_nan=True, **(tolerance or dict(rtol=0, atol=0)))
 
 # %% ../../nbs/parts/models.ipynb #1035e64c
-def check_forward(whole:nn.Module, x:Tensor):
+def check_forward(whole:nn.Module, net:nn.ModuleDict, x:Tensor): # net: its parts
     "Raise an error if a module's own forward, mode or hooks are more than head(body(x)), which is trained."
     name = type(whole).__name__
     if type(whole).train is not nn.Module.train:
@@ -273,11 +273,9 @@ def check_forward(whole:nn.Module, x:Tensor):
         raise ValueError(f'parts of {name} are in eval mode and others are not, and training sets the '
                          'mode of all: call .train(), and freeze weights with requires_grad_(False)')
     if type(whole).forward is nn.Module.forward: return
-    of = whole if isinstance(whole, nn.ModuleDict) else vars(whole)['_modules']
-    def parts(x): return of['head'](of['body'](x))
     for training in True, False:
-        wanted, _ = outputs_and_draws(whole, parts, x, training)
-        try: found, _ = outputs_and_draws(whole, whole, x, training)
+        wanted, _ = outputs_and_draws(net, scores_of, x, training)
+        try: found, _ = outputs_and_draws(whole, nn.Module.__call__, x, training)
         except Exception as e:
             raise ValueError(f'{name}.forward fails ({type(e).__name__}: {e}), and head(body(x)) would be '
                              'trained: make it head(body(x)), or leave it out') from e
