@@ -38,11 +38,7 @@ def uniform_mean(server, inbox)->dict:
 @METHODS.add('fedsim', title='FedSim', family='personal_layers', owner='personal', papers='mapl')
 def fedsim():
     "Share the head, with equal weights for all clients (Pillutla et al., as compared by MAPL)."
-    return Method(
-        merge=take('head.'),
-        upload=send('head.'),
-        serve=uniform_mean,
-    )
+    return Method(merge=take('head.'), upload=send('head.'), serve=uniform_mean)
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #2d3e9137
 def official_contrast(z, y, temp=100., base=.07)->torch.Tensor: # (b,) nats

@@ -46,8 +46,4 @@ def moon(*, mu=5., temp:POSITIVE=.5):
         z = net.body(batch.x)
         contrast = like_received(net, client, batch.x, z, temp)   # Eq. 3
         return F.cross_entropy(net.head(z), batch.y) + mu * contrast, {}
-    return Method(
-        keep=three_bodies,
-        merge=take_and_look,
-        local=(Sweep(loss, NET), remember_body),
-    )
+    return Method(keep=three_bodies, merge=take_and_look, local=(Sweep(loss, NET), remember_body))

@@ -54,8 +54,4 @@ def perfedavg(
     "A common model to take one step from; first-order version (Fallah et al.)."
     train = Sweep(partial(look_ahead, alpha=alpha), NET, order=epochs(passes, factor=2))
     one_step = Sweep(ce, NET, order=steps(1), opt=SGD(alpha), stream='adapt')
-    return Method(
-        keep=weights_only,
-        local=(train,),
-        adapt=(one_step,),
-    )
+    return Method(keep=weights_only, local=(train,), adapt=(one_step,))

@@ -47,11 +47,7 @@ def fedprox(*, mu=.01):
     def loss(net, client, batch):                                        # Eq. 2
         value, notes = ce(net, client, batch)
         return value + mu / 2 * to_reference(client), notes
-    return Method(
-        keep=keep_reference,
-        merge=take_as_reference,
-        local=(Sweep(loss, NET),),
-    )
+    return Method(keep=keep_reference, merge=take_as_reference, local=(Sweep(loss, NET),))
 
 # %% ../../nbs/methods/proximal.ipynb #cfce6e61
 def keep_own(client, fed)->dict:
@@ -73,12 +69,7 @@ def ditto(*, mu=.1):
     "An own model with a proximal term to the shared model, which is FedAvg's (Li et al.)."
     own = Sweep(partial(own_model_loss, mu=mu), ('own.',), stream='own')
     shared = Sweep(ce, NET)
-    return Method(
-        keep=keep_own,
-        merge=take_as_reference,
-        local=(own, shared),
-        predict=predict_own,
-    )
+    return Method(keep=keep_own, merge=take_as_reference, local=(own, shared), predict=predict_own)
 
 # %% ../../nbs/methods/proximal.ipynb #95975b85
 def follow_own(client, notes, share)->dict:
