@@ -107,9 +107,7 @@ REST_OF = dict(resnet18=rest_of_resnet18, resnet50=rest_of_resnet50, vgg16=rest_
 # %% ../../nbs/parts/autoencoder.ipynb #245673aa
 @MODELS.add('mfcl', parts='enc dec chi proj head')
 def mfcl_model(
-    shape:tuple,     # (C, H, W) of an image
-    n_classes:int,
-    *,
+    shape:tuple, n_classes:int, *, # shape: (C, H, W) of an image
     kind:OneOf('resnet18', 'resnet50', 'vgg16', 'small')='resnet18',
     cut:COUNT=2,        # layers of the client
     norm:NORM_NAMES='tn',    # of client module and decoder

@@ -127,9 +127,7 @@ def projector(*widths:int, bias=False, last=False)->nn.Sequential:
 # %% ../../nbs/parts/resnet.ipynb #c968edb6
 @MODELS.add('resnet18_cifar', parts='body head proj pred rot')
 def resnet18_cifar(
-    shape:tuple,     # (C, H, W) of an image
-    n_classes:int,
-    *,
+    shape:tuple, n_classes:int, *, # shape: (C, H, W) of an image
     kind:OneOf('resnet18', 'resnet50', 'vgg16')='resnet18',
     width:COUNT=64,     # channels of the stem
     norm:NORM_NAMES='bn',    # kind of the first norms
@@ -154,9 +152,7 @@ def resnet18_cifar(
 # %% ../../nbs/parts/resnet.ipynb #729d5a3b
 @MODELS.add('resnet18_orchestra', parts='body head proj rot')
 def resnet18_orchestra(
-    shape:tuple,     # (C, H, W) of an image
-    n_classes:int,
-    *,
+    shape:tuple, n_classes:int, *, # shape: (C, H, W) of an image
     kind:OneOf('resnet18', 'resnet50', 'vgg16')='resnet18',
     width:COUNT=64,  # channels of the stem
     proj=(512, 512), # widths of the projector
