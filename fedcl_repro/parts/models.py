@@ -151,8 +151,7 @@ def check_weights(net:nn.ModuleDict):
 # %% ../../nbs/parts/models.ipynb #595b7c5a
 def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
     "A network by its spec, as named parts."
-    made, parts = made_as_named(spec, shape, n_classes)
-    return as_parts(made, parts)
+    return as_parts(*made_as_named(spec, shape, n_classes))
 
 # %% ../../nbs/parts/models.ipynb #595b7c5b
 def made_as_named(spec, shape:tuple, n_classes:int)->tuple: # what its function returns, names of parts
