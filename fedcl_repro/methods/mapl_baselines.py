@@ -97,7 +97,7 @@ def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
 # %% ../../nbs/methods/mapl_baselines.ipynb #62a821be
 def last_models(server, inbox)->dict: # fields, (n, ...) each
     "The last model of each client; for one that has sent none since the switch, FedAvg's last model."
-    n, who = int(server['n']), torch.tensor(inbox.who)
+    n, who = inbox.n_clients, torch.tensor(inbox.who)
     before = without('mean.', server) or next(iter(inbox.initial.values()))
     last = {}
     for k, v in inbox.stack().items():
@@ -108,7 +108,7 @@ def last_models(server, inbox)->dict: # fields, (n, ...) each
 # %% ../../nbs/methods/mapl_baselines.ipynb #ef016fd2
 def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
     "Similarities of the classifiers of all clients; those of this round's clients are compared anew."
-    n, head = int(server['n']), inbox.stack('head.weight')['head.weight']
+    n, head = inbox.n_clients, inbox.stack('head.weight')['head.weight']
     near = similarity(head, head.expand(len(head), *head.shape)).clamp(0, .9999)
     old = server['sim'] if 'sim' in server else torch.zeros(n, n)
     who = torch.tensor(inbox.who).to(near.device)
@@ -116,7 +116,7 @@ def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
 
 def remember_similar(server, inbox)->dict:
     "The server with the last models and their similarities."
-    return dict(n=server['n'], sim=similarities(server, inbox)) | under('last.', last_models(server, inbox))
+    return dict(sim=similarities(server, inbox)) | under('last.', last_models(server, inbox))
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #a54c7729
 def mixed_body(server, i)->dict:
@@ -131,10 +131,9 @@ def mixed_body(server, i)->dict:
     revision=2)
 def pfedsim(*, warm:SHARE=.5): # share of the rounds of FedAvg
     "FedAvg, then bodies mixed by the similarity of personal heads (Tan et al.)."
-    def start(fed): return dict(n=torch.tensor(fed.n_clients))
     def reply(server, i): return without('mean.', server)
     def serve(server, inbox): return server | under('mean.', average({}, inbox))
-    fedavg = Method(start=start, reply=reply, serve=serve)
+    fedavg = Method(reply=reply, serve=serve)
     switch = replace(fedavg, serve=remember_similar)                      # the mean is sent once more
     mixing = replace(switch, reply=mixed_body, merge=take('body.'))
     def stages(n_rounds):
@@ -213,7 +212,7 @@ def into_plane(centres:list)->list: # of (k, 2)
 # %% ../../nbs/methods/mapl_baselines.ipynb #5363840f
 def connect(server, inbox, plane)->dict:
     "The server with the pairs of near clients, by their centres; a client without centres is near nobody."
-    table, n = inbox.stack('centres')['centres'], int(server['n'])
+    table, n = inbox.stack('centres')['centres'], inbox.n_clients
     sent = [(i, v[have]) for i, v, have in zip(inbox.who, table.value, table.have) if have.any()]
     who, centres = [i for i, _ in sent], [c for _, c in sent]
     if plane: centres = into_plane(centres)
@@ -223,13 +222,13 @@ def connect(server, inbox, plane)->dict:
             far[i, j] = far[j, i] = matching_distance(centres[a], centres[b])
     pairs = far[~torch.eye(n, dtype=torch.bool) & far.isfinite()]
     limit = 1. if plane or not len(pairs) else pairs.median()
-    return dict(n=server['n'], far=far, near=far < limit)
+    return dict(far=far, near=far < limit)
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #9b8ed9c4
 def group_mean(server, i)->dict:
     "The mean over the clients near client i that have sent a model; nothing if none has."
-    near = [j for j in range(int(server['n'])) if j == i or server['near'][i, j]]
-    group = [j for j in near if f'size.{j}' in server]
+    near = server['near'][i]
+    group = [j for j, is_near in enumerate(near) if (is_near or j == i) and f'size.{j}' in server]
     if not group: return {}
     models = [without(f'last.{j}.', server) for j in group]
     return mean_by_samples(models, [server[f'size.{j}'] for j in group])
@@ -278,7 +277,7 @@ def flt(*, plane=False):
     "FedAvg within groups that are found by one exchange of centres (Jamali-Rad et al.)."
     def start(fed):
         near = torch.zeros(fed.n_clients, fed.n_clients, dtype=torch.bool) # until centres have come
-        return random_encoder(fed) | dict(n=torch.tensor(fed.n_clients), near=near)
+        return random_encoder(fed) | dict(near=near)
     def upload(client): return dict(centres=Rows(client['centres'], client['centred']))
     exchange = Method(
         keep=room_for_centres,

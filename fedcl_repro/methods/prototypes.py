@@ -93,7 +93,7 @@ def train_head(server, inbox, lr)->dict:
         return F.cross_entropy(F.linear(z[rows], head['head.weight'], head['head.bias']), y[rows])
     head = sub(server, 'head.')
     order = torch.from_numpy(inbox.draw('means').permutation(len(y))).to(y.device)
-    for rows in order.split(int(server['batch_size'])):
+    for rows in order.split(inbox.compute.fed.batch_size):
         grads = torch.func.grad(loss)(head, rows)
         head = {k: v - lr * grads[k] for k, v in head.items()}
     return server | head
@@ -103,9 +103,7 @@ def train_head(server, inbox, lr)->dict:
     later=('at_least',))
 def fedgh(*, server_lr=.01, at_least:COUNT=1):
     "Share class means and a head that the server trains on them (Yi et al.)."
-    def start(fed):
-        head = sub(fed.init[fed.arch[0]], 'head.')
-        return head | dict(batch_size=torch.tensor(fed.batch_size))
+    def start(fed): return sub(fed.init[fed.arch[0]], 'head.')
     return Method(
         start=start,
         reply=send('head.'),
