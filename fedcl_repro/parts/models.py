@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODELS', 'DROPOUT', 'CIFAR10_MEAN', 'CIFAR10_STD', 'Dropout', 'Head', 'HalvingPool', 'two_stages', 'cnn',
            'Standardise', 'moon_cnn', 'mixed', 'architectures', 'check_weights', 'built', 'made_as_named', 'copied',
-           'as_parts', 'named_parts', 'refuse_global_draws', 'scores_of', 'check_network', 'outputs_and_draws',
+           'as_parts', 'named_parts', 'refuse_global_draws', 'scores_by_parts', 'check_network', 'outputs_and_draws',
            'global_draws', 'check_repeatable', 'same_numbers', 'check_forward', 'member_specs', 'short_name',
            'parts_of', 'mlp', 'check_reads', 'default_model']
 
@@ -199,7 +199,7 @@ def refuse_global_draws(net:nn.Module):
                              'fedcl_repro.parts.models.Dropout(width, p), whose masks are a client\'s own')
 
 # %% ../../nbs/parts/models.ipynb #1035e645
-def scores_of(net:nn.ModuleDict, x:Tensor)->Tensor: return net['head'](net['body'](x))
+def scores_by_parts(net:nn.ModuleDict, x:Tensor)->Tensor: return net['head'](net['body'](x))
 
 def check_network(
     net:nn.ModuleDict,
@@ -211,7 +211,7 @@ def check_network(
     net = copied(net).float()
     x = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
     try:
-        with torch.no_grad(): scores = scores_of(net.eval(), x)
+        with torch.no_grad(): scores = scores_by_parts(net.eval(), x)
     except Exception as e:
         raise ValueError(f'the model does not read inputs of shape {tuple(shape)}: {type(e).__name__}: '
                          f'{e}') from e
@@ -240,7 +240,7 @@ def global_draws()->tuple:
 def check_repeatable(net:nn.ModuleDict, x:Tensor):
     "Raise an error for a network with randomness or a memory that the library does not know of."
     for training in True, False:
-        (first, drew), (second, _) = (outputs_and_draws(net, scores_of, x, training) for _ in range(2))
+        (first, drew), (second, _) = (outputs_and_draws(net, scores_by_parts, x, training) for _ in range(2))
         if drew:
             raise ValueError("the network's forward draws from a global random generator (F.dropout, "
                              'torch.randn, np.random), so a run would have other rows each time: use '
@@ -267,7 +267,7 @@ def check_forward(whole:nn.Module, net:nn.ModuleDict, x:Tensor): # net: its part
                          'mode of all: call .train(), and freeze weights with requires_grad_(False)')
     if type(whole).forward is nn.Module.forward: return
     for training in True, False:
-        wanted, _ = outputs_and_draws(net, scores_of, x, training)
+        wanted, _ = outputs_and_draws(net, scores_by_parts, x, training)
         try: found, _ = outputs_and_draws(whole, nn.Module.__call__, x, training)
         except Exception as e:
             raise ValueError(f'{name}.forward fails ({type(e).__name__}: {e}), and head(body(x)) would be '
