@@ -69,7 +69,7 @@ MUTANTS = ( # page, what its library says, the fault
      "ce - contrast_weight * notes['contrast'] / seen"),
     ('methods/fedssc', 'have & (rank < k)', 'have & (rank <= k)'),
     ('methods/fedssc', 'start + (end - start) * t', 'end + (start - end) * t'),
-    ('methods/fedssc', 'n >= max(1, at_least)', 'n >= 1'),
+    ('methods/fedssc', 'means_message(client, at_least)', 'means_message(client)'),
     ('methods/feddyn', 'g[k] - alpha * (client[k] - w)', 'g[k] + alpha * (client[k] - w)'),
     ('methods/feddyn', 'mean[k] - h[k] / alpha', 'mean[k] + h[k] / alpha'),
     ('methods/fedpac', '- (H*H).sum()).clamp(min=0) / total', ').clamp(min=0) / total'),

@@ -115,12 +115,16 @@ def tensor(self:Fed, value)->Tensor: return torch.tensor(value, dtype=self.dtype
 
 # %% ../../nbs/federation/federation.ipynb #9a7c0003
 @patch
+def drawn(self:Fed, arch:str, *who)->dict:
+    "The initial weights and buffers of an architecture, drawn from the seed for `who` alone."
+    _, fields, _ = initial(self.archs[arch], self.seed, self.dtype, *who)
+    return {k: v.to(self.device) for k, v in fields.items()}
+
+@patch
 def client(self:Fed, i:int)->dict:
     "A client before its first round: its network, its id, its number of samples."
     arch = self.arch[i]
-    net = self.init[arch]
-    if self.beginning == 'own': _, net, _ = initial(self.archs[arch], self.seed, self.dtype, i)
-    net = {k: v.to(self.device) for k, v in net.items()}
+    net = self.drawn(arch, i) if self.beginning == 'own' else self.init[arch]
     about = dict(id=torch.tensor(i), n=self.tensor(float(self.sizes[i])))
     return net | about | dict(seed=torch.tensor(self.seed), round=torch.tensor(-1))
 

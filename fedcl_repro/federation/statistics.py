@@ -60,10 +60,9 @@ def shuffled_batches(fed, i:int, size:int)->tuple: # of rows of the store
     return rows.tensor_split(-(-len(rows) // size))
 
 # %% ../../nbs/federation/statistics.ipynb #ed45a039
-def statistics_survey(networks:Callable, adopt:Callable)->Survey:
-    """A survey for the statistics of networks that the server sends.
-    `networks`: (server, fed) -> {name: (architecture, fields)}.
-    `adopt`: (server, name, statistics) -> server."""
+def statistics_survey(networks:Callable)->Survey:
+    """A survey for the statistics of networks that the server sends; it keeps those of each below its prefix.
+    `networks`: (server, fed) -> {prefix: (architecture, fields)}."""
     def ask(server, fed):
         known, question = list(fed.init), {}
         for name, (arch, fields) in networks(server, fed).items():
@@ -80,7 +79,7 @@ def statistics_survey(networks:Callable, adopt:Callable)->Survey:
     def conclude(server, answers, fed):
         for name in asked_names(ask(server, fed)):
             found = statistics_of([without(name + '/', a) for a in answers], fed.dtype)
-            server = adopt(server, name, found)
+            server = server | under(name, found)
         return server
     return Survey(ask, answer, conclude)
 

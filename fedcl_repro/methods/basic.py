@@ -9,31 +9,23 @@ __all__ = ['fedavg', 'local', 'fedper']
 from ..federation.method import METHODS, Method, nothing, send, take, unchanged
 
 # %% ../../nbs/methods/basic.ipynb #595a0734
-@METHODS.add(
-    'fedavg', title='FedAvg',
-    family='averaging', owner='shared',
-    type='FL', technique='standard', skew=False, scarcity=False,
-    papers='fedcrl fedcosr fedssc mfcl mapl', revision=1)
+@METHODS.add('fedavg', title='FedAvg', family='averaging', owner='shared',
+    papers='fedcrl fedcosr fedssc mfcl mapl')
 def fedavg():
     "Share the whole network (McMahan et al.)."
     return Method()
 
 # %% ../../nbs/methods/basic.ipynb #8681ca6c
-@METHODS.add(
-    'local', title='Local',
-    family='local', owner='personal',
-    papers='fedcrl fedcosr mapl', revision=1)
+@METHODS.add('local', title='Local', family='local', owner='personal',
+    papers='fedcrl fedcosr mapl')
 def local():
     "Share nothing."
     def merge(client, message): return client
     return Method(merge=merge, upload=nothing, serve=unchanged)
 
 # %% ../../nbs/methods/basic.ipynb #824f07b5
-@METHODS.add(
-    'fedper', title='FedPer',
-    family='personal_layers', owner='personal',
-    type='PFL', technique='model splitting', skew=True, scarcity='fairness',
-    papers='fedcrl fedcosr', revision=1)
+@METHODS.add('fedper', title='FedPer', family='personal_layers', owner='personal',
+    papers='fedcrl fedcosr')
 def fedper():
     "Share the body, keep the head."
     return Method(merge=take('body.'), upload=send('body.'))

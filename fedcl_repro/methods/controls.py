@@ -22,10 +22,8 @@ def cross_entropy_of_views(net, client, batch):
     scores = logits(net, client, batch.views.flatten(0, 1))
     return F.cross_entropy(scores, batch.y.repeat(len(batch.views))), {}
 
-@METHODS.add('local_views',
-    title='Local, two views', family='local',
-    owner='personal', ablation=True,
-    needs='views')
+@METHODS.add('local_views', title='Local, two views', family='local', owner='personal',
+    ablation=True, needs='views')
 def local_views(*, views:COUNT=2):
     "Share nothing; train on several views of each image."
     return replace(local(), local=(Sweep(cross_entropy_of_views, NET, views=views),))
@@ -40,18 +38,14 @@ def with_local_head(method:Method, passes:int)->Method:
     fit = Sweep(loss, ('head.',), order=epochs(passes), stream='head')
     return replace(method, probe=Probe(), predict=scores, adapt=(fit,))
 
-@METHODS.add('fedsimclr_head',
-    title='FedSimCLR, own heads', family='self_supervised',
-    owner='personal', ablation=True,
-    needs='proj views')
+@METHODS.add('fedsimclr_head', title='FedSimCLR, own heads', family='self_supervised',
+    owner='personal', ablation=True, needs='proj views')
 def fedsimclr_head(*, temp:POSITIVE=.5, passes:COUNT=5):
     "FedSimCLR, tested with a linear head of each client."
     return with_local_head(fedsimclr(temp=temp), passes)
 
-@METHODS.add('mfcl_head',
-    title='MFCL, own heads', family='self_supervised',
-    owner='personal', ablation=True,
-    needs='enc dec chi proj views')
+@METHODS.add('mfcl_head', title='MFCL, own heads', family='self_supervised', owner='personal',
+    ablation=True, needs='enc dec chi proj views')
 def mfcl_head(*, phase1=0, pairs:COUNT=8, server_lr=1., passes:COUNT=5):
     "MFCL, tested with a linear head of each client on the projections."
     made = mfcl(phase1=phase1, pairs=pairs, server_lr=server_lr, positives='alone')

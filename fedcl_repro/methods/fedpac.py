@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import COUNT
-from ..parts.centroids import class_means, class_sums, square_sum, to_centroids
+from ..parts.centroids import class_means, square_sum, to_centroids
 from ..parts.fields import sub
 from ..parts.mixing import mix
 from ..parts.simplex import simplex_qp
-from ..federation.class_means import means_message, measure_classes
+from ..federation.class_means import class_notes, means_message, measure_classes
 from ..federation.class_means import no_centroids, serve_centroids
 from ..federation.method import METHODS, NET, Method, Sweep, ce, epochs
 from ..federation.method import addressed, average_of, personal, take
@@ -26,8 +26,7 @@ from ..federation.method import addressed, average_of, personal, take
 def measure_moments(net, client, batch):
     "Notes: sums of representations and counts by class, and the sum of all squared lengths."
     z = net.body(batch.x)
-    sums, n = class_sums(z, batch.y, net.n_classes)
-    return None, dict(z=sums, n=n, square=square_sum(z))
+    return None, class_notes(net, z, batch.y) | dict(square=square_sum(z))
 
 def remember_statistics(client)->dict:
     "H and V (FedPAC Eq. 9) and the client's own class means, all by its body before training."
@@ -70,11 +69,8 @@ def serve_heads(server, inbox, weighted=True, renormalise=True)->dict:
     return serve_centroids(bodies, inbox, weighted) | addressed(inbox.who, heads)
 
 # %% ../../nbs/methods/fedpac.ipynb #831a7fb6
-@METHODS.add(
-    'fedpac', title='FedPAC',
-    family='mixing', owner='personal',
-    type='PFL', technique='representation sharing', skew=True, scarcity=False,
-    papers='fedcrl fedcosr mfcl', revision=1, later=('weighted', 'renormalise', 'at_least'))
+@METHODS.add('fedpac', title='FedPAC', family='mixing', owner='personal',
+    papers='fedcrl fedcosr mfcl', later=('weighted', 'renormalise', 'at_least'))
 def fedpac(*, lam=1., weighted=True, renormalise=True, at_least:COUNT=1):
     "Align representations, and combine heads by solving a quadratic problem for each client (Xu et al.)."
     def keep(client, fed):

@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from ..core import COUNT, POSITIVE
-from ..parts.centroids import class_sums
 from ..parts.contrastive import infonce
 from ..parts.fields import sub
-from ..federation.class_means import means_message, no_centroids, serve_centroids
+from ..federation.class_means import class_notes, means_message, no_centroids, serve_centroids
 from ..federation.method import METHODS, NET, Method, Stage, Sweep, average_of, take
 
 # %% ../../nbs/methods/fedproc.ipynb #d5dcc186
@@ -27,15 +26,11 @@ def unit_logits(net, client, x):
 
 def measure_unit_classes(net, client, batch):
     "Notes: sums of unit representations and counts, for each class."
-    z, n = class_sums(unit_body(net, batch.x), batch.y, net.n_classes)
-    return None, dict(z=z, n=n)
+    return None, class_notes(net, unit_body(net, batch.x), batch.y)
 
 # %% ../../nbs/methods/fedproc.ipynb #81274ca5
-@METHODS.add(
-    'fedproc', title='FedProc',
-    family='contrastive', owner='shared',
-    type='FL', technique='Contrastive learning', skew=True, scarcity=False,
-    papers='fedssc', revision=1, later=('at_least',))
+@METHODS.add('fedproc', title='FedProc', family='contrastive', owner='shared', papers='fedssc',
+    later=('at_least',))
 def fedproc(*, ramp:POSITIVE=1., at_least:COUNT=1): # ramp: a share of the rounds
     "Move from a contrast with pooled class means to cross-entropy, over a share of rounds (Mu et al.)."
     def keep(client, fed): return no_centroids(client, fed) | dict(alpha=fed.tensor(1.))
@@ -45,9 +40,7 @@ def fedproc(*, ramp:POSITIVE=1., at_least:COUNT=1): # ramp: a share of the round
         contrast = infonce(z, batch.y, client['mean'], client['have'], 1.).mean()
         return alpha * cross_entropy + (1 - alpha) * contrast, {}
     def upload(client): return sub(client, *NET) | means_message(client, at_least)
-    def serve(server, inbox):
-        means = sub(serve_centroids(server, inbox), 'mean', 'have')
-        return average_of(*NET)(server, inbox) | means
+    def serve(server, inbox): return serve_centroids(average_of(*NET)(server, inbox), inbox)
     def stages(n_rounds):
         def weigh(client):
             "The client with this round's alpha, which is 1 in the first round."

@@ -9,6 +9,7 @@ __all__ = ['SCHEDULES', 'sampled_means', 'weight_at', 'ssc_loss', 'abundant_mean
 # %% ../../nbs/methods/fedssc.ipynb #e1002249
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Callable
 
 import numpy as np
@@ -17,12 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import POSITIVE, OneOf, Range
-from ..parts.centroids import class_means
 from ..parts.contrastive import global_and_local, infonce, supcon
 from ..parts.fields import sub
-from ..federation.class_means import measure_classes, no_centroids
-from ..federation.messages import Rows
-from ..federation.method import METHODS, NET, Method, Stage, Sweep, average_of, ce
+from ..federation.class_means import means_message, measure_classes, no_centroids
+from ..federation.method import METHODS, NET, Method, Stage, Sweep, average_of, ce, send
 from .moon import like_received, moon, remember_body
 from .moon import take_and_look, three_bodies
 
@@ -69,24 +68,18 @@ def ssc_loss(mu_moon:float, temp:float, local_pairs:bool):
         return total + mu_moon * like_received(net, client, batch.x, z, temp), {}     # Eq. 5
     return loss
 
-# %% ../../nbs/methods/fedssc.ipynb #4216ab9c
-def abundant_means(client, at_least:int)->dict:
-    "Means of the classes of which the client has enough images (FedSSC Eq. 4, Sec. V)."
-    z, n = client['sum.z'], client['sum.n']
-    return dict(mean=Rows(class_means(z, n), n >= max(1, at_least)))
-
-
 # %% ../../nbs/methods/fedssc.ipynb #155256fc
-def serve_sampled(k:int)->Callable:
-    "A `serve`: average networks by samples, and k class means of each class with equal weights."
-    def serve(server, inbox):
-        got, rng = inbox.stack('mean')['mean'], inbox.draw('classes')
-        n_clients, n_classes = got.have.shape
-        order = np.stack([rng.permutation(n_clients) for _ in range(n_classes)], 1)
-        order = torch.from_numpy(order).to(got.have.device)
-        mean, have = sampled_means(got.value, got.have, order, k)
-        return average_of(*NET)(server, inbox) | dict(mean=mean, have=have)
-    return serve
+def abundant_means(client, at_least:int)->dict:
+    "Means of the classes of which the client has enough images, without counts (FedSSC Eq. 4, Sec. V)."
+    return sub(means_message(client, at_least), 'mean')
+
+def serve_sampled(server, inbox, k:int)->dict:
+    "The server's networks averaged by samples, and k class means of each class with equal weights."
+    got, rng = inbox.stack('mean')['mean'], inbox.draw('classes')
+    n_clients, n_classes = got.have.shape
+    order = np.stack([rng.permutation(n_clients) for _ in range(n_classes)], 1)
+    mean, have = sampled_means(got.value, got.have, torch.from_numpy(order).to(got.have.device), k)
+    return average_of(*NET)(server, inbox) | dict(mean=mean, have=have)
 
 # %% ../../nbs/methods/fedssc.ipynb #2bbc4e41
 def with_means(
@@ -107,15 +100,11 @@ def with_means(
         merge=merge,
         local=(weigh, *base.local, Sweep(measure_classes)),
         upload=upload,
-        serve=serve_sampled(k),
+        serve=partial(serve_sampled, k=k),
     )
 
 # %% ../../nbs/methods/fedssc.ipynb #3f866321
-@METHODS.add(
-    'fedssc', title='FedSSC',
-    family='contrastive', owner='shared',
-    type='FL', technique='Contrastive learning', skew=True, scarcity=False,
-    papers='fedssc', revision=1)
+@METHODS.add('fedssc', title='FedSSC', family='contrastive', owner='shared', papers='fedssc')
 def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm:POSITIVE=1., schedule:OneOf(*SCHEDULES)='linear',
            k=1, at_least=10, temp:POSITIVE=.5, local_pairs=False):
     "MOON, plus a contrast of falling weight with class means of k random clients (Hu et al.); k=0 is MOON."
@@ -132,10 +121,8 @@ def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm:POSITIVE=1., schedule:OneO
     return stages
 
 # %% ../../nbs/methods/fedssc.ipynb #5a93d5f2
-@METHODS.add(
-    'fedssc_supcon', title='FedSSC, SupCon first',
-    family='contrastive', owner='shared',
-    papers='', ablation=True, revision=1,
+@METHODS.add('fedssc_supcon', title='FedSSC, SupCon first', family='contrastive', owner='shared',
+    ablation=True,
     trial=dict(settings=dict(head_share=.5), lr=.03)) # the classifier is trained in the last rounds only
 def fedssc_supcon(*, head_share:Range('(0, 1)')=.1, mu_glob=1., mu_end=.1, warm:POSITIVE=1.,
                   schedule:OneOf(*SCHEDULES)='linear', k=1, at_least=10, temp:POSITIVE=.5):
@@ -145,12 +132,10 @@ def fedssc_supcon(*, head_share:Range('(0, 1)')=.1, mu_glob=1., mu_end=.1, warm:
         local_rows = supcon(z, batch.y, temp)
         global_rows = infonce(z, batch.y, client['mean'], client['have'], temp)        # Eq. 3
         return local_rows.mean() + client['mu'] * global_rows.mean(), {}
-    def reply(server, i): return sub(server, *NET)
     def stages(n_rounds):
         def weight(r): return weight_at(r, mu_glob, mu_end, warm * n_rounds, schedule)
         n_head = min(n_rounds, max(1, round(head_share * n_rounds)))
         body = with_means(Method(local=(Sweep(contrast, ('body.',)),)), weight, k, at_least)
-        head = Method(reply=reply, local=(Sweep(ce, ('head.',)),), serve=average_of(*NET))
-        both = Stage(body, n_rounds - n_head), Stage(head, n_head)
-        return tuple(stage for stage in both if stage.rounds)
+        head = Method(reply=send(*NET), local=(Sweep(ce, ('head.',)),), serve=average_of(*NET))
+        return Stage(body, n_rounds - n_head), Stage(head, n_head)
     return stages

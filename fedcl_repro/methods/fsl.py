@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from ..federation.federation import batch_of, batch_rows, in_batches, masks, plan
 from ..federation.messages import Deferred
 from ..federation.method import METHODS, Method, OnData, Sweep, average_of, send, take
-from ..parts.fields import sub, under, without
+from ..parts.fields import drop, sub, under, without
 
 # %% ../../nbs/methods/fsl.ipynb #596f91b9
 def local_loss(net, client, batch):
@@ -45,7 +45,7 @@ def images_again(fed, i:int, r:int)->Callable: # j -> (b, C, H, W)
 def smash(execute, i:int, client)->dict:
     "The client with smashed data and labels of each batch, made on demand, in place of its records."
     records = without('record.', client)
-    client = {k: v for k, v in client.items() if not k.startswith('record.')}
+    client = drop('record.', client)
     if not records: return client # without data
     weights, labels = sub(records, 'enc.'), records['y']
     images = images_again(execute.fed, i, int(client['round']))
@@ -83,29 +83,24 @@ def received_batches(inbox):
             yield SimpleNamespace(z=z, y=y, noise=noise[i][j])
 
 # %% ../../nbs/methods/fsl.ipynb #75e5c268
-@METHODS.add(
-    'fsl', title='FSL',
-    family='averaging', owner='shared',
-    needs='enc aux chi',
+@METHODS.add('fsl', title='FSL', family='averaging', owner='shared', needs='enc aux chi',
     papers='mfcl', revision=2,
     trial=dict(width=12)) # with six, all units of the server may be dead from the start
 def fsl():
     "Split learning in which clients train against a loss of their own (Han et al. 2021)."
     def start(fed): return sub(fed.init[fed.arch[0]], 'chi.', 'head.')
-    def reply(server, i): return sub(server, 'enc.', 'aux.')
     def serve(server, inbox):
         own = sub(server, 'chi.', 'head.', 'opt.')
         own = inbox.compute.train(SERVER_SWEEP, own, received_batches(inbox), inbox.round)
         return average_of('enc.', 'aux.')(server, inbox) | own
-    def deploy(server): return sub(server, 'chi.', 'head.')
     def predict(net, client, x): return net.head(net.chi(net.enc(x)))
     return Method(
         start=start,
-        reply=reply,
+        reply=send('enc.', 'aux.'),
         merge=take('enc.', 'aux.'),
         local=(CLIENT_SWEEP, OnData(smash)),
         upload=send('enc.', 'aux.', 'smashed', 'labels'),
         serve=serve,
-        deploy=deploy,
+        deploy=send('chi.', 'head.'),
         predict=predict,
     )

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['remember_uploads', 'serve_clouds', 'fedamp', 'fedamp_compat', 'mixture', 'mixture_loss', 'clip_weights',
-           'end_of_pass', 'settled_weights', 'adopt_mixture', 'no_passes', 'fedala']
+           'end_of_pass', 'settled_weights', 'adopt_mixture', 'fedala']
 
 # %% ../../nbs/methods/mixing.ipynb #39a2a692
 from functools import partial
@@ -21,15 +21,15 @@ from ..federation.optimisers import SGD
 
 # %% ../../nbs/methods/mixing.ipynb #0db613bb
 def remember_uploads(server, inbox)->dict:
-    "The server with the last model of each client that has data, below `last.<id>.`."
+    "The server with the last model of each client that has data, below `last.<id>.`, and its samples."
     for i, n, message in zip(inbox.who, inbox.n, inbox.messages):
-        if n > 0: server = server | under(f'last.{i}.', message)
+        if n > 0: server = server | under(f'last.{i}.', message) | {f'size.{i}': n}
     return server
 
 def serve_clouds(server, inbox, alpha, sigma, per_scalar)->dict:
     "The server with the last models, and a mixture of them for each client (FedAMP Eq. 5)."
     server = remember_uploads(server, inbox)
-    ids = sorted({int(k.split('.')[1]) for k in sub(server, 'last.')})
+    ids = sorted(map(int, without('size.', server)))
     if not ids: return server
     models = {k: torch.stack([server[f'last.{i}.{k}'] for i in ids]) for k in inbox.messages[0]}
     square = square_distances(models)
@@ -38,11 +38,7 @@ def serve_clouds(server, inbox, alpha, sigma, per_scalar)->dict:
     return server | addressed(ids, {k: mix(weights, v) for k, v in models.items()})
 
 # %% ../../nbs/methods/mixing.ipynb #e7605051
-@METHODS.add('fedamp',
-    title='FedAMP', family='mixing',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='model collaboration',
-    skew=True, scarcity=False)
+@METHODS.add('fedamp', title='FedAMP', family='mixing', owner='personal', papers='fedcrl fedcosr')
 def fedamp(*, alpha=1000., sigma:POSITIVE=1e5, lam=1., per_scalar=False):
     "Local training with a proximal term to a mixture of similar models (Huang et al.)."
     def keep(client, fed): return under('cloud.', sub(client, *NET))
@@ -59,10 +55,8 @@ def fedamp(*, alpha=1000., sigma:POSITIVE=1e5, lam=1., per_scalar=False):
     )
 
 # %% ../../nbs/methods/mixing.ipynb #fe0b4b2d
-@METHODS.add('fedamp_compat',
-    title='FedAMP without gradient', family='mixing',
-    owner='personal', papers='fedcrl fedcosr',
-    ablation=True)
+@METHODS.add('fedamp_compat', title='FedAMP without gradient', family='mixing', owner='personal',
+    papers='fedcrl fedcosr', ablation=True)
 def fedamp_compat():
     "FedAMP whose proximal term has no gradient: models are sent, but each client trains alone."
     return fedamp(lam=0.)
@@ -99,39 +93,21 @@ def adopt_mixture(client)->dict:
     "The client with the mixture as its top tensors; from now on one pass per round is enough."
     return client | mixture(client) | {'passes.begun': torch.tensor(True)}
 
-# %% ../../nbs/methods/mixing.ipynb #c8654fe7
-def no_passes(fed)->dict:
-    "The record of passes over W before the first pass."
-    return dict(
-        n=torch.tensor(0),
-        loss=fed.tensor(0.),
-        losses=torch.zeros(10, dtype=fed.dtype, device=fed.device),
-        begun=torch.tensor(False),
-    )
-
 # %% ../../nbs/methods/mixing.ipynb #93c8fcb2
-@METHODS.add('fedala',
-    title='FedALA', family='mixing',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='local aggregation',
-    skew=True, scarcity=False)
+@METHODS.add('fedala', title='FedALA', family='mixing', owner='personal', papers='fedcrl fedcosr')
 def fedala(*, weight_lr=1., share:Range('(0, 1]')=.8, top=('head.',), most:COUNT=50):
     "Learn for each weight of the top how much of the server's to take (Zhang et al.)."
     def keep(client, fed):
         own = sub(client, *top)
         W = {k: torch.ones_like(v) for k, v in own.items()}
-        return under('passes.', no_passes(fed)) | under('ala.', W) | under('was.', own) | under('came.', own)
+        zeros = fed.tensor([0.] * 10)
+        passes = dict(n=torch.tensor(0), loss=zeros[0], losses=zeros, begun=torch.tensor(False))
+        return under('passes.', passes) | under('ala.', W) | under('was.', own) | under('came.', own)
     def merge(client, message):
         both = under('was.', sub(client, *top)) | under('came.', sub(message, *top))
         return client | sub(message, *NET) | both | {'passes.n': torch.tensor(0)}
-    learn = Sweep(
-        mixture_loss,
-        ('ala.',),
-        order=epochs(1, share),
-        after=clip_weights,
-        opt=SGD(weight_lr),
-        stream='ala',
-    )
+    some, opt = epochs(1, share), SGD(weight_lr)
+    learn = Sweep(mixture_loss, ('ala.',), some, after=clip_weights, opt=opt, stream='ala')
     return Method(
         keep=keep,
         merge=merge,

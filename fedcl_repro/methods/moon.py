@@ -38,19 +38,12 @@ def like_received(net, client, x, z, temp)->torch.Tensor: # ()
     return client['met'] * model_contrast(z, z_glob, z_prev, temp).mean()
 
 # %% ../../nbs/methods/moon.ipynb #dda45f84
-@METHODS.add('moon',
-    title='MOON', family='contrastive',
-    owner='shared', papers='fedcrl fedcosr fedssc mfcl',
-    type='FL', technique='Contrastive learning',
-    skew=True, scarcity=False)
+@METHODS.add('moon', title='MOON', family='contrastive', owner='shared',
+    papers='fedcrl fedcosr fedssc mfcl')
 def moon(*, mu=5., temp:POSITIVE=.5):
     "FedAvg with a contrast between the received and the previous model (Li et al., Eq. 3)."
     def loss(net, client, batch):
         z = net.body(batch.x)
         contrast = like_received(net, client, batch.x, z, temp)   # Eq. 3
         return F.cross_entropy(net.head(z), batch.y) + mu * contrast, {}
-    return Method(
-        keep=three_bodies,
-        merge=take_and_look,
-        local=(Sweep(loss, NET), remember_body),
-    )
+    return Method(keep=three_bodies, merge=take_and_look, local=(Sweep(loss, NET), remember_body))

@@ -6,6 +6,8 @@
 __all__ = ['halves', 'look_ahead', 'weights_only', 'perfedavg']
 
 # %% ../../nbs/methods/perfedavg.ipynb #57b6a7aa
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -19,19 +21,17 @@ def halves(n:int)->tuple: # of two slices
     "The two halves of a batch of n samples; a single sample is in both."
     return slice(0, max(1, n // 2)), slice(n // 2, None)
 
-def look_ahead(alpha):
-    "A loss: cross-entropy of the second half after a step on the first, whose gradient is a constant."
-    def loss(net, client, batch):
-        first, second = halves(len(batch.y))
-        def at(weights, half):
-            scores = logits(net.using(weights), client, batch.x[half])
-            return F.cross_entropy(scores, batch.y[half])
-        weights = sub(client, *NET)
-        here = {k: v.detach() for k, v in weights.items()}
-        slope = torch.func.grad(at)(here, first)                          # grad of L_1 at theta
-        ahead = {k: v - alpha * slope[k] for k, v in weights.items()}     # theta'
-        return at(ahead, second), {}                                      # L_2 at theta'
-    return loss
+def look_ahead(net, client, batch, alpha):
+    "Cross-entropy of the second half after a step on the first, whose gradient is a constant."
+    first, second = halves(len(batch.y))
+    def at(weights, half):
+        scores = logits(net.using(weights), client, batch.x[half])
+        return F.cross_entropy(scores, batch.y[half])
+    weights = sub(client, *NET)
+    here = {k: v.detach() for k, v in weights.items()}
+    slope = torch.func.grad(at)(here, first)                          # grad of L_1 at theta
+    ahead = {k: v - alpha * slope[k] for k, v in weights.items()}     # theta'
+    return at(ahead, second), {}                                      # L_2 at theta'
 
 # %% ../../nbs/methods/perfedavg.ipynb #e6cb6cdc
 def weights_only(client, fed)->dict:
@@ -44,21 +44,14 @@ def weights_only(client, fed)->dict:
     return {}
 
 # %% ../../nbs/methods/perfedavg.ipynb #8b2396da
-@METHODS.add('perfedavg',
-    title='PerFedAvg', family='meta',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='Meta learning',
-    skew=True, scarcity=False)
+@METHODS.add('perfedavg', title='PerFedAvg', family='meta', owner='personal',
+    papers='fedcrl fedcosr')
 def perfedavg(
     *,
     alpha:METHOD_RATE=.01, # rate of the trial step and of the step before a test; chosen by validation
     passes:COUNT=1, # over the data in a round; a benchmark makes two
 ):
     "A common model to take one step from; first-order version (Fallah et al.)."
-    train = Sweep(look_ahead(alpha), NET, order=epochs(passes, factor=2))
+    train = Sweep(partial(look_ahead, alpha=alpha), NET, order=epochs(passes, factor=2))
     one_step = Sweep(ce, NET, order=steps(1), opt=SGD(alpha), stream='adapt')
-    return Method(
-        keep=weights_only,
-        local=(train,),
-        adapt=(one_step,),
-    )
+    return Method(keep=weights_only, local=(train,), adapt=(one_step,))

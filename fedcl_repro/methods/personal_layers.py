@@ -10,30 +10,17 @@ from ..core import COUNT
 from ..federation.method import METHODS, Method, Sweep, ce, epochs, send, take
 
 # %% ../../nbs/methods/personal_layers.ipynb #dc03b2a6
-@METHODS.add('lg_fedavg',
-    title='LG-FedAvg', family='personal_layers',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='model splitting',
-    skew=True, scarcity=False)
+@METHODS.add('lg_fedavg', title='LG-FedAvg', family='personal_layers', owner='personal',
+    papers='fedcrl fedcosr')
 def lg_fedavg():
     "Share the head, keep the body (Liang et al.)."
-    return Method(
-        merge=take('head.'),
-        upload=send('head.'),
-    )
+    return Method(merge=take('head.'), upload=send('head.'))
 
 # %% ../../nbs/methods/personal_layers.ipynb #bbe6c65b
-@METHODS.add('fedrep',
-    title='FedRep', family='personal_layers',
-    owner='personal', papers='fedcrl fedcosr',
-    type='PFL', technique='model splitting',
-    skew=True, scarcity=False)
+@METHODS.add('fedrep', title='FedRep', family='personal_layers', owner='personal',
+    papers='fedcrl fedcosr')
 def fedrep(*, head_epochs:COUNT=1):
     "Share the body; train the own head first, then the body (Collins et al.)."
     train_head = Sweep(ce, ('head.',), order=epochs(head_epochs), stream='head')
     train_body = Sweep(ce, ('body.',))
-    return Method(
-        merge=take('body.'),
-        local=(train_head, train_body),
-        upload=send('body.'),
-    )
+    return Method(merge=take('body.'), local=(train_head, train_body), upload=send('body.'))

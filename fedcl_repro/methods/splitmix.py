@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import COUNT, stream
-from ..federation.federation import initial
 from ..federation.method import METHODS, NET, Method, Sweep, logits
 from ..federation.statistics import statistics_survey, trained_fields
-from ..parts.fields import sub, under, without
-from ..parts.mixing import mix, shares
+from ..parts.fields import drop, sub, under, without
+from ..parts.mixing import mean_by_samples
 from ..parts.slim import scaler
 
 # %% ../../nbs/methods/splitmix.ipynb #b57f4cc6
@@ -34,9 +33,7 @@ def assignment(n_clients:int, n_bases:int, rng)->Tensor: # (n_clients, n_bases) 
 # %% ../../nbs/methods/splitmix.ipynb #25191f75
 def fresh_base(fed, k:int)->dict:
     "The initial weights of base k, as of any small network."
-    build = fed.archs[fed.arch[0]]
-    _, fields, _ = initial(build, fed.seed, fed.dtype, 'base', k)
-    return {name: v.to(fed.device) for name, v in sub(fields, *NET).items()}
+    return sub(fed.drawn(fed.arch[0], 'base', k), *NET)
 
 def calmed(fields:dict, rate:float)->dict:
     "Weights times the root of the rate, behind the first layer, as in a layer of the full network."
@@ -76,19 +73,18 @@ def sum_of_losses(net, client, batch, rate=1.):
 
 def refill(client, message)->dict:
     "A merge: new bases in the slots; the state of optimiser and batch norms, for the old bases, is reset."
-    kept = {k: v for k, v in client.items() if not k.startswith('opt.')}
-    trained, forgotten = trained_fields(kept), {}
-    for k, v in sub(kept, 'slot.').items():
-        if k not in trained: forgotten[k] = torch.full_like(v, float(k.endswith('var')))
-    return kept | forgotten | message
+    slots = sub(client, 'slot.')
+    statistics = {k: v for k, v in slots.items() if k not in trained_fields(slots)}
+    forgotten = {k: torch.full_like(v, float(k.endswith('var'))) for k, v in statistics.items()}
+    return drop('opt.', client) | forgotten | message
 
 # %% ../../nbs/methods/splitmix.ipynb #f22ee81c
-def trained_versions(inbox, k:int)->list: # of (samples, fields)
+def trained_versions(inbox, k:int)->list: # of (fields, samples)
     "Base k from each client that has trained it, with the client's number of samples."
     versions = []
     for n, m in zip(inbox.n, inbox.messages):
         which = m['which'].tolist()
-        if n > 0 and k in which: versions.append((n, without(f'slot.{which.index(k)}.', m)))
+        if n > 0 and k in which: versions.append((without(f'slot.{which.index(k)}.', m), n))
     return versions
 
 def average_bases(server, inbox)->dict:
@@ -96,11 +92,7 @@ def average_bases(server, inbox)->dict:
     new, (n_clients, n_bases) = {}, server['assigned'].shape
     for k in range(n_bases):
         versions = trained_versions(inbox, k)
-        if not versions: continue
-        weights = shares(torch.stack([n for n, _ in versions]))
-        names = versions[0][1]
-        mean = {name: mix(weights, torch.stack([m[name] for _, m in versions])) for name in names}
-        new |= under(f'base.{k}.', mean)
+        if versions: new |= under(f'base.{k}.', mean_by_samples(*zip(*versions)))
     return server | new | dict(assigned=assignment(n_clients, n_bases, inbox.draw('assign')))
 
 # %% ../../nbs/methods/splitmix.ipynb #94c5f02a
@@ -117,15 +109,12 @@ def survey_bases(rate):
     def scaled_bases(server, fed):
         arch = fed.arch[0]
         if not fed.normed[arch]: return {}
-        bases = {str(k): without(f'base.{k}.', server) for k in range(server['assigned'].shape[1])}
-        return {k: (arch, base | scaler(sub(base, 'body.'), rate)) for k, base in bases.items()}
-    def put_statistics(server, k, statistics): return server | under(f'base.{k}.', statistics)
-    return statistics_survey(scaled_bases, put_statistics)
+        bases = {p: without(p, server) for p in (f'base.{k}.' for k in range(server['assigned'].shape[1]))}
+        return {p: (arch, base | scaler(sub(base, 'body.'), rate)) for p, base in bases.items()}
+    return statistics_survey(scaled_bases)
 
 # %% ../../nbs/methods/splitmix.ipynb #21485040
-@METHODS.add('splitmix',
-    title='Split-Mix', family='averaging',
-    owner='shared', papers='mfcl',
+@METHODS.add('splitmix', title='Split-Mix', family='averaging', owner='shared', papers='mfcl',
     revision=2)
 def splitmix(
     *,

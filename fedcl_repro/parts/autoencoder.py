@@ -83,10 +83,8 @@ def rest_of_resnet18(cut:int, width:int)->tuple: # (layers, features)
 # %% ../../nbs/parts/autoencoder.ipynb #583f9d1c
 def rest_of_resnet50(cut:int, width:int)->tuple: # (layers, features)
     "All four stages of ResNet-50, on the channels that the client sends."
-    r = RESNETS['resnet50']
     into = LAYER_CHANNELS['resnet50'][cut - 1] * width // 64
-    blocks = residual_stages(into, width, r['depths'], r['block'], grow=4)
-    return [*blocks, *pooled_features()], 32 * width
+    return [*residual_stages(into, width, **RESNETS['resnet50']), *pooled_features()], 32 * width
 
 # %% ../../nbs/parts/autoencoder.ipynb #8665e628
 def rest_of_vgg16(cut:int, width:int, pooled=False)->tuple: # (layers, features)
@@ -100,9 +98,8 @@ def rest_of_vgg16(cut:int, width:int, pooled=False)->tuple: # (layers, features)
 # %% ../../nbs/parts/autoencoder.ipynb #f7b1d077
 def rest_of_small(cut:int, width:int)->tuple: # (layers, features)
     "Three strided convolutions: an rServer module for a CPU."
-    widths = [width, width, 2*width, 4*width]
     out = []
-    for a, b in zip(widths, widths[1:]): out += conv_norm_relu(a, b, 2)
+    for a, b in (width, width), (width, 2*width), (2*width, 4*width): out += conv_norm_relu(a, b, 2)
     return [*out, *pooled_features()], 4 * width
 
 REST_OF = dict(resnet18=rest_of_resnet18, resnet50=rest_of_resnet50, vgg16=rest_of_vgg16, small=rest_of_small)
@@ -110,9 +107,7 @@ REST_OF = dict(resnet18=rest_of_resnet18, resnet50=rest_of_resnet50, vgg16=rest_
 # %% ../../nbs/parts/autoencoder.ipynb #245673aa
 @MODELS.add('mfcl', parts='enc dec chi proj head')
 def mfcl_model(
-    shape:tuple,     # (C, H, W) of an image
-    n_classes:int,
-    *,
+    shape:tuple, n_classes:int, *, # shape: (C, H, W) of an image
     kind:OneOf('resnet18', 'resnet50', 'vgg16', 'small')='resnet18',
     cut:COUNT=2,        # layers of the client
     norm:NORM_NAMES='tn',    # of client module and decoder

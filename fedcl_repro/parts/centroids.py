@@ -31,10 +31,7 @@ def square_sum(z:Tensor)->Tensor: # (b, k) -> ()
     "Sum of the squared lengths of representations."
     return z.square().sum()
 
-def class_means(
-    sums:Tensor,   # (..., C, k)
-    counts:Tensor, # (..., C)
-)->Tensor:         # (..., C, k)
+def class_means(sums:Tensor, counts:Tensor)->Tensor: # (..., C, k), (..., C) -> (..., C, k)
     "Mean of each class, 0 where there is no sample (FedCoSR Eq. 3)."
     return sums / counts.clamp(min=1)[..., None]   # FedCoSR Eq. 3, FedSSC Eq. 4
 

@@ -15,7 +15,7 @@ import torch.nn as nn
 
 from .autoencoder import client_module, decoder, layers, mfcl_model, reconstruction
 from .resnet import projector, norm_layer, resnet_body
-from .twin_norm import TwinNorm, Twins
+from .twin_norm import NORMS, TwinNorm, Twins
 
 # %% ../../nbs/parts/costs.ipynb #c073e85b
 RATE = 1 / 3 # of the channel code: information bits per sent bit
@@ -31,7 +31,7 @@ def bits(
 # %% ../../nbs/parts/costs.ipynb #f5690bdf
 def feature_maps(net:nn.Module, x)->int: # scalars per row
     "Outputs of all convolutions, norms and ReLUs, which is what Eq. 6 sums."
-    kinds = nn.Conv2d, nn.ConvTranspose2d, nn.ReLU, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, TwinNorm
+    kinds = (*NORMS, TwinNorm, nn.Conv2d, nn.ConvTranspose2d, nn.ReLU)
     sizes = []
     def note(module, inputs, output): sizes.append(output[0].numel())
     hooks = [m.register_forward_hook(note) for m in net.modules() if isinstance(m, kinds)]

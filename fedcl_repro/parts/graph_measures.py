@@ -19,9 +19,7 @@ def of_others(n:int)->np.ndarray: # (n, n) bool
     "All pairs except each client with itself."
     return ~np.eye(n, dtype=bool)
 
-def cross_share(
-    W:np.ndarray, # (M, M) weight of client j for client i
-)->float:         # in [0, 1]
+def cross_share(W:np.ndarray)->float: # (M, M) weight of client j for client i -> [0, 1]
     "Share of the other cluster in the weight for others; 1 if all weight is on the clients themselves."
     n = len(W)
     others = W[of_others(n)].sum()
@@ -41,9 +39,7 @@ def away_from_equal(W:np.ndarray)->float:
     return float(np.abs(W - 1 / len(W)).max())
 
 # %% ../../nbs/parts/graph_measures.ipynb #f8059e31
-def similarity_gap(
-    S:np.ndarray, # (M, M) cosines of classifiers, as each client sees them
-)->float:
+def similarity_gap(S:np.ndarray)->float: # S: (M, M) cosines of classifiers, as each client sees them
     "Mean similarity within clusters minus that between them; positive: classifiers distinguish the clusters."
     same = same_cluster(len(S))
     return float(S[same & of_others(len(S))].mean() - S[~same].mean())
@@ -56,9 +52,7 @@ def across_to_nearest(S:np.ndarray)->float:
     return float((strangers_mean / nearest).mean()) if (nearest > 0).all() else float('nan')
 
 # %% ../../nbs/parts/graph_measures.ipynb #241d4f19
-def classes_shared(
-    counts:np.ndarray, # (M, C) images of each class that a client has
-)->np.ndarray:         # (M, M) in [0, 1]
+def classes_shared(counts:np.ndarray)->np.ndarray: # (M, C) images a client has of a class -> (M, M) in [0, 1]
     "Share of client i's classes that client j also has."
     own = (counts > 0).astype(float)
     return own @ own.T / own.sum(1, keepdims=True)

@@ -68,7 +68,7 @@ def pooled_features()->list:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 # %% ../../nbs/parts/resnet.ipynb #789bfab2
-VGG16 = (64, 64, 'pool', 128, 128, 'pool', 256, 256, 256, 'pool', 512, 512, 512, 'pool', 512, 512, 512)
+VGG16 = [64]*2 + ['pool'] + [128]*2 + ['pool'] + [256]*3 + ['pool'] + [512]*3 + ['pool'] + [512]*3
 
 def vgg_layers(plan, into:int, width=64)->list:
     "Convolutions with batch norm and ReLU, and poolings, from a list of channels."
@@ -91,10 +91,8 @@ RESNETS = dict(
 def resnet_body(channels:int, kind='resnet18', width=64)->Twins:
     "A ResNet (or VGG-16-BN) without its classifier, for small images."
     if kind == 'vgg16': return Twins(*vgg_layers(VGG16, channels, width), *pooled_features())
-    r = RESNETS[kind]
     stem = [*conv_norm(channels, width), nn.ReLU()]
-    blocks = residual_stages(width, width, r['depths'], r['block'], grow=r['grow'])
-    return Twins(*stem, *blocks, *pooled_features())
+    return Twins(*stem, *residual_stages(width, width, **RESNETS[kind]), *pooled_features())
 
 # %% ../../nbs/parts/resnet.ipynb #755b8ea1
 def group_norm(channels:int, per_group:int)->nn.GroupNorm:
@@ -129,9 +127,7 @@ def projector(*widths:int, bias=False, last=False)->nn.Sequential:
 # %% ../../nbs/parts/resnet.ipynb #c968edb6
 @MODELS.add('resnet18_cifar', parts='body head proj pred rot')
 def resnet18_cifar(
-    shape:tuple,     # (C, H, W) of an image
-    n_classes:int,
-    *,
+    shape:tuple, n_classes:int, *, # shape: (C, H, W) of an image
     kind:OneOf('resnet18', 'resnet50', 'vgg16')='resnet18',
     width:COUNT=64,     # channels of the stem
     norm:NORM_NAMES='bn',    # kind of the first norms
@@ -156,9 +152,7 @@ def resnet18_cifar(
 # %% ../../nbs/parts/resnet.ipynb #729d5a3b
 @MODELS.add('resnet18_orchestra', parts='body head proj rot')
 def resnet18_orchestra(
-    shape:tuple,     # (C, H, W) of an image
-    n_classes:int,
-    *,
+    shape:tuple, n_classes:int, *, # shape: (C, H, W) of an image
     kind:OneOf('resnet18', 'resnet50', 'vgg16')='resnet18',
     width:COUNT=64,  # channels of the stem
     proj=(512, 512), # widths of the projector

@@ -36,10 +36,7 @@ def sinkhorn(
     return n * by_row[:, None] * q * by_column
 
 # %% ../../nbs/parts/self_supervised.ipynb #b9074d9d
-def push(
-    memory:Tensor, # (m, k)
-    new:Tensor,    # (b, k)
-)->Tensor:         # (m, k)
+def push(memory:Tensor, new:Tensor)->Tensor: # (m, k), (b, k) -> (m, k)
     "The memory with the new rows added and equally many of its oldest rows removed."
     return torch.cat([memory, new])[-len(memory):]
 
@@ -103,10 +100,8 @@ def cluster_loss(
     return -(goal * (online @ centres.T / temp).log_softmax(1)).sum(1)
 
 # %% ../../nbs/parts/self_supervised.ipynb #6458f633
-def quarter_turns(
-    x:Tensor, # (b, C, H, H) a shuffled batch
-)->tuple[Tensor,Tensor]: # (b, C, H, H) in another order; (b,) quarter turns of each
-    "A batch with a quarter of its images turned by each of 0, 90, 180 and 270 degrees, and these turns."
+def quarter_turns(x:Tensor)->tuple[Tensor,Tensor]: # (b, C, H, H) -> the same in another order; (b,) turns
+    "A shuffled batch, of which each quarter is turned by 0, 90, 180 or 270 degrees, and the quarter turns."
     parts = [x[k::4].rot90(k, (2, 3)) for k in range(4)]
     turns = [torch.full((len(part),), k, device=x.device) for k, part in enumerate(parts)]
     return torch.cat(parts), torch.cat(turns)

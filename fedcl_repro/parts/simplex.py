@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 # %% ../../nbs/parts/simplex.ipynb #bc8e7865
-def to_simplex(
-    v:Tensor, # (..., m)
-)->Tensor:    # (..., m) >= 0, sum 1
+def to_simplex(v:Tensor)->Tensor: # (..., m) -> (..., m) >= 0, sum 1
     "The nearest point of the probability simplex (Euclidean projection, by sorting)."
     u = v.sort(-1, descending=True).values
     level = (u.cumsum(-1) - 1) / torch.arange(1, v.shape[-1] + 1, dtype=v.dtype, device=v.device)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core import COUNT, OneOf, Range
 from .autoencoder import REST_OF, client_module, layers
-from .models import DROPOUT, MODELS, HalvingPool, Head, side_after_stages
+from .models import DROPOUT, MODELS, Head, two_stages
 from .resnet import NORM_NAMES, norm_layer
 
 # %% ../../nbs/parts/slim.ipynb #33560450
@@ -24,9 +24,7 @@ def narrowed(width:int, rate:float)->int:
 
 @MODELS.add('slim_cnn')
 def slim_cnn(
-    shape:tuple,   # (C, H, W) of an image
-    n_classes:int,
-    *,
+    shape:tuple, n_classes:int, *, # shape: (C, H, W) of an image
     rate:Range('(0, 1]')=1., # of the width
     k:COUNT=128,             # width of the representations at rate 1
     dropout:DROPOUT=.3,      # between body and head
@@ -34,12 +32,9 @@ def slim_cnn(
 ):
     "FedCoSR's two-stage CNN at a fraction of its width."
     a, b, k = (narrowed(w, rate) for w in (32, 64, k))
-    def normed(layer, make_norm): return [layer, make_norm(layer.weight.shape[0])] if norm else [layer]
-    body = nn.Sequential(
-        *normed(nn.Conv2d(shape[0], a, 5), nn.BatchNorm2d), HalvingPool(), nn.ReLU(),
-        *normed(nn.Conv2d(a, b, 5), nn.BatchNorm2d), HalvingPool(), nn.ReLU(), nn.Flatten(),
-        *normed(nn.Linear(b * side_after_stages(shape[1])**2, k), nn.BatchNorm1d), nn.ReLU(),
-    )
+    stages, n = two_stages(shape[0], shape[1], a, b, norm)
+    last = [nn.Linear(n, k), nn.BatchNorm1d(k)] if norm else [nn.Linear(n, k)]
+    body = nn.Sequential(*stages, *last, nn.ReLU())
     return nn.ModuleDict(dict(body=body, head=Head(k, n_classes, dropout)))
 
 # %% ../../nbs/parts/slim.ipynb #525d13d1
@@ -95,9 +90,7 @@ def split_cnn(shape:tuple, n_classes:int, *, k:COUNT=128, dropout:DROPOUT=.3):
 # %% ../../nbs/parts/slim.ipynb #176fa744
 @MODELS.add('split_resnet', parts='enc aux chi head')
 def split_resnet(
-    shape:tuple,     # (C, H, W) of an image
-    n_classes:int,
-    *,
+    shape:tuple, n_classes:int, *, # shape: (C, H, W) of an image
     kind:OneOf('resnet18', 'resnet50', 'vgg16', 'small')='resnet18',
     cut:COUNT=2,        # layers of the client
     norm:NORM_NAMES='bn',    # of the client's part
