@@ -21,7 +21,7 @@ from click import Argument, Option
 import fedcl_repro
 from .verbs.options import (
     BACKLOG, DATA_ROOT, DEVICE, EXPERIMENT, JSON, RUN_SETTINGS, STORE, TRAINING, USE, Between, OneWord,
-    Verb, argument, flag, number, setting, several, text)
+    Verb, argument, flag, number, run_option, several, text)
 
 # %% ../nbs/cli.ipynb #167bde58
 class Fedcl(click.Group):
@@ -252,7 +252,7 @@ def _report():
     """
 
 # %% ../nbs/cli.ipynb #c9b3f770
-METHOD = setting('--method', 'such as "fedcosr(gamma=0.5)"', required=True)
+METHOD = run_option('--method', 'such as "fedcosr(gamma=0.5)"', required=True)
 CLIENTS = text('--clients', 'FOLDER', 'write the data of each client into FOLDER/0, FOLDER/1, ...')
 @verb('node', argument('folder'), METHOD, *RUN_SETTINGS, CLIENTS, DATA_ROOT, USE)
 def _flower():

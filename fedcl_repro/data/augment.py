@@ -22,9 +22,7 @@ def uniform(generator:torch.Generator, *shape)->Tensor:
     "Random numbers in [0, 1) on the generator's device."
     return torch.rand(*shape, generator=generator, device=generator.device)
 
-def per_image(
-    value:Tensor, # (n,)
-)->Tensor:        # (n, 1, 1, 1)
+def per_image(value:Tensor)->Tensor: # (n,) -> (n, 1, 1, 1)
     "One value for each image, to be combined with (n, C, H, W)."
     return value[:, None, None, None]
 
@@ -43,24 +41,15 @@ class Pipeline:
     def __init__(self, *transforms): self.pieces = transforms
     def __repr__(self): return f"Pipeline({', '.join(map(repr, self.pieces))})"
 
-    def draw(
-        self,
-        n:int,    # number of images
-        side:int, # side of the square images, in pixels
-        generator:torch.Generator,
-    )->dict:      # place and name -> (n, ...)
-        "All random numbers of n images."
+    def draw(self, n:int, side:int, generator:torch.Generator)->dict: # place and name -> (n, ...)
+        "All random numbers of n square images of this side, in pixels."
         drawn = {}
         for j, transform in enumerate(self.pieces):
             for name, values in transform.draw(n, side, generator).items(): drawn[f'{j}.{name}'] = values
         return drawn
 
-    def apply(
-        self,
-        x:Tensor,   # (n, C, H, W) in [-1, 1]
-        drawn:dict, # from `draw`
-    )->Tensor:      # as x
-        "The images transformed with these numbers."
+    def apply(self, x:Tensor, drawn:dict)->Tensor: # (n, C, H, W) in [-1, 1], as x
+        "The images transformed with the numbers from `draw`."
         for j, transform in enumerate(self.pieces):
             own = {k.split('.')[1]: values for k, values in drawn.items() if k.startswith(f'{j}.')}
             x = transform.apply(x, **own)
@@ -93,13 +82,8 @@ class Crop:
         return pixels.index_select(0, place.flatten()).view(n, H, W, C).permute(0, 3, 1, 2)
 
 # %% ../../nbs/data/augment.ipynb #b546eb9b
-def random_boxes(
-    n:int,
-    side:int,  # side of the square images
-    low:float, # least share of the area, in (0, 1]
-    generator:torch.Generator,
-)->Tensor:     # (n, 4) int64: top, left, height, width
-    "Random boxes inside the image."
+def random_boxes(n:int, side:int, low:float, generator)->Tensor: # (n, 4) int64: top, left, height, width
+    "Random boxes inside square images of this side, each at least the share `low` of the area, in (0, 1]."
     u = uniform(generator, n, 10, 2)
     area = side**2 * (low + (1 - low)*u[..., 0])
     root = ((2*u[..., 1] - 1) * (math.log(4/3) / 2)).exp()         # square root of width / height
@@ -256,11 +240,7 @@ class Blur:
 
 # %% ../../nbs/data/augment.ipynb #38330406
 AREA, STRENGTH = Range('(0, 1]'), Range('[0, 2.5]') # at 2.5 the hue turns by 0.5, as far as it can
-AUGMENTATIONS = Register(
-    'augmentation',
-    'fedcl_repro.data',
-    title=Attribute('what a reader calls it'),
-)
+AUGMENTATIONS = Register('augmentation', 'fedcl_repro.data', title=Attribute('what a reader calls it'))
 
 # %% ../../nbs/data/augment.ipynb #83b9be5c
 @AUGMENTATIONS.add('none', title='none')

@@ -93,18 +93,13 @@ ARRAYS = 'x_train', 'y_train', 'x_test', 'y_test'
 Arrays = dict[str, np.ndarray] # the four by name: x (n, C, H, W) uint8, y (n,) integers
 
 # %% ../../nbs/data/datasets.ipynb #e3fa0ef9
-def enlarge(
-    images:np.ndarray, # (n, h, h) grey values
-    side:int,          # new height and width, at least h
-)->np.ndarray:         # (n, side, side) float64
-    "Square images at another size, by linear interpolation between pixel centres."
+def enlarge(images:np.ndarray, side:int)->np.ndarray: # (n, h, h) grey -> (n, side, side) float64
+    "Square images at another size, at least h, by linear interpolation between pixel centres."
     grey = torch.from_numpy(images)[:, None] # a channel of each image
     return F.interpolate(grey, (side, side), mode='bilinear')[:, 0].numpy()
 
 # %% ../../nbs/data/datasets.ipynb #7f9f31fb
-def every_fourth(
-    y:np.ndarray, # (n,) labels
-)->np.ndarray:    # (n,) bool: True for testing
+def every_fourth(y:np.ndarray)->np.ndarray: # (n,) labels -> (n,) bool: True for testing
     "Mark every fourth row of each class."
     rank = np.empty(len(y), int) # place of a row among the rows of its class
     for c in np.unique(y): rank[y == c] = np.arange((y == c).sum())
@@ -118,13 +113,8 @@ def scanned_digits()->tuple: # images (1797, 8, 8) from 0 to 16, labels (1797,)
     return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int)
 
 # %% ../../nbs/data/datasets.ipynb #338b7a89
-@DATASETS.add(
-    'digits',
-    title='scikit-learn digits',
-    n_classes=10,
-    embedded=True,
-    fidelity='real scans of 8×8 pixels shipped with scikit-learn, enlarged',
-)
+@DATASETS.add('digits', title='scikit-learn digits', n_classes=10, embedded=True,
+              fidelity='real scans of 8×8 pixels shipped with scikit-learn, enlarged')
 def digits(root, *, side:Range('[8, 256]')=16)->Arrays: # 28 and 32 fit MNIST's and CIFAR's networks
     "1,797 handwritten digits that need no download: the stand-in for the papers' data."
     images, y = scanned_digits()
@@ -147,9 +137,7 @@ def npy_member(array:np.ndarray)->tuple[int, int]:
     return out.getbuffer().nbytes, zlib.crc32(out.getbuffer())
 
 # %% ../../nbs/data/datasets.ipynb #037f5597
-def digest(
-    members:dict, # name -> (bytes, CRC-32) of each array in npy form
-)->str:           # 12 hex digits
+def digest(members:dict)->str: # name -> (bytes, CRC-32) of each array in npy form -> 12 hex digits
     "Fingerprint of the four arrays, from sizes and checksums."
     parts = [f'{k}:{members[k][0]}:{members[k][1]:08x}' for k in ARRAYS]
     return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:12]
@@ -166,15 +154,10 @@ def find_root(root=None)->Path:
 # %% ../../nbs/data/datasets.ipynb #9123ac2d
 def from_arrays(name:str, arrays:Arrays, n_classes:int, fidelity:str)->Dataset:
     "A data set from its four arrays."
-    return Dataset(
-        name=name,
-        x=np.concatenate([arrays['x_train'], arrays['x_test']]),
-        y=np.concatenate([arrays['y_train'], arrays['y_test']]).astype(np.int64),
-        n_train=len(arrays['y_train']),
-        n_classes=n_classes,
-        fidelity=fidelity,
-        fingerprint=fingerprint_of(arrays, n_classes),
-    )
+    x = np.concatenate([arrays['x_train'], arrays['x_test']])
+    y = np.concatenate([arrays['y_train'], arrays['y_test']]).astype(np.int64)
+    n_train, print_of = len(arrays['y_train']), fingerprint_of(arrays, n_classes)
+    return Dataset(name, x, y, n_train, n_classes, fidelity, print_of)
 
 # %% ../../nbs/data/datasets.ipynb #cddb10c8
 def load(
@@ -185,8 +168,7 @@ def load(
     spec = DATASETS.resolve(spec)
     root = find_root(data_root)
     entry = DATASETS[spec.name]
-    if entry.about['own'] or is_own(entry): return replace(load_plain(spec, root), held_out=True)
-    return load_plain(spec, root)
+    return replace(load_plain(spec, root), held_out=entry.about['own'] or is_own(entry))
 
 def load_plain(spec:Spec, root:Path)->Dataset:
     "A data set that is made in memory, or read from its file."
@@ -212,11 +194,9 @@ class DamagedData(ValueError):
     "A data file exists, but its contents are not those of the named data set."
 
 # %% ../../nbs/data/datasets.ipynb #911e738a
-def mismatch(
-    heads:dict,  # name -> (shape, dtype) of the arrays that exist
-    shape:tuple, # (C, H, W) of the images
-)->str:          # empty if the arrays match
-    "A description of what is wrong with the shapes and types of the four arrays."
+def mismatch(heads:dict, shape:tuple)->str: # empty if the arrays match
+    """A description of what is wrong with the shapes and types of the four arrays. `heads`: name ->
+    (shape, dtype) of the arrays that exist; `shape`: (C, H, W) of the images."""
     lacking = [k for k in ARRAYS if k not in heads]
     if lacking: return f"lacks {', '.join(lacking)}"
     for part in 'train', 'test':
@@ -282,20 +262,14 @@ def array_summary(z:zipfile.ZipFile, path:Path, shape:tuple)->dict: # n_train, n
             raise DamagedData(f'{path} promises {promised} bytes of {k} and has {infos[k].file_size}: {AWAY}')
     wrong = mismatch(heads, shape)
     if wrong: raise DamagedData(f'{path} {wrong}: {AWAY}')
-    return dict(
-        n_train=heads['y_train'][0][0],
-        n_test=heads['y_test'][0][0],
-        fingerprint=digest({k: (infos[k].file_size, infos[k].CRC) for k in ARRAYS}),
-        fidelity=str(read_array(z, 'fidelity.npy')) if 'fidelity' in infos else 'ready npz, as found',
-    )
+    n_train, n_test = heads['y_train'][0][0], heads['y_test'][0][0]
+    print_of = digest({k: (infos[k].file_size, infos[k].CRC) for k in ARRAYS})
+    said = str(read_array(z, 'fidelity.npy')) if 'fidelity' in infos else 'ready npz, as found'
+    return dict(n_train=n_train, n_test=n_test, fingerprint=print_of, fidelity=said)
 
 # %% ../../nbs/data/datasets.ipynb #942dd4c8
-def read_into(
-    z:zipfile.ZipFile,
-    member:str,
-    out:np.ndarray, # contiguous, with the member's shape and type
-):
-    "Read one array of the archive into `out`, verified by its checksum."
+def read_into(z:zipfile.ZipFile, member:str, out:np.ndarray):
+    "Read one array of the archive, verified by its checksum, into a contiguous one of its shape and type."
     with z.open(member) as f:
         _, columns_first, _ = read_head(f)
         if columns_first: # Fortran order: left to numpy
@@ -331,10 +305,8 @@ def read_npz(path:Path, name:str, shape:tuple, n_classes:int)->Dataset:
     return Dataset(name, x, check_labels(path, y, n_classes), n_classes=n_classes, **known)
 
 # %% ../../nbs/data/datasets.ipynb #373b7139
-def channels_first(
-    images,    # (n, H, W), (n, H, W, 3) or (n, 3, H, W), array or tensor of bytes
-)->np.ndarray: # (n, C, H, W) uint8
-    "Images with their channels before height and width."
+def channels_first(images)->np.ndarray: # (n, H, W), (n, H, W, 3) or (n, 3, H, W) -> (n, C, H, W)
+    "Images, an array or a tensor of bytes, with their channels before height and width."
     x = np.asarray(images)
     if x.ndim == 3: return x[:, None]
     if x.shape[-1] in (1, 3): return x.transpose(0, 3, 1, 2)
@@ -372,12 +344,8 @@ def from_torchvision(
     place = Path(root)/'torchvision'
     with connection_timeout(20):
         train, test = [make(place, download=not offline(), **part, **more) for part in parts]
-    return dict(
-        x_train=channels_first(train.data),
-        y_train=labels_of(train),
-        x_test=channels_first(test.data),
-        y_test=labels_of(test),
-    )
+    found = [array for part in (train, test) for array in (channels_first(part.data), labels_of(part))]
+    return dict(zip(ARRAYS, found))
 
 # %% ../../nbs/data/datasets.ipynb #2644bc47
 TORCHVISION = 'original via torchvision'
@@ -437,20 +405,16 @@ def find_folder(root:Path, *names)->Path:
     raise FileNotFoundError(f"no folder {' or '.join(names)} below {root}")
 
 # %% ../../nbs/data/datasets.ipynb #5026d771
-def pictures(
-    files:list[Path],
-    shape:tuple,      # (C, H, W), required of each
-)->np.ndarray:        # (n, C, H, W) uint8
-    "Picture files as one array; grey pictures get three equal channels."
+def pictures(files:list, shape:tuple)->np.ndarray: # (n, C, H, W) uint8
+    "Picture files of this shape, (C, H, W), as one array; grey pictures get three equal channels."
     from PIL import Image
     x = np.empty((len(files), *shape), np.uint8)
     for i, f in enumerate(files):
-        with Image.open(f, formats=('PNG', 'JPEG')) as image: colours = np.asarray(image.convert('RGB'))[None]
-        picture = channels_first(colours)[0]
+        with Image.open(f, formats=('PNG', 'JPEG')) as image:
+            picture = np.asarray(image.convert('RGB')).transpose(2, 0, 1)
         if picture.shape != shape:
-            _, high, wide = picture.shape
-            raise DamagedData(f'{f} is {high}×{wide} pixels, expected {shape[1]}×{shape[2]}: '
-                              'unpack the original again')
+            raise DamagedData(f'{f} is {picture.shape[1]}×{picture.shape[2]} pixels, expected '
+                              f'{shape[1]}×{shape[2]}: unpack the original again')
         x[i] = picture
     return x
 
@@ -461,12 +425,8 @@ def labelled_files(folder:Path, classes:dict)->list: # of (file, class)
     return make_dataset(folder, classes, ('.png', '.jpeg', '.jpg'))
 
 # %% ../../nbs/data/datasets.ipynb #a5f338dd
-def arrays_of(
-    shape:tuple, # (C, H, W) of the images
-    train:list,  # (file, class) of each image
-    test:list,   # the same
-)->Arrays:
-    "The four arrays from the files and classes of the two parts."
+def arrays_of(shape:tuple, train:list, test:list)->Arrays: # of images (C, H, W)
+    "The four arrays from the file and the class of each image of the two parts."
     arrays = {}
     for part, images in dict(train=train, test=test).items():
         files, y = zip(*images)
@@ -579,11 +539,8 @@ def present(data_root=None)->list[dict]: # keys as in `presence`
     return [presence(name, root) for name in sorted(DATASETS) if not DATASETS[name].about['own']]
 
 # %% ../../nbs/data/datasets.ipynb #b810bcc0
-def to_store(
-    dataset:Dataset,
-    device='cpu',
-)->tuple[Tensor, Tensor]: # (n, H, W, C) contiguous, or features (n, d); (n,) int64
-    "Images and labels on a device, channels last in memory."
+def to_store(dataset:Dataset, device='cpu')->tuple: # (n, H, W, C), or features (n, d); (n,) int64
+    "Images and labels on a device, contiguous, channels last in memory."
     x = torch.from_numpy(dataset.x).to(device)
     y = torch.from_numpy(dataset.y).to(device)
     if x.ndim == 4: x = x.permute(0, 2, 3, 1)

@@ -163,10 +163,8 @@ def own_labels(
     return y.astype(np.int64), n_classes
 
 # %% ../../nbs/data/own_data.ipynb #a83b62f4
-def numbered_labels(
-    parts:list,     # labels of each part: whole numbers, or words
-)->tuple:           # (n,) numbers; the names of the classes, or ()
-    "Labels of all parts as numbers; words become the names of classes, in alphabetical order."
+def numbered_labels(parts:list)->tuple: # (n,) numbers; the names of the classes, or ()
+    "Labels of all parts, numbers or words, as numbers; words name the classes, in alphabetical order."
     parts = [p.detach().cpu() if isinstance(p, torch.Tensor) else np.asarray(p) for p in parts]
     words = [isinstance(p, np.ndarray) and p.ndim == 1 and len(p)
              and all(isinstance(w, str) for w in p.tolist()) for p in parts]

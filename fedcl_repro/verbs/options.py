@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STORE', 'DEVICE', 'DATA_ROOT', 'USE', 'JSON', 'PROFILE', 'PROFILE_HELP', 'EXPERIMENT', 'BACKLOG', 'RUN_SETTINGS',
-           'TRAINING', 'Between', 'OneWord', 'flag', 'filled', 'argument', 'text', 'setting', 'several', 'number',
+           'TRAINING', 'Between', 'OneWord', 'flag', 'filled', 'argument', 'text', 'run_option', 'several', 'number',
            'Verb']
 
 # %% ../../nbs/verbs/options.ipynb #b0c200dd
@@ -51,7 +51,7 @@ def text(name:str, metavar:str, help:str, default=None)->Option:
     "An option whose value is a text, which is not empty."
     return Option([name], metavar=metavar, help=help, default=default, callback=filled)
 
-def setting(name:str, help:str, **about)->Option: return Option([name], metavar='NAME', help=help, **about)
+def run_option(name:str, help:str, **about)->Option: return Option([name], metavar='NAME', help=help, **about)
 
 def several(name:str, metavar:str, help:str, **about)->Option:
     "An option that may be repeated; `NAME ...` as `metavar`: it takes all words up to the next option."
@@ -107,9 +107,9 @@ BACKLOG = flag('--backlog', "the names of the project's list for the profile, nb
 
 # %% ../../nbs/verbs/options.ipynb #1ec49d6f
 RUN_SETTINGS = [
-    setting('--data', 'a name such as cifar10, an npz file, or a folder of pictures'),
-    setting('--partition', 'such as "dirichlet(concentration=0.5)"'),
-    setting('--model', 'such as cnn'),
+    run_option('--data', 'a name such as cifar10, an npz file, or a folder of pictures'),
+    run_option('--partition', 'such as "dirichlet(concentration=0.5)"'),
+    run_option('--model', 'such as cnn'),
     number('--validation', None, 0., 'share of the training images to choose a round by', 1., 'SHARE'),
     several('--metrics', 'NAME ...', 'beside accuracy: auc, balanced_accuracy, ...'),
     several('--set', 'NAME=VALUE', 'another setting: n_rounds=100, seed=1, optimiser="adam(lr=0.001)"'),
