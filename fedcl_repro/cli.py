@@ -171,8 +171,8 @@ def _arena():
     """
 
 # %% ../nbs/cli.ipynb #09f38bd1
-LISTS = ('methods', 'datasets', 'partitions', 'scarcities', 'augmentations', 'models', 'optimisers',
-         'shifts', 'metrics', 'executors', 'experiments', 'settings')
+LISTS = ('methods datasets partitions scarcities augmentations models optimisers shifts metrics '
+         'executors experiments settings').split()
 WHAT = Argument(['what'], type=OneWord(LISTS), metavar='LIST')
 @verb('list', WHAT, Argument(['name'], default='', required=False), USE, JSON)
 def _list():
@@ -263,7 +263,7 @@ def _flower():
       fedcl node app clients/0 --client 0     on each node, beside its SuperNode
     """
 
-CLIENT = Option(['--client'], required=True, type=Between(0), metavar='N', help='which client, from 0')
+CLIENT = Option(['--client'], type=Between(0), required=True, metavar='N', help='its number from 0')
 @verb('node', argument('app', 'APP'), argument('data', 'DATA'), CLIENT)
 def _node():
     """Hold a client's data and networks for its Flower SuperNode.

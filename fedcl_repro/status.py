@@ -74,14 +74,15 @@ def finding(f:Finding)->str: # Markdown
     profile, _ = committed_verdicts(f.name)
     v = headline_verdict(f.name, f'{f.claim}: {f.setting}', f'[finding] of {f.paper}.toml')
     paper, rows = PAPER_OF[f.paper], committed(f.name, profile)
-    table = in_setting(f, by_seed(paper.measured(rows, 'accuracy'), paper.keys), profile)
+    def here(found): return in_setting(f, found, profile)
+    table = here(by_seed(paper.measured(rows, 'accuracy'), paper.keys))
     accuracy = accuracies_of(f, table)
     rank = int((accuracy > accuracy[f.method]).sum()) + 1
     size = f' ({v.size})' if v.size else ''
     told = f'{f.method} ranks {rank} of {len(accuracy)} on {f.setting}{size} with {accuracy[f.method]:.1f} %'
     told += margin_told(f, v)
     if f.trivial:
-        score = table[f.untrained].mean() if f.untrained else in_setting(f, majority_of(paper, rows), profile)
+        score = table[f.untrained].mean() if f.untrained else here(majority_of(paper, rows))
         told += f'; {f.trivial} scores {score:.1f} %'
     return f'{f.promise} {told}'
 

@@ -440,7 +440,7 @@ def build_site(out)->tuple: # (path of its first page, warnings as text)
         sources, built = Path(work) / 'sources', Path(work) / 'site'
         write_sources(sources)
         trees = Path(work) / 'doctrees'
-        how = dict(confoverrides=SETTINGS, status=None, warning=warnings, freshenv=True, parallel=cores())
+        how = dict(confoverrides=SETTINGS, status=None, warning=warnings, parallel=cores())
         Sphinx(sources, None, built, trees, 'html', **how).build(force_all=True)
         copy_notebooks(built)
         write_texts(built)

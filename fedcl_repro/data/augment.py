@@ -41,7 +41,7 @@ class Pipeline:
     def __init__(self, *transforms): self.pieces = transforms
     def __repr__(self): return f"Pipeline({', '.join(map(repr, self.pieces))})"
 
-    def draw(self, n:int, side:int, generator:torch.Generator)->dict: # place and name -> (n, ...)
+    def draw(self, n:int, side:int, generator)->dict: # place and name -> (n, ...)
         "All random numbers of n square images of this side, in pixels."
         drawn = {}
         for j, transform in enumerate(self.pieces):
@@ -82,8 +82,9 @@ class Crop:
         return pixels.index_select(0, place.flatten()).view(n, H, W, C).permute(0, 3, 1, 2)
 
 # %% ../../nbs/data/augment.ipynb #b546eb9b
-def random_boxes(n:int, side:int, low:float, generator)->Tensor: # (n, 4) int64: top, left, height, width
-    "Random boxes inside square images of this side, each at least the share `low` of the area, in (0, 1]."
+def random_boxes(n:int, side:int, low:float, generator)->Tensor: # (n, 4) whole numbers
+    """Random boxes inside square images: top, left, height, width. Each has at least the share `low` of the
+    area, in (0, 1]."""
     u = uniform(generator, n, 10, 2)
     area = side**2 * (low + (1 - low)*u[..., 0])
     root = ((2*u[..., 1] - 1) * (math.log(4/3) / 2)).exp()         # square root of width / height
@@ -240,7 +241,8 @@ class Blur:
 
 # %% ../../nbs/data/augment.ipynb #38330406
 AREA, STRENGTH = Range('(0, 1]'), Range('[0, 2.5]') # at 2.5 the hue turns by 0.5, as far as it can
-AUGMENTATIONS = Register('augmentation', 'fedcl_repro.data', title=Attribute('what a reader calls it'))
+AUGMENTATIONS = Register(
+    'augmentation', 'fedcl_repro.data', title=Attribute('what a reader calls it'))
 
 # %% ../../nbs/data/augment.ipynb #83b9be5c
 @AUGMENTATIONS.add('none', title='none')

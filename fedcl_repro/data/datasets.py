@@ -93,8 +93,8 @@ ARRAYS = 'x_train', 'y_train', 'x_test', 'y_test'
 Arrays = dict[str, np.ndarray] # the four by name: x (n, C, H, W) uint8, y (n,) integers
 
 # %% ../../nbs/data/datasets.ipynb #e3fa0ef9
-def enlarge(images:np.ndarray, side:int)->np.ndarray: # (n, h, h) grey -> (n, side, side) float64
-    "Square images at another size, at least h, by linear interpolation between pixel centres."
+def enlarge(images:np.ndarray, side:int)->np.ndarray: # (n, h, h) -> (n, side, side) float64
+    "Square grey images at another size, at least h, by linear interpolation between pixel centres."
     grey = torch.from_numpy(images)[:, None] # a channel of each image
     return F.interpolate(grey, (side, side), mode='bilinear')[:, 0].numpy()
 
@@ -137,8 +137,8 @@ def npy_member(array:np.ndarray)->tuple[int, int]:
     return out.getbuffer().nbytes, zlib.crc32(out.getbuffer())
 
 # %% ../../nbs/data/datasets.ipynb #037f5597
-def digest(members:dict)->str: # name -> (bytes, CRC-32) of each array in npy form -> 12 hex digits
-    "Fingerprint of the four arrays, from sizes and checksums."
+def digest(members:dict)->str: # 12 hex digits
+    "Fingerprint of the four arrays, from the size in bytes and the CRC-32 of each in npy form, by name."
     parts = [f'{k}:{members[k][0]}:{members[k][1]:08x}' for k in ARRAYS]
     return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:12]
 
@@ -344,7 +344,8 @@ def from_torchvision(
     place = Path(root)/'torchvision'
     with connection_timeout(20):
         train, test = [make(place, download=not offline(), **part, **more) for part in parts]
-    found = [array for part in (train, test) for array in (channels_first(part.data), labels_of(part))]
+    found = []
+    for part in (train, test): found += [channels_first(part.data), labels_of(part)]
     return dict(zip(ARRAYS, found))
 
 # %% ../../nbs/data/datasets.ipynb #2644bc47
@@ -539,8 +540,8 @@ def present(data_root=None)->list[dict]: # keys as in `presence`
     return [presence(name, root) for name in sorted(DATASETS) if not DATASETS[name].about['own']]
 
 # %% ../../nbs/data/datasets.ipynb #b810bcc0
-def to_store(dataset:Dataset, device='cpu')->tuple: # (n, H, W, C), or features (n, d); (n,) int64
-    "Images and labels on a device, contiguous, channels last in memory."
+def to_store(dataset:Dataset, device='cpu')->tuple: # (n, H, W, C) or (n, d); (n,) int64
+    "Images, or features, and labels on a device, contiguous, channels last in memory."
     x = torch.from_numpy(dataset.x).to(device)
     y = torch.from_numpy(dataset.y).to(device)
     if x.ndim == 4: x = x.permute(0, 2, 3, 1)

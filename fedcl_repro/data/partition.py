@@ -356,7 +356,8 @@ def pathological(
 )->Shards:
     "A few classes for each client, in blocks of clients with the same classes (FedCoSR V-A2, as in PFLlib)."
     def table(n):
-        return owned_counts(n, block_owners(len(n), n_clients, classes), n_clients, balance, rng), {}
+        owners = block_owners(len(n), n_clients, classes)
+        return owned_counts(n, owners, n_clients, balance, rng), {}
     return shards_from_table(dataset, rng, table, protocol, test_share)
 
 # %% ../../nbs/data/partition.ipynb #6eae3786

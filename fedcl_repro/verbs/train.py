@@ -128,10 +128,10 @@ def check_options(options):
     "Refuse options that would have no effect."
     of_single = [f'--{k}' for k in (*ONE_RUN, 'set') if getattr(options, k) not in (None, ())]
     unread = ['all', 'backlog', 'save', 'note', 'profile'] + ['seeds'] * (len(options.methods) < 2)
-    of_experiments = ['names of experiments'] * bool(options.names)
-    of_experiments += [f'--{k}' for k in unread if getattr(options, k) not in ((), False, 0, 'quick')]
-    if options.methods and of_experiments:
-        raise ValueError(f"--method is for a single run, {', '.join(of_experiments)} only for experiments: "
+    others = ['names of experiments'] * bool(options.names)
+    others += [f'--{k}' for k in unread if getattr(options, k) not in ((), False, 0, 'quick')]
+    if options.methods and others:
+        raise ValueError(f"--method is for a single run, {', '.join(others)} only for experiments: "
                          'use --data, --partition and --set NAME=VALUE, or leave --method out')
     if of_single and not options.methods:
         raise ValueError(f"{', '.join(of_single)} changes a single run: say which with --method; "
@@ -268,8 +268,8 @@ def report_on(pages:list, out:Path, store:Store, options, trained:list, seconds:
     from fedcl_repro.study.report import report_summary, write_report
     from fedcl_repro.study.verdicts import amount_of
     verdicts = {page['name']: read_verdicts(store, page['name'], options.profile) for page in pages}
-    methods = {run.method.name for run in trained}
-    told = f"{amount_of(len(trained), 'run')} of {amount_of(len(methods), 'method')}" if trained else ''
+    methods = amount_of(len({run.method.name for run in trained}), 'method')
+    told = f"{amount_of(len(trained), 'run')} of {methods}" if trained else ''
     about = dict(version=fedcl_repro.__version__, profile=options.profile, device=options.device,
                  seconds=seconds, trained=told, python=platform.python_version())
     path = write_report(pages, out, verdicts, about)
