@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EQUATIONS', 'printed_name', 'file_of', 'checked_place', 'place_of_equation', 'equations', 'table_of', 'link_to',
-           'code_of', 'artifacts_table', 'equations_table']
+           'artifacts_table', 'equations_table']
 
 # %% ../../nbs/book/paper_map.ipynb #f9cba7af
 import re
@@ -20,11 +20,11 @@ def printed_name(artifact:str)->str:
     return f'{words[word]} {digits}' if word in words else 'Figure, number lost'
 
 # %% ../../nbs/book/paper_map.ipynb #ee364cdc
-def file_of(place:str)->str: # 'parts/mixing.py'; '' for a place without a name
+def file_of(place:str)->str: # Markdown, `parts/mixing.py`; '' for a place without a name
     "The file of the library that defines the name in a place."
     page, _, name = place.partition('#')
     if page not in homes().get(name, ()): return ''
-    return '/'.join(module_of_page(page).split('.')[-2:]) + '.py'
+    return f"`{'/'.join(module_of_page(page).split('.')[-2:])}.py`"
 
 # %% ../../nbs/book/paper_map.ipynb #ee364cdd
 def checked_place(place:str, what:str)->str:
@@ -65,19 +65,15 @@ def link_to(place:str, text='')->str: # Markdown, seen from nbs/
     fragment = f'#def-{name}' if name else ''
     return f'[{text or name or page}]({page}.ipynb{fragment})'
 
-def code_of(place:str)->str: # Markdown
-    "The library file of a place; the link leads to the cell."
-    return file_of(place) and f'`{file_of(place)}`'
-
 # %% ../../nbs/book/paper_map.ipynb #adc5b589
 def artifacts_table(paper:str)->str: # Markdown
     "The tables, figures and algorithms of a paper."
-    rows = [(printed_name(a.artifact), a.title, link_to(a.place), code_of(a.place))
+    rows = [(printed_name(a.artifact), a.title, link_to(a.place), file_of(a.place))
             for a in read_published('artifacts').fillna('').itertuples() if a.paper == paper]
     return table_of(['in the paper', 'what', 'here', 'code'], rows)
 
 def equations_table(paper:str)->str: # Markdown
     "The numbered equations of a paper."
-    rows = [(e['number'], e['says'], link_to(e['place']), code_of(e['place']))
+    rows = [(e['number'], e['says'], link_to(e['place']), file_of(e['place']))
             for e in equations() if e['paper'] == paper]
     return table_of(['Eq.', 'what it says', 'here', 'code'], rows)

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['DATASETS', 'ARRAYS', 'Arrays', 'AWAY', 'TORCHVISION', 'RACY', 'SEEN', 'Dataset', 'enlarge', 'every_fourth',
            'scanned_digits', 'digits', 'as_stored', 'npy_member', 'digest', 'fingerprint_of', 'find_root',
-           'from_arrays', 'load', 'load_plain', 'made_otherwise', 'MissingData', 'DamagedData', 'mismatch', 'heads_of',
-           'write_npz', 'open_archive', 'read_head', 'read_array', 'array_summary', 'read_into', 'check_labels',
-           'read_npz', 'channels_first', 'offline', 'connection_timeout', 'labels_of', 'from_torchvision', 'image_set',
-           'cifar10', 'cifar100', 'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures',
-           'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message', 'convert', 'content_of',
-           'archive_content', 'file_content', 'presence', 'present', 'to_store']
+           'from_arrays', 'load', 'made_otherwise', 'MissingData', 'DamagedData', 'mismatch', 'heads_of', 'write_npz',
+           'open_archive', 'read_head', 'read_array', 'array_summary', 'read_into', 'read_npz', 'channels_first',
+           'offline', 'connection_timeout', 'from_torchvision', 'image_set', 'cifar10', 'cifar100', 'svhn', 'mnist',
+           'fashion_mnist', 'emnist', 'find_folder', 'pictures', 'labelled_files', 'arrays_of', 'cinic10',
+           'tiny_imagenet', 'missing_message', 'convert', 'content_of', 'archive_content', 'file_content', 'presence',
+           'present', 'to_store']
 
 # %% ../../nbs/data/datasets.ipynb #4ff90079
 import functools
@@ -165,20 +165,16 @@ def load(
     data_root=None, # folder of the files; see `find_root`
 )->Dataset:
     "A data set by name, read from its file, which is made at first use."
-    spec = DATASETS.resolve(spec)
-    root = find_root(data_root)
-    entry = DATASETS[spec.name]
-    return replace(load_plain(spec, root), held_out=entry.about['own'] or is_own(entry))
-
-def load_plain(spec:Spec, root:Path)->Dataset:
-    "A data set that is made in memory, or read from its file."
-    about = DATASETS[spec.name].about
-    if about['own']: return DATASETS.build(spec, root)
-    if about['embedded']:
-        return from_arrays(spec.name, DATASETS.build(spec, root), about['n_classes'], about['fidelity'])
-    path = root/f'{spec.name}.npz'
-    if not path.exists() or made_otherwise(path, DATASETS[spec.name]): convert(spec.name, root)
-    return read_npz(path, spec.name, about['shape'], about['n_classes'])
+    spec, root = DATASETS.resolve(spec), find_root(data_root)
+    name, entry = spec.name, DATASETS[spec.name]
+    about, path = entry.about, root/f'{name}.npz'
+    if about['own']: ds = DATASETS.build(spec, root)
+    elif about['embedded']:
+        ds = from_arrays(name, DATASETS.build(spec, root), about['n_classes'], about['fidelity'])
+    else:
+        if not path.exists() or made_otherwise(path, entry): convert(name, root)
+        ds = read_npz(path, name, about['shape'], about['n_classes'])
+    return replace(ds, held_out=about['own'] or is_own(entry))
 
 def made_otherwise(path:Path, entry:Entry)->bool:
     "Whether a user's function made a file before the function was changed."
@@ -282,15 +278,6 @@ def read_into(z:zipfile.ZipFile, member:str, out:np.ndarray):
             at += len(part)
         if at < len(memory): raise EOFError(f'{member} ends after {at} of {len(memory)} bytes')
 
-# %% ../../nbs/data/datasets.ipynb #e3ba87bc
-def check_labels(where, y:np.ndarray, n_classes:int)->np.ndarray:
-    "The labels as int64; an error unless all of them are valid classes."
-    y = y.astype(np.int64)
-    if len(y) and not 0 <= y.min() <= y.max() < n_classes:
-        found = f'labels from {y.min()} to {y.max()}'
-        raise DamagedData(f'{where} holds {found}, expected 0 to {n_classes-1}: {AWAY}')
-    return y
-
 # %% ../../nbs/data/datasets.ipynb #78e194fb
 def read_npz(path:Path, name:str, shape:tuple, n_classes:int)->Dataset:
     "A data set from its file."
@@ -299,10 +286,12 @@ def read_npz(path:Path, name:str, shape:tuple, n_classes:int)->Dataset:
         n_train = known['n_train']
         n = n_train + known.pop('n_test')
         x = np.empty((n, *shape), np.uint8)
-        y = np.concatenate([read_array(z, 'y_train.npy'), read_array(z, 'y_test.npy')])
+        y = np.concatenate([read_array(z, 'y_train.npy'), read_array(z, 'y_test.npy')]).astype(np.int64)
         read_into(z, 'x_train.npy', x[:n_train])
         read_into(z, 'x_test.npy', x[n_train:])
-    return Dataset(name, x, check_labels(path, y, n_classes), n_classes=n_classes, **known)
+    if 0 <= y.min() <= y.max() < n_classes: return Dataset(name, x, y, n_classes=n_classes, **known)
+    found = f'labels from {y.min()} to {y.max()}'
+    raise DamagedData(f'{path} holds {found}, expected 0 to {n_classes-1}: {AWAY}')
 
 # %% ../../nbs/data/datasets.ipynb #373b7139
 def channels_first(images)->np.ndarray: # (n, H, W), (n, H, W, 3) or (n, 3, H, W) -> (n, C, H, W)
@@ -325,12 +314,6 @@ def connection_timeout(seconds:float):
     try: yield
     finally: socket.setdefaulttimeout(before)
 
-# %% ../../nbs/data/datasets.ipynb #1ea04d8b
-def labels_of(torchvision_set)->np.ndarray: # (n,)
-    "The labels, whatever torchvision calls them."
-    if hasattr(torchvision_set, 'targets'): return np.asarray(torchvision_set.targets)
-    return np.asarray(torchvision_set.labels)
-
 # %% ../../nbs/data/datasets.ipynb #03abfacd
 def from_torchvision(
     root:Path, # data folder; originals go into its folder `torchvision`
@@ -345,7 +328,9 @@ def from_torchvision(
     with connection_timeout(20):
         train, test = [make(place, download=not offline(), **part, **more) for part in parts]
     found = []
-    for part in (train, test): found += [channels_first(part.data), labels_of(part)]
+    for part in (train, test):
+        labels = part.targets if hasattr(part, 'targets') else part.labels
+        found += [channels_first(part.data), np.asarray(labels)]
     return dict(zip(ARRAYS, found))
 
 # %% ../../nbs/data/datasets.ipynb #2644bc47
