@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['AREA', 'STRENGTH', 'AUGMENTATIONS', 'uniform', 'per_image', 'Flip', 'Pipeline', 'Crop', 'random_boxes',
            'interpolation_weights', 'CropResize', 'luminance', 'blend', 'rotate_hue', 'Jitter', 'Grey', 'Blur',
-           'no_augmentation', 'crop_flip', 'simclr_pipeline', 'mapl_views', 'simclr_views']
+           'no_augmentation', 'crop_flip', 'mapl_views', 'simclr_views']
 
 # %% ../../nbs/data/augment.ipynb #8274d4de
 import math
@@ -255,25 +255,21 @@ def crop_flip(*, pad=4, padding:OneOf('reflect', 'zero')='reflect', flip:SHARE=.
     "A shift by up to `pad` pixels and a flip (MOON and FedSSC; with padding='zero', MAPL's baselines)."
     return Pipeline(Crop(pad, padding), Flip(flip))
 
-# %% ../../nbs/data/augment.ipynb #c98e8773
-def simclr_pipeline(low, flip, strength, jitter, gray, blur)->Pipeline:
-    "Crop and resize, flip, jitter, grey and blur; grey or blur with probability 0 is left out."
-    s = .8 * strength
-    transforms = [CropResize(low), Flip(flip), Jitter(s, s, s, .2 * strength, jitter)]
-    if gray: transforms.append(Grey(gray))
-    if blur: transforms.append(Blur(blur))
-    return Pipeline(*transforms)
-
 # %% ../../nbs/data/augment.ipynb #28f1722d
 @AUGMENTATIONS.add('mapl', title='MAPL, two views')
 def mapl_views(*, low:AREA=.2, flip:SHARE=.5, strength:STRENGTH=.5, jitter:SHARE=.8, gray:SHARE=.2,
                blur:SHARE=0.):
     """The two views of MAPL and FedClassAvg, as in MAPL's code.
     Its text has blur=0.5, and crops of 224 pixels from images of 32."""
-    return simclr_pipeline(low, flip, strength, jitter, gray, blur)
+    return simclr_views(low=low, flip=flip, strength=strength, jitter=jitter, gray=gray, blur=blur)
 
 @AUGMENTATIONS.add('simclr', title='SimCLR')
 def simclr_views(*, low:AREA=.08, flip:SHARE=.5, strength:STRENGTH=.5, jitter:SHARE=.8, gray:SHARE=.2,
                  blur:SHARE=0.):
-    "SimCLR's views for small images (MFCL Table 13, which gives no strengths); blur=0.5 for Tiny-ImageNet."
-    return simclr_pipeline(low, flip, strength, jitter, gray, blur)
+    """SimCLR's views for small images (MFCL Table 13, which gives no strengths); blur=0.5 for Tiny-ImageNet.
+    Crop and resize, flip, jitter, grey and blur; grey or blur with probability 0 is left out."""
+    s = .8 * strength
+    transforms = [CropResize(low), Flip(flip), Jitter(s, s, s, .2 * strength, jitter)]
+    if gray: transforms.append(Grey(gray))
+    if blur: transforms.append(Blur(blur))
+    return Pipeline(*transforms)

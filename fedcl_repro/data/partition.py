@@ -5,21 +5,24 @@
 # %% auto #0
 __all__ = ['OF_PAPER', 'PARTITIONS', 'PROTOCOLS', 'TEST_SHARE', 'KEPT_SHARE', 'SCARCITIES', 'deal', 'class_counts', 'Shards',
            'check_shards', 'checked_rows', 'set_aside', 'rows_to_deal', 'shards_from_rows', 'shards_from_table',
-           'tables_of_shares', 'practical_counts', 'dirichlet', 'moon_dirichlet', 'all_data', 'check_test_rows',
-           'partition', 'check_classes', 'block_owners', 'random_owners', 'owned_counts', 'pathological',
-           'random_pathological', 'proportional_fit', 'integer_table', 'equal_counts', 'equal_dirichlet',
-           'cluster_classes', 'windows', 'window_lengths', 'mapl_clusters', 'subsample', 'all_clients', 'last_clients',
-           'held_out']
+           'by_table', 'tables_of_shares', 'practical_counts', 'dirichlet', 'moon_dirichlet', 'all_data',
+           'check_test_rows', 'partition', 'check_classes', 'block_owners', 'random_owners', 'owned_counts',
+           'pathological', 'random_pathological', 'proportional_fit', 'integer_table', 'equal_counts',
+           'equal_dirichlet', 'cluster_classes', 'windows', 'window_lengths', 'mapl_clusters', 'subsample',
+           'all_clients', 'last_clients', 'held_out']
 
 # %% ../../nbs/data/partition.ipynb #8db54651
+import functools
+import inspect
 from dataclasses import dataclass, field, replace
 from typing import Callable
 
 import numpy as np
 import torch
 
-from ..core import (
-    COUNT, NOT_NEGATIVE, POSITIVE, Attribute, OneOf, Range, Register, Spec, check_value, plain, stream)
+from fedcl_repro.core import (
+    COUNT, NOT_NEGATIVE, POSITIVE, Attribute, OneOf, Range, Register, Spec, check_value, keywords_of, plain,
+    stream)
 from .datasets import Dataset
 
 # %% ../../nbs/data/partition.ipynb #e90e9f02
@@ -154,6 +157,21 @@ def shards_from_table(
     lost = np.flatnonzero((n > 0) & (counts.sum(0) == 0)).tolist()
     return shards_from_rows(dataset, deal(y, counts, rng), rng, protocol, test_share, lost, **notes)
 
+# %% ../../nbs/data/partition.ipynb #b7ab1e01
+def by_table(name:str, title:str, paper:str, protocol='personal')->Callable:
+    """A decorator: register a partition by its table, a function `(n, n_clients, rng, *, settings) -> (counts,
+    notes)` of the images of each class. `protocol`: how it is tested, unless a run says otherwise."""
+    def tests(*, protocol:PROTOCOLS=protocol, test_share:TEST_SHARE=.25): "The settings that are added."
+    def register(table):
+        @functools.wraps(table)
+        def shards(dataset, n_clients, rng, *, protocol=protocol, test_share=.25, **settings):
+            def counted(n): return table(n, n_clients, rng, **settings)
+            return shards_from_table(dataset, rng, counted, protocol, test_share)
+        known = inspect.signature(table)
+        shards.__signature__ = known.replace(parameters=[*known.parameters.values(), *keywords_of(tests)])
+        return PARTITIONS.add(name, title=title, paper=paper)(shards)
+    return register
+
 # %% ../../nbs/data/partition.ipynb #f7835c00
 def tables_of_shares(
     n:np.ndarray,      # (C,) images of each class
@@ -209,19 +227,13 @@ def practical_counts(
         'Lower the minimum, raise the concentration or ask for fewer clients')
 
 # %% ../../nbs/data/partition.ipynb #db49663c
-@PARTITIONS.add('dirichlet', title='practical', paper='fedcosr')
-def dirichlet(
-    dataset, n_clients, rng, *,
-    concentration:POSITIVE=.1,
-    minimum=40, # least images of a client; values up to 40 are reduced to half the fair share, if less
-    protocol:PROTOCOLS='personal', test_share:TEST_SHARE=.25,
-)->Shards:
-    "Practical skew: a Dirichlet draw for each class, for clients below their fair share (FedCoSR V-A2)."
-    def table(n):
-        fair = n.sum() / n_clients
-        least = min(minimum, fair / 2) if minimum <= 40 else minimum
-        return practical_counts(n, n_clients, concentration, least, rng)
-    return shards_from_table(dataset, rng, table, protocol, test_share)
+@by_table('dirichlet', 'practical', 'fedcosr')
+def dirichlet(n, n_clients, rng, *, concentration:POSITIVE=.1, minimum=40)->tuple:
+    """Practical skew: a Dirichlet draw for each class, for clients below their fair share (FedCoSR V-A2).
+    `minimum`: least images of a client; values up to 40 are reduced to half the fair share, if less."""
+    fair = n.sum() / n_clients
+    least = min(minimum, fair / 2) if minimum <= 40 else minimum
+    return practical_counts(n, n_clients, concentration, least, rng)
 
 # %% ../../nbs/data/partition.ipynb #153bf170
 @PARTITIONS.add('moon_dirichlet', title="MOON's Dirichlet", paper='fedssc')
@@ -347,32 +359,19 @@ def owned_counts(
     return table
 
 # %% ../../nbs/data/partition.ipynb #34497247
-@PARTITIONS.add('pathological', title='pathological', paper='fedcosr')
-def pathological(
-    dataset, n_clients, rng, *,
-    classes:COUNT=2,
-    balance=False, # equal shares of a class
-    protocol:PROTOCOLS='personal', test_share:TEST_SHARE=.25,
-)->Shards:
-    "A few classes for each client, in blocks of clients with the same classes (FedCoSR V-A2, as in PFLlib)."
-    def table(n):
-        owners = block_owners(len(n), n_clients, classes)
-        return owned_counts(n, owners, n_clients, balance, rng), {}
-    return shards_from_table(dataset, rng, table, protocol, test_share)
+@by_table('pathological', 'pathological', 'fedcosr')
+def pathological(n, n_clients, rng, *, classes:COUNT=2, balance=False)->tuple:
+    """A few classes for each client, in blocks of clients with the same classes (FedCoSR V-A2, as in PFLlib).
+    `balance`: the shares of a class are equal."""
+    owners = block_owners(len(n), n_clients, classes)
+    return owned_counts(n, owners, n_clients, balance, rng), {}
 
 # %% ../../nbs/data/partition.ipynb #6eae3786
-@PARTITIONS.add('random_pathological', title='pathological, at random', paper='fedcosr')
-def random_pathological(
-    dataset, n_clients, rng, *,
-    classes:COUNT=2,
-    balance=True,
-    protocol:PROTOCOLS='personal', test_share:TEST_SHARE=.25,
-)->Shards:
+@by_table('random_pathological', 'pathological, at random', 'fedcosr')
+def random_pathological(n, n_clients, rng, *, classes:COUNT=2, balance=True)->tuple:
     "A few classes for each client, assigned at random; no class is lost (FedCoSR V-A2, read literally)."
-    def table(n):
-        owners = random_owners(len(n), n_clients, classes, rng)
-        return owned_counts(n, owners, n_clients, balance, rng), {}
-    return shards_from_table(dataset, rng, table, protocol, test_share)
+    owners = random_owners(len(n), n_clients, classes, rng)
+    return owned_counts(n, owners, n_clients, balance, rng), {}
 
 # %% ../../nbs/data/partition.ipynb #c2df5bbc
 def proportional_fit(
@@ -426,15 +425,10 @@ def equal_counts(
                      f'{len(n)} classes at concentration {concentration:g}: raise the concentration')
 
 # %% ../../nbs/data/partition.ipynb #d48db368
-@PARTITIONS.add('equal_dirichlet', title='equal sizes', paper='mfcl')
-def equal_dirichlet(
-    dataset, n_clients, rng, *,
-    concentration:POSITIVE=.1,
-    protocol:PROTOCOLS='global', test_share:TEST_SHARE=.25,
-)->Shards:
+@by_table('equal_dirichlet', 'equal sizes', 'mfcl', protocol='global')
+def equal_dirichlet(n, n_clients, rng, *, concentration:POSITIVE=.1)->tuple:
     "Clients of equal size with different mixtures, and the official test set for all (MFCL Sec. 5)."
-    def table(n): return equal_counts(n, n_clients, concentration, rng)
-    return shards_from_table(dataset, rng, table, protocol, test_share)
+    return equal_counts(n, n_clients, concentration, rng)
 
 # %% ../../nbs/data/partition.ipynb #62126bb8
 def cluster_classes(
