@@ -159,8 +159,8 @@ def shards_from_table(
 
 # %% ../../nbs/data/partition.ipynb #b7ab1e01
 def by_table(name:str, title:str, paper:str, protocol='personal')->Callable:
-    """A decorator: register a partition by its table, a function `(n, n_clients, rng, *, settings) -> (counts,
-    notes)` of the images of each class. `protocol`: how it is tested, unless a run says otherwise."""
+    """A decorator: register a partition by its table, a function `(n, n_clients, rng, *, settings) ->
+    (counts, notes)` of the images of each class. `protocol`: its tests, unless a run says otherwise."""
     def tests(*, protocol:PROTOCOLS=protocol, test_share:TEST_SHARE=.25): "The settings that are added."
     def register(table):
         @functools.wraps(table)
