@@ -293,10 +293,10 @@ def read_own_npz(path:Path, **how)->Dataset:
     return own_dataset(x, y, test=test or None, columns=arrays, fidelity='own npz', **how)
 
 # %% ../../nbs/data/own_data.ipynb #91dcc415
-MODES = '1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr', 'HSV' # at most 8 bits per channel
+MODES = '1 L LA P PA RGB RGBA CMYK YCbCr HSV'.split() # at most 8 bits per channel
 
 # whatever a file is called; for other formats Pillow may start another program
-FORMATS = 'PNG', 'JPEG', 'BMP', 'GIF', 'TIFF', 'WEBP', 'PPM'
+FORMATS = 'PNG JPEG BMP GIF TIFF WEBP PPM'.split()
 
 def read_picture(path:Path):
     "A picture, upright; an error that names the file if it is damaged, too large, deep, or holds several."
@@ -326,7 +326,7 @@ def on_white(picture)->tuple: # (picture without transparency, whether there was
     return ground.convert('L' if grey else 'RGB'), layer.getextrema()[3][0] < 255
 
 # %% ../../nbs/data/own_data.ipynb #2ebefef9
-READ_FORMATS = '.png', '.jpg', '.jpeg', '.bmp', '.gif', '.tif', '.tiff', '.webp', '.ppm', '.pgm', '.pbm'
+READ_FORMATS = '.png .jpg .jpeg .bmp .gif .tif .tiff .webp .ppm .pgm .pbm'.split()
 
 def picture_arrays(files:list, where:Path)->np.ndarray: # (n, C, H, W) uint8
     "Pictures as one array: they must have one size, and it is grey if all of them are."

@@ -167,8 +167,8 @@ def by_table(name:str, title:str, paper:str, protocol='personal')->Callable:
         def shards(dataset, n_clients, rng, *, protocol=protocol, test_share=.25, **settings):
             def counted(n): return table(n, n_clients, rng, **settings)
             return shards_from_table(dataset, rng, counted, protocol, test_share)
-        known = inspect.signature(table)
-        shards.__signature__ = known.replace(parameters=[*known.parameters.values(), *keywords_of(tests)])
+        own = inspect.signature(table).parameters.values()
+        shards.__signature__ = inspect.Signature([*own, *keywords_of(tests)])
         return PARTITIONS.add(name, title=title, paper=paper)(shards)
     return register
 
