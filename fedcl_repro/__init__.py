@@ -21,17 +21,12 @@ def __getattr__(name):
 
 # %% ../nbs/version.ipynb #0d4a7e02
 class Moved(ModuleType):
-    "A module under its earlier name; `today` is imported on first use."
-    def __init__(self, earlier:str, today:str):
-        super().__init__(earlier)
-        self.today = today
-
+    "`data.own_data` under its earlier name; it is imported on first use."
     def __getattr__(self, name):
         if name.startswith('__'): raise AttributeError(name) # what Python asks of every module
-        return getattr(import_module(self.today), name)
+        return getattr(import_module('fedcl_repro.data.own_data'), name)
 
-sys.modules['fedcl_repro.federation.own_data'] = Moved(
-    'fedcl_repro.federation.own_data', 'fedcl_repro.data.own_data')
+sys.modules['fedcl_repro.federation.own_data'] = Moved('fedcl_repro.federation.own_data')
 
 # %% ../nbs/version.ipynb #3633f655
 from .docments import show_shapes_in_help

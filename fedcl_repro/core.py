@@ -35,21 +35,14 @@ import numpy as np
 import torch
 
 # %% ../nbs/core.ipynb #a0a32e1e
-def stream(
-    seed:int, # of the run
-    *what,    # the purpose, in words and numbers: `'batches', client, round`
-)->np.random.Generator:
-    "A generator for one purpose: `stream(0, 'batches', 3, 17)`."
+def stream(seed:int, *what)->np.random.Generator: # the purpose, in words and numbers
+    "A generator for one purpose: `stream(seed, 'batches', client, round)`."
     purpose = '/'.join(map(str, what))
     return np.random.default_rng([int(seed), zlib.crc32(purpose.encode())])
 
 # %% ../nbs/core.ipynb #ca3bdf15
-def torch_stream(
-    seed:int,
-    *what,        # the purpose, as in `stream`
-    device='cpu', # where the numbers will be drawn
-)->torch.Generator:
-    "A torch generator for one purpose; the same device gives the same bits."
+def torch_stream(seed:int, *what, device='cpu')->torch.Generator: # the purpose, as in `stream`
+    "A torch generator for one purpose, which draws on this device; the same device gives the same bits."
     number = stream(seed, *what).integers(2**62)
     return torch.Generator(device).manual_seed(int(number))
 
@@ -191,13 +184,9 @@ def explain(attributes:dict)->str: # name -> Attribute
     return '; '.join(words) or 'its name alone'
 
 # %% ../nbs/core.ipynb #5d02d0e0
-def checked_about(
-    kind:str,   # of the register, for the message
-    name:str,   # of the entry, for the message
-    known:dict, # name -> Attribute
-    given:dict, # name -> value
-)->dict:        # name -> value for all attributes, defaults filled in
-    "All attributes of an entry; an error if one is missing, unknown or impossible."
+def checked_about(kind:str, name:str, known:dict, given:dict)->dict: # name -> value
+    """All attributes of an entry of this kind and name, defaults filled in; an error if one is missing,
+    unknown or impossible. `known`: name -> Attribute; `given`: name -> value."""
     missing = [k for k, attribute in known.items() if attribute.default is REQUIRED and k not in given]
     unknown = [k for k in given if k not in known]
     way_out = f'A {kind} is registered with: {explain(known)}'
@@ -211,11 +200,7 @@ def checked_about(
     return {k: given.get(k, attribute.default) for k, attribute in known.items()}
 
 # %% ../nbs/core.ipynb #68f73b87
-def check_type(
-    what:str, # for the message
-    value,    # the given value
-    default,  # of the setting; None allows any type
-):
+def check_type(what:str, value, default): # a default of None allows any type
     "Refuse a value of another type than the default's; an int may replace a float, nothing a bool."
     if default is None: return
     if value is None and not isinstance(default, (bool, int, float)): return
@@ -272,17 +257,12 @@ def patch(f):
 # %% ../nbs/core.ipynb #dc4ffe7e
 class Register(dict):
     "The entries of one kind, by name; an unknown name is an error that lists the known ones."
-    def __init__(self,
-        kind:str, # the name of an entry's kind in messages
-        /,
-        *packages:str, # imported when a name is unknown: their modules may add entries
-        **attributes:Attribute, # the facts required of each entry
-    ):
+    def __init__(self, kind:str, /, *packages:str, **attributes:Attribute):
         super().__init__()
-        self.kind = kind
-        self.packages = packages
-        self.makes = None # the type that a user's function must return; None: any
-        self.attributes = attributes
+        self.kind = kind             # the name of an entry's kind in messages
+        self.packages = packages     # imported when a name is unknown: their modules may add entries
+        self.attributes = attributes # the facts required of each entry
+        self.makes = None            # the type that a user's function must return; None: any
 
     def add(self, name:str, /, **about)->Callable:
         "A decorator that enters a function under this name; no other module may use the name."
@@ -364,16 +344,12 @@ def call(self:Register, spec:Spec, *args):
     raise OwnCodeError(f'{what} must return a {self.makes.__name__}, got {type(made).__name__}')
 
 # %% ../nbs/core.ipynb #00c6c6b0
-def write_error(
-    error:OSError,
-    path, # of the file that could not be written
-)->OSError:
-    "The same error, with the file and the way out."
-    reason = os.strerror(error.errno) if error.errno else error
-    advice = ''
+def write_error(error:OSError, path)->OSError:
+    "The same error, with the file that could not be written, and the way out."
+    reason = f'{os.strerror(error.errno) if error.errno else error}.'
     if error.errno == errno.ENOSPC:
-        advice = ' The disk is full: free some space and start again; what is finished is kept.'
-    return OSError(error.errno, f'cannot write {path}: {reason}.{advice}')
+        reason += ' The disk is full: free some space and start again; what is finished is kept.'
+    return OSError(error.errno, f'cannot write {path}: {reason}')
 
 # %% ../nbs/core.ipynb #bc0e9932
 def expanded(path)->Path:

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['WRITTEN', 'status_of', 'status_table', 'Finding', 'findings_asked', 'finding', 'margin_told', 'accuracies_of',
-           'in_setting', 'trivial_beside', 'findings', 'sizes_told', 'replace_between', 'written_files',
-           'write_pictures', 'save_picture']
+           'in_setting', 'findings', 'sizes_told', 'replace_between', 'written_files', 'write_pictures', 'save_picture']
 
 # %% ../nbs/status.ipynb #a9048c87
 import math
@@ -34,21 +33,16 @@ def status_of(name:str)->tuple: # (profile, or '-'; its verdicts in words)
         profile, verdicts = 'the largest of each', [v for _, _, v in evidence_on(name)]
     else: profile, verdicts = committed_verdicts(name)
     counts = verdict_counts([v for v in verdicts if v.source != OURS])
-    words = [f'{word} {n}' for word, n in counts.items() if n]
-    if not words:
-        words = ['on its page' if profile else 'not run']
-    return profile or '-', ', '.join(words)
+    words = ', '.join(f'{word} {n}' for word, n in counts.items() if n)
+    return profile or '-', words or ('on its page' if profile else 'not run')
 
-def status_table(
-    names=None, # of experiments; all, if none are given
-)->str:         # Markdown
+def status_table(names=None)->str: # Markdown; `names`: of experiments, else all
     "One line per artifact, with profile and verdicts."
-    known = experiments()
     lines = ['| artifact | what | committed | verdicts |', '| --- | --- | --- | --- |']
-    for name in names or known:
+    for name in names or experiments():
         profile, words = status_of(name)
-        link = f'[{name}]({name}.ipynb)'
-        lines.append(f"| {link} | {known[name].about['title']} | {profile} | {words} |")
+        title = experiments()[name].about['title']
+        lines.append(f'| [{name}]({name}.ipynb) | {title} | {profile} | {words} |')
     return '\n'.join(lines)
 
 # %% ../nbs/status.ipynb #ed8856e5
@@ -79,11 +73,18 @@ def finding(f:Finding)->str: # Markdown
     "The question, and what our runs say: rank, accuracy, margin, interval."
     profile, _ = committed_verdicts(f.name)
     v = headline_verdict(f.name, f'{f.claim}: {f.setting}', f'[finding] of {f.paper}.toml')
-    accuracy = accuracies_of(f, profile)
+    paper, rows = PAPER_OF[f.paper], committed(f.name, profile)
+    def here(found): return in_setting(f, found, profile)
+    table = here(by_seed(paper.measured(rows, 'accuracy'), paper.keys))
+    accuracy = accuracies_of(f, table)
     rank = int((accuracy > accuracy[f.method]).sum()) + 1
     size = f' ({v.size})' if v.size else ''
     told = f'{f.method} ranks {rank} of {len(accuracy)} on {f.setting}{size} with {accuracy[f.method]:.1f} %'
-    return f'{f.promise} {told}{margin_told(f, v)}{trivial_beside(f, profile)}'
+    told += margin_told(f, v)
+    if f.trivial:
+        score = table[f.untrained].mean() if f.untrained else here(majority_of(paper, rows))
+        told += f'; {f.trivial} scores {score:.1f} %'
+    return f'{f.promise} {told}'
 
 def margin_told(f:Finding, v)->str:
     "The margin of a claim with its interval, and the printed margin."
@@ -94,12 +95,10 @@ def margin_told(f:Finding, v)->str:
     return f', {v.margin:+.1f} points from {f.beside} ({between}{printed})'
 
 # %% ../nbs/status.ipynb #5e0f7b22
-def accuracies_of(f:Finding, profile:str)->pd.Series: # label -> percent
+def accuracies_of(f:Finding, table:pd.DataFrame)->pd.Series: # seed x label -> label -> percent
     """The mean accuracy of the paper's own method in the setting of a finding, over the replicates that it
     shares with a rival, and those of the rivals, each by its distance in the replicates that both have."""
     paper = PAPER_OF[f.paper]
-    tables = by_seed(paper.measured(committed(f.name, profile), 'accuracy'), paper.keys)
-    table = in_setting(f, tables, profile)
     compared = set(paper.printed(f.artifact).label) if paper.printed else set(table)
     def own(label): return label == f.method or is_own_method(paper, label) # a variant is no rival
     rivals = [label for label in table if label in compared and not own(label)]
@@ -115,26 +114,13 @@ def in_setting(f:Finding, found:dict, profile:str): # found: values of the paper
                      f'{f.paper}.toml')
 
 # %% ../nbs/status.ipynb #5e0f7b23
-def trivial_beside(f:Finding, profile:str)->str:
-    "The accuracy without training in the setting of a finding; empty where there is none."
-    if not f.trivial: return ''
-    paper, rows = PAPER_OF[f.paper], committed(f.name, profile)
-    if f.untrained:
-        tables = by_seed(paper.measured(rows, 'accuracy'), paper.keys)
-        scores = {key: t[f.untrained].mean() for key, t in tables.items() if f.untrained in t}
-    else: scores = majority_of(paper, rows)
-    return f'; {f.trivial} scores {in_setting(f, scores, profile):.1f} %'
-
 def findings(folder='')->str: # Markdown
     "A sentence for each paper, with its page; `folder`: of the papers' pages, seen from the file."
-    experiments() # its papers are imported
     return '\n'.join(f'- **{f.papers}**: {finding(f)} ([{f.artifact}]({folder}{f.name}.ipynb)).'
                      for f in findings_asked())
 
 # %% ../nbs/status.ipynb #8c711de1
-def sizes_told(
-    names=None, # of experiments; all, if none are given
-)->str:
+def sizes_told(names=None)->str: # `names`: of experiments, else all
     "How many committed runs have the paper's size, and how many of their curves are level."
     known, reduced, level = set(), set(), set() # run ids; a run is reduced if it is so on any page
     for name in names or experiments():
@@ -154,10 +140,9 @@ def sizes_told(
 # %% ../nbs/status.ipynb #7e97f8ea
 def replace_between(text:str, name:str, body:str, file='the README')->str:
     "The text with the part between the marks of that name replaced."
-    begin, end = f'<!-- {name} -->', f'<!-- end of {name} -->'
-    before, _, rest = text.partition(begin)
-    if end not in rest: raise ValueError(f'{file} lacks {begin} ... {end}')
-    _, _, after = rest.partition(end)
+    before, begin, rest = text.partition(f'<!-- {name} -->')
+    _, end, after = rest.partition(f'<!-- end of {name} -->')
+    if not end: raise ValueError(f'{file} lacks <!-- {name} --> ... <!-- end of {name} -->')
     return f'{before}{begin}\n{body}\n{end}{after}'
 
 WRITTEN = { # file, from the folder of the notebooks -> what is computed in it
@@ -170,9 +155,8 @@ def written_files()->dict: # path -> text
     nbs, found = papers_folder().resolve().parent, {}
     for name, parts in WRITTEN.items():
         path = (nbs / name).resolve()
-        text = path.read_text(encoding='utf-8')
-        for mark, body in parts.items(): text = replace_between(text, mark, body(), name)
-        found[path] = text
+        found[path] = path.read_text(encoding='utf-8')
+        for mark, body in parts.items(): found[path] = replace_between(found[path], mark, body(), name)
     return found
 
 # %% ../nbs/status.ipynb #7f9dcf00
@@ -181,14 +165,12 @@ def write_pictures():
     save_picture('scoreboard', scoreboard_figure)
     for name, e in experiments().items():
         draw = e.about['picture']
-        if not draw: continue
-        profile, _ = committed_verdicts(name)
-        if profile not in PROFILES: continue
-        save_picture(name.replace('/', '-'), partial(draw, committed(name, profile), profile))
+        profile = committed_verdicts(name)[0] if draw else None
+        if profile in PROFILES:
+            save_picture(name.replace('/', '-'), partial(draw, committed(name, profile), profile))
 
 def save_picture(name:str, draw):
     "A figure as SVG, the same bytes each time. `draw`: () -> figure."
     path = papers_folder().parent / 'media' / f'{name}.svg'
-    path.parent.mkdir(exist_ok=True)
     with rc_context({'svg.hashsalt': name}):
         draw().savefig(path, bbox_inches='tight', metadata={'Date': None})

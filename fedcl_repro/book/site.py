@@ -25,8 +25,8 @@ from pathlib import Path
 
 import fedcl_repro
 from .contents import (
-    about_page, book_folder, cells_of, chapters, defined_in, homes, internals, is_exported, module_of_page,
-    sidebar, text_of, title_of, written_pages)
+    about_page, all_pages, book_folder, cells_of, defined_in, homes, internals, is_exported,
+    module_of_page, sidebar, text_of, title_of, written_pages)
 from ..docments import shapes
 from ..study.formulas import mathml
 from ..study.training import cores
@@ -143,7 +143,7 @@ def write_library(folder:Path)->list: # of names of pages
     """Write a page for each module of the library, and a page that lists them. The table of contents has only
     the list: with a line for each module in it, each page would take twice as long to build."""
     (folder / 'library').mkdir()
-    modules = {module_of_page(p): p for pages in chapters().values() for p in pages if module_of_page(p)}
+    modules = {module_of_page(p): p for p in all_pages() if module_of_page(p)}
     for module, page in modules.items():
         name = module.removeprefix('fedcl_repro.')
         text = (f':orphan:\n\n{name}\n{"=" * len(name)}\n\n'
@@ -196,8 +196,7 @@ def write_sources(folder:Path):
     more = [*write_documents(folder), *write_library(folder)]
     trees = [toctree(heading, pages) for heading, pages in sidebar(more).items()]
     trees.append(toctree('Internals', write_lists(folder, more)))
-    for pages in chapters().values():
-        for page in pages: write_page(page, folder)
+    for page in all_pages(): write_page(page, folder)
     write_page('index', folder, trees)
     write_static(folder / 'book' / 'static')
 
@@ -440,19 +439,9 @@ def build_site(out)->tuple: # (path of its first page, warnings as text)
     with tempfile.TemporaryDirectory() as work: # pictures of outputs are kept beside the built pages
         sources, built = Path(work) / 'sources', Path(work) / 'site'
         write_sources(sources)
-        app = Sphinx(
-            srcdir=sources,
-            confdir=None,
-            outdir=built,
-            doctreedir=Path(work) / 'doctrees',
-            buildername='html',
-            confoverrides=SETTINGS,
-            status=None,
-            warning=warnings,
-            freshenv=True,
-            parallel=cores(),
-        )
-        app.build(force_all=True)
+        trees = Path(work) / 'doctrees'
+        how = dict(confoverrides=SETTINGS, status=None, warning=warnings, parallel=cores())
+        Sphinx(sources, None, built, trees, 'html', **how).build(force_all=True)
         copy_notebooks(built)
         write_texts(built)
         shutil.copytree(built, out, dirs_exist_ok=True)

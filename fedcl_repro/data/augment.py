@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['AREA', 'STRENGTH', 'AUGMENTATIONS', 'uniform', 'per_image', 'Flip', 'Pipeline', 'Crop', 'random_boxes',
            'interpolation_weights', 'CropResize', 'luminance', 'blend', 'rotate_hue', 'Jitter', 'Grey', 'Blur',
-           'no_augmentation', 'crop_flip', 'simclr_pipeline', 'mapl_views', 'simclr_views']
+           'no_augmentation', 'crop_flip', 'mapl_views', 'simclr_views']
 
 # %% ../../nbs/data/augment.ipynb #8274d4de
 import math
@@ -22,9 +22,7 @@ def uniform(generator:torch.Generator, *shape)->Tensor:
     "Random numbers in [0, 1) on the generator's device."
     return torch.rand(*shape, generator=generator, device=generator.device)
 
-def per_image(
-    value:Tensor, # (n,)
-)->Tensor:        # (n, 1, 1, 1)
+def per_image(value:Tensor)->Tensor: # (n,) -> (n, 1, 1, 1)
     "One value for each image, to be combined with (n, C, H, W)."
     return value[:, None, None, None]
 
@@ -43,24 +41,15 @@ class Pipeline:
     def __init__(self, *transforms): self.pieces = transforms
     def __repr__(self): return f"Pipeline({', '.join(map(repr, self.pieces))})"
 
-    def draw(
-        self,
-        n:int,    # number of images
-        side:int, # side of the square images, in pixels
-        generator:torch.Generator,
-    )->dict:      # place and name -> (n, ...)
-        "All random numbers of n images."
+    def draw(self, n:int, side:int, generator)->dict: # place and name -> (n, ...)
+        "All random numbers of n square images of this side, in pixels."
         drawn = {}
         for j, transform in enumerate(self.pieces):
             for name, values in transform.draw(n, side, generator).items(): drawn[f'{j}.{name}'] = values
         return drawn
 
-    def apply(
-        self,
-        x:Tensor,   # (n, C, H, W) in [-1, 1]
-        drawn:dict, # from `draw`
-    )->Tensor:      # as x
-        "The images transformed with these numbers."
+    def apply(self, x:Tensor, drawn:dict)->Tensor: # (n, C, H, W) in [-1, 1], as x
+        "The images transformed with the numbers from `draw`."
         for j, transform in enumerate(self.pieces):
             own = {k.split('.')[1]: values for k, values in drawn.items() if k.startswith(f'{j}.')}
             x = transform.apply(x, **own)
@@ -93,13 +82,9 @@ class Crop:
         return pixels.index_select(0, place.flatten()).view(n, H, W, C).permute(0, 3, 1, 2)
 
 # %% ../../nbs/data/augment.ipynb #b546eb9b
-def random_boxes(
-    n:int,
-    side:int,  # side of the square images
-    low:float, # least share of the area, in (0, 1]
-    generator:torch.Generator,
-)->Tensor:     # (n, 4) int64: top, left, height, width
-    "Random boxes inside the image."
+def random_boxes(n:int, side:int, low:float, generator)->Tensor: # (n, 4) whole numbers
+    """Random boxes inside square images: top, left, height, width. Each has at least the share `low` of the
+    area, in (0, 1]."""
     u = uniform(generator, n, 10, 2)
     area = side**2 * (low + (1 - low)*u[..., 0])
     root = ((2*u[..., 1] - 1) * (math.log(4/3) / 2)).exp()         # square root of width / height
@@ -257,10 +242,7 @@ class Blur:
 # %% ../../nbs/data/augment.ipynb #38330406
 AREA, STRENGTH = Range('(0, 1]'), Range('[0, 2.5]') # at 2.5 the hue turns by 0.5, as far as it can
 AUGMENTATIONS = Register(
-    'augmentation',
-    'fedcl_repro.data',
-    title=Attribute('what a reader calls it'),
-)
+    'augmentation', 'fedcl_repro.data', title=Attribute('what a reader calls it'))
 
 # %% ../../nbs/data/augment.ipynb #83b9be5c
 @AUGMENTATIONS.add('none', title='none')
@@ -273,25 +255,21 @@ def crop_flip(*, pad=4, padding:OneOf('reflect', 'zero')='reflect', flip:SHARE=.
     "A shift by up to `pad` pixels and a flip (MOON and FedSSC; with padding='zero', MAPL's baselines)."
     return Pipeline(Crop(pad, padding), Flip(flip))
 
-# %% ../../nbs/data/augment.ipynb #c98e8773
-def simclr_pipeline(low, flip, strength, jitter, gray, blur)->Pipeline:
-    "Crop and resize, flip, jitter, grey and blur; grey or blur with probability 0 is left out."
-    s = .8 * strength
-    transforms = [CropResize(low), Flip(flip), Jitter(s, s, s, .2 * strength, jitter)]
-    if gray: transforms.append(Grey(gray))
-    if blur: transforms.append(Blur(blur))
-    return Pipeline(*transforms)
-
 # %% ../../nbs/data/augment.ipynb #28f1722d
 @AUGMENTATIONS.add('mapl', title='MAPL, two views')
 def mapl_views(*, low:AREA=.2, flip:SHARE=.5, strength:STRENGTH=.5, jitter:SHARE=.8, gray:SHARE=.2,
                blur:SHARE=0.):
     """The two views of MAPL and FedClassAvg, as in MAPL's code.
     Its text has blur=0.5, and crops of 224 pixels from images of 32."""
-    return simclr_pipeline(low, flip, strength, jitter, gray, blur)
+    return simclr_views(low=low, flip=flip, strength=strength, jitter=jitter, gray=gray, blur=blur)
 
 @AUGMENTATIONS.add('simclr', title='SimCLR')
 def simclr_views(*, low:AREA=.08, flip:SHARE=.5, strength:STRENGTH=.5, jitter:SHARE=.8, gray:SHARE=.2,
                  blur:SHARE=0.):
-    "SimCLR's views for small images (MFCL Table 13, which gives no strengths); blur=0.5 for Tiny-ImageNet."
-    return simclr_pipeline(low, flip, strength, jitter, gray, blur)
+    """SimCLR's views for small images (MFCL Table 13, which gives no strengths); blur=0.5 for Tiny-ImageNet.
+    Crop and resize, flip, jitter, grey and blur; grey or blur with probability 0 is left out."""
+    s = .8 * strength
+    transforms = [CropResize(low), Flip(flip), Jitter(s, s, s, .2 * strength, jitter)]
+    if gray: transforms.append(Grey(gray))
+    if blur: transforms.append(Blur(blur))
+    return Pipeline(*transforms)

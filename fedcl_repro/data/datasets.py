@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['DATASETS', 'ARRAYS', 'Arrays', 'AWAY', 'TORCHVISION', 'RACY', 'SEEN', 'Dataset', 'enlarge', 'every_fourth',
            'scanned_digits', 'digits', 'as_stored', 'npy_member', 'digest', 'fingerprint_of', 'find_root',
-           'from_arrays', 'load', 'load_plain', 'made_otherwise', 'MissingData', 'DamagedData', 'mismatch', 'heads_of',
-           'write_npz', 'open_archive', 'read_head', 'read_array', 'array_summary', 'read_into', 'check_labels',
-           'read_npz', 'channels_first', 'offline', 'connection_timeout', 'labels_of', 'from_torchvision', 'image_set',
-           'cifar10', 'cifar100', 'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures',
-           'labelled_files', 'arrays_of', 'cinic10', 'tiny_imagenet', 'missing_message', 'convert', 'content_of',
-           'archive_content', 'file_content', 'presence', 'present', 'to_store']
+           'from_arrays', 'load', 'made_otherwise', 'MissingData', 'DamagedData', 'mismatch', 'heads_of', 'write_npz',
+           'open_archive', 'read_head', 'read_array', 'array_summary', 'read_into', 'read_npz', 'channels_first',
+           'offline', 'connection_timeout', 'from_torchvision', 'image_set', 'cifar10', 'cifar100', 'svhn', 'mnist',
+           'fashion_mnist', 'emnist', 'find_folder', 'pictures', 'labelled_files', 'arrays_of', 'cinic10',
+           'tiny_imagenet', 'missing_message', 'convert', 'content_of', 'archive_content', 'file_content', 'presence',
+           'present', 'to_store']
 
 # %% ../../nbs/data/datasets.ipynb #4ff90079
 import functools
@@ -93,18 +93,13 @@ ARRAYS = 'x_train', 'y_train', 'x_test', 'y_test'
 Arrays = dict[str, np.ndarray] # the four by name: x (n, C, H, W) uint8, y (n,) integers
 
 # %% ../../nbs/data/datasets.ipynb #e3fa0ef9
-def enlarge(
-    images:np.ndarray, # (n, h, h) grey values
-    side:int,          # new height and width, at least h
-)->np.ndarray:         # (n, side, side) float64
-    "Square images at another size, by linear interpolation between pixel centres."
+def enlarge(images:np.ndarray, side:int)->np.ndarray: # (n, h, h) -> (n, side, side) float64
+    "Square grey images at another size, at least h, by linear interpolation between pixel centres."
     grey = torch.from_numpy(images)[:, None] # a channel of each image
     return F.interpolate(grey, (side, side), mode='bilinear')[:, 0].numpy()
 
 # %% ../../nbs/data/datasets.ipynb #7f9f31fb
-def every_fourth(
-    y:np.ndarray, # (n,) labels
-)->np.ndarray:    # (n,) bool: True for testing
+def every_fourth(y:np.ndarray)->np.ndarray: # (n,) labels -> (n,) bool: True for testing
     "Mark every fourth row of each class."
     rank = np.empty(len(y), int) # place of a row among the rows of its class
     for c in np.unique(y): rank[y == c] = np.arange((y == c).sum())
@@ -118,13 +113,8 @@ def scanned_digits()->tuple: # images (1797, 8, 8) from 0 to 16, labels (1797,)
     return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int)
 
 # %% ../../nbs/data/datasets.ipynb #338b7a89
-@DATASETS.add(
-    'digits',
-    title='scikit-learn digits',
-    n_classes=10,
-    embedded=True,
-    fidelity='real scans of 8×8 pixels shipped with scikit-learn, enlarged',
-)
+@DATASETS.add('digits', title='scikit-learn digits', n_classes=10, embedded=True,
+              fidelity='real scans of 8×8 pixels shipped with scikit-learn, enlarged')
 def digits(root, *, side:Range('[8, 256]')=16)->Arrays: # 28 and 32 fit MNIST's and CIFAR's networks
     "1,797 handwritten digits that need no download: the stand-in for the papers' data."
     images, y = scanned_digits()
@@ -147,10 +137,8 @@ def npy_member(array:np.ndarray)->tuple[int, int]:
     return out.getbuffer().nbytes, zlib.crc32(out.getbuffer())
 
 # %% ../../nbs/data/datasets.ipynb #037f5597
-def digest(
-    members:dict, # name -> (bytes, CRC-32) of each array in npy form
-)->str:           # 12 hex digits
-    "Fingerprint of the four arrays, from sizes and checksums."
+def digest(members:dict)->str: # 12 hex digits
+    "Fingerprint of the four arrays, from the size in bytes and the CRC-32 of each in npy form, by name."
     parts = [f'{k}:{members[k][0]}:{members[k][1]:08x}' for k in ARRAYS]
     return hashlib.sha256(' '.join(parts).encode()).hexdigest()[:12]
 
@@ -166,15 +154,10 @@ def find_root(root=None)->Path:
 # %% ../../nbs/data/datasets.ipynb #9123ac2d
 def from_arrays(name:str, arrays:Arrays, n_classes:int, fidelity:str)->Dataset:
     "A data set from its four arrays."
-    return Dataset(
-        name=name,
-        x=np.concatenate([arrays['x_train'], arrays['x_test']]),
-        y=np.concatenate([arrays['y_train'], arrays['y_test']]).astype(np.int64),
-        n_train=len(arrays['y_train']),
-        n_classes=n_classes,
-        fidelity=fidelity,
-        fingerprint=fingerprint_of(arrays, n_classes),
-    )
+    x = np.concatenate([arrays['x_train'], arrays['x_test']])
+    y = np.concatenate([arrays['y_train'], arrays['y_test']]).astype(np.int64)
+    n_train, print_of = len(arrays['y_train']), fingerprint_of(arrays, n_classes)
+    return Dataset(name, x, y, n_train, n_classes, fidelity, print_of)
 
 # %% ../../nbs/data/datasets.ipynb #cddb10c8
 def load(
@@ -182,21 +165,16 @@ def load(
     data_root=None, # folder of the files; see `find_root`
 )->Dataset:
     "A data set by name, read from its file, which is made at first use."
-    spec = DATASETS.resolve(spec)
-    root = find_root(data_root)
-    entry = DATASETS[spec.name]
-    if entry.about['own'] or is_own(entry): return replace(load_plain(spec, root), held_out=True)
-    return load_plain(spec, root)
-
-def load_plain(spec:Spec, root:Path)->Dataset:
-    "A data set that is made in memory, or read from its file."
-    about = DATASETS[spec.name].about
-    if about['own']: return DATASETS.build(spec, root)
-    if about['embedded']:
-        return from_arrays(spec.name, DATASETS.build(spec, root), about['n_classes'], about['fidelity'])
-    path = root/f'{spec.name}.npz'
-    if not path.exists() or made_otherwise(path, DATASETS[spec.name]): convert(spec.name, root)
-    return read_npz(path, spec.name, about['shape'], about['n_classes'])
+    spec, root = DATASETS.resolve(spec), find_root(data_root)
+    name, entry = spec.name, DATASETS[spec.name]
+    about, path = entry.about, root/f'{name}.npz'
+    if about['own']: ds = DATASETS.build(spec, root)
+    elif about['embedded']:
+        ds = from_arrays(name, DATASETS.build(spec, root), about['n_classes'], about['fidelity'])
+    else:
+        if not path.exists() or made_otherwise(path, entry): convert(name, root)
+        ds = read_npz(path, name, about['shape'], about['n_classes'])
+    return replace(ds, held_out=about['own'] or is_own(entry))
 
 def made_otherwise(path:Path, entry:Entry)->bool:
     "Whether a user's function made a file before the function was changed."
@@ -212,11 +190,9 @@ class DamagedData(ValueError):
     "A data file exists, but its contents are not those of the named data set."
 
 # %% ../../nbs/data/datasets.ipynb #911e738a
-def mismatch(
-    heads:dict,  # name -> (shape, dtype) of the arrays that exist
-    shape:tuple, # (C, H, W) of the images
-)->str:          # empty if the arrays match
-    "A description of what is wrong with the shapes and types of the four arrays."
+def mismatch(heads:dict, shape:tuple)->str: # empty if the arrays match
+    """A description of what is wrong with the shapes and types of the four arrays. `heads`: name ->
+    (shape, dtype) of the arrays that exist; `shape`: (C, H, W) of the images."""
     lacking = [k for k in ARRAYS if k not in heads]
     if lacking: return f"lacks {', '.join(lacking)}"
     for part in 'train', 'test':
@@ -282,20 +258,14 @@ def array_summary(z:zipfile.ZipFile, path:Path, shape:tuple)->dict: # n_train, n
             raise DamagedData(f'{path} promises {promised} bytes of {k} and has {infos[k].file_size}: {AWAY}')
     wrong = mismatch(heads, shape)
     if wrong: raise DamagedData(f'{path} {wrong}: {AWAY}')
-    return dict(
-        n_train=heads['y_train'][0][0],
-        n_test=heads['y_test'][0][0],
-        fingerprint=digest({k: (infos[k].file_size, infos[k].CRC) for k in ARRAYS}),
-        fidelity=str(read_array(z, 'fidelity.npy')) if 'fidelity' in infos else 'ready npz, as found',
-    )
+    n_train, n_test = heads['y_train'][0][0], heads['y_test'][0][0]
+    print_of = digest({k: (infos[k].file_size, infos[k].CRC) for k in ARRAYS})
+    said = str(read_array(z, 'fidelity.npy')) if 'fidelity' in infos else 'ready npz, as found'
+    return dict(n_train=n_train, n_test=n_test, fingerprint=print_of, fidelity=said)
 
 # %% ../../nbs/data/datasets.ipynb #942dd4c8
-def read_into(
-    z:zipfile.ZipFile,
-    member:str,
-    out:np.ndarray, # contiguous, with the member's shape and type
-):
-    "Read one array of the archive into `out`, verified by its checksum."
+def read_into(z:zipfile.ZipFile, member:str, out:np.ndarray):
+    "Read one array of the archive, verified by its checksum, into a contiguous one of its shape and type."
     with z.open(member) as f:
         _, columns_first, _ = read_head(f)
         if columns_first: # Fortran order: left to numpy
@@ -308,15 +278,6 @@ def read_into(
             at += len(part)
         if at < len(memory): raise EOFError(f'{member} ends after {at} of {len(memory)} bytes')
 
-# %% ../../nbs/data/datasets.ipynb #e3ba87bc
-def check_labels(where, y:np.ndarray, n_classes:int)->np.ndarray:
-    "The labels as int64; an error unless all of them are valid classes."
-    y = y.astype(np.int64)
-    if len(y) and not 0 <= y.min() <= y.max() < n_classes:
-        found = f'labels from {y.min()} to {y.max()}'
-        raise DamagedData(f'{where} holds {found}, expected 0 to {n_classes-1}: {AWAY}')
-    return y
-
 # %% ../../nbs/data/datasets.ipynb #78e194fb
 def read_npz(path:Path, name:str, shape:tuple, n_classes:int)->Dataset:
     "A data set from its file."
@@ -325,16 +286,16 @@ def read_npz(path:Path, name:str, shape:tuple, n_classes:int)->Dataset:
         n_train = known['n_train']
         n = n_train + known.pop('n_test')
         x = np.empty((n, *shape), np.uint8)
-        y = np.concatenate([read_array(z, 'y_train.npy'), read_array(z, 'y_test.npy')])
+        y = np.concatenate([read_array(z, 'y_train.npy'), read_array(z, 'y_test.npy')]).astype(np.int64)
         read_into(z, 'x_train.npy', x[:n_train])
         read_into(z, 'x_test.npy', x[n_train:])
-    return Dataset(name, x, check_labels(path, y, n_classes), n_classes=n_classes, **known)
+    if 0 <= y.min() <= y.max() < n_classes: return Dataset(name, x, y, n_classes=n_classes, **known)
+    found = f'labels from {y.min()} to {y.max()}'
+    raise DamagedData(f'{path} holds {found}, expected 0 to {n_classes-1}: {AWAY}')
 
 # %% ../../nbs/data/datasets.ipynb #373b7139
-def channels_first(
-    images,    # (n, H, W), (n, H, W, 3) or (n, 3, H, W), array or tensor of bytes
-)->np.ndarray: # (n, C, H, W) uint8
-    "Images with their channels before height and width."
+def channels_first(images)->np.ndarray: # (n, H, W), (n, H, W, 3) or (n, 3, H, W) -> (n, C, H, W)
+    "Images, an array or a tensor of bytes, with their channels before height and width."
     x = np.asarray(images)
     if x.ndim == 3: return x[:, None]
     if x.shape[-1] in (1, 3): return x.transpose(0, 3, 1, 2)
@@ -353,12 +314,6 @@ def connection_timeout(seconds:float):
     try: yield
     finally: socket.setdefaulttimeout(before)
 
-# %% ../../nbs/data/datasets.ipynb #1ea04d8b
-def labels_of(torchvision_set)->np.ndarray: # (n,)
-    "The labels, whatever torchvision calls them."
-    if hasattr(torchvision_set, 'targets'): return np.asarray(torchvision_set.targets)
-    return np.asarray(torchvision_set.labels)
-
 # %% ../../nbs/data/datasets.ipynb #03abfacd
 def from_torchvision(
     root:Path, # data folder; originals go into its folder `torchvision`
@@ -372,12 +327,11 @@ def from_torchvision(
     place = Path(root)/'torchvision'
     with connection_timeout(20):
         train, test = [make(place, download=not offline(), **part, **more) for part in parts]
-    return dict(
-        x_train=channels_first(train.data),
-        y_train=labels_of(train),
-        x_test=channels_first(test.data),
-        y_test=labels_of(test),
-    )
+    found = []
+    for part in (train, test):
+        labels = part.targets if hasattr(part, 'targets') else part.labels
+        found += [channels_first(part.data), np.asarray(labels)]
+    return dict(zip(ARRAYS, found))
 
 # %% ../../nbs/data/datasets.ipynb #2644bc47
 TORCHVISION = 'original via torchvision'
@@ -437,20 +391,16 @@ def find_folder(root:Path, *names)->Path:
     raise FileNotFoundError(f"no folder {' or '.join(names)} below {root}")
 
 # %% ../../nbs/data/datasets.ipynb #5026d771
-def pictures(
-    files:list[Path],
-    shape:tuple,      # (C, H, W), required of each
-)->np.ndarray:        # (n, C, H, W) uint8
-    "Picture files as one array; grey pictures get three equal channels."
+def pictures(files:list, shape:tuple)->np.ndarray: # (n, C, H, W) uint8
+    "Picture files of this shape, (C, H, W), as one array; grey pictures get three equal channels."
     from PIL import Image
     x = np.empty((len(files), *shape), np.uint8)
     for i, f in enumerate(files):
-        with Image.open(f, formats=('PNG', 'JPEG')) as image: colours = np.asarray(image.convert('RGB'))[None]
-        picture = channels_first(colours)[0]
+        with Image.open(f, formats=('PNG', 'JPEG')) as image:
+            picture = np.asarray(image.convert('RGB')).transpose(2, 0, 1)
         if picture.shape != shape:
-            _, high, wide = picture.shape
-            raise DamagedData(f'{f} is {high}×{wide} pixels, expected {shape[1]}×{shape[2]}: '
-                              'unpack the original again')
+            raise DamagedData(f'{f} is {picture.shape[1]}×{picture.shape[2]} pixels, expected '
+                              f'{shape[1]}×{shape[2]}: unpack the original again')
         x[i] = picture
     return x
 
@@ -461,12 +411,8 @@ def labelled_files(folder:Path, classes:dict)->list: # of (file, class)
     return make_dataset(folder, classes, ('.png', '.jpeg', '.jpg'))
 
 # %% ../../nbs/data/datasets.ipynb #a5f338dd
-def arrays_of(
-    shape:tuple, # (C, H, W) of the images
-    train:list,  # (file, class) of each image
-    test:list,   # the same
-)->Arrays:
-    "The four arrays from the files and classes of the two parts."
+def arrays_of(shape:tuple, train:list, test:list)->Arrays: # of images (C, H, W)
+    "The four arrays from the file and the class of each image of the two parts."
     arrays = {}
     for part, images in dict(train=train, test=test).items():
         files, y = zip(*images)
@@ -579,11 +525,8 @@ def present(data_root=None)->list[dict]: # keys as in `presence`
     return [presence(name, root) for name in sorted(DATASETS) if not DATASETS[name].about['own']]
 
 # %% ../../nbs/data/datasets.ipynb #b810bcc0
-def to_store(
-    dataset:Dataset,
-    device='cpu',
-)->tuple[Tensor, Tensor]: # (n, H, W, C) contiguous, or features (n, d); (n,) int64
-    "Images and labels on a device, channels last in memory."
+def to_store(dataset:Dataset, device='cpu')->tuple: # (n, H, W, C) or (n, d); (n,) int64
+    "Images, or features, and labels on a device, contiguous, channels last in memory."
     x = torch.from_numpy(dataset.x).to(device)
     y = torch.from_numpy(dataset.y).to(device)
     if x.ndim == 4: x = x.permute(0, 2, 3, 1)

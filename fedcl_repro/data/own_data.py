@@ -163,10 +163,8 @@ def own_labels(
     return y.astype(np.int64), n_classes
 
 # %% ../../nbs/data/own_data.ipynb #a83b62f4
-def numbered_labels(
-    parts:list,     # labels of each part: whole numbers, or words
-)->tuple:           # (n,) numbers; the names of the classes, or ()
-    "Labels of all parts as numbers; words become the names of classes, in alphabetical order."
+def numbered_labels(parts:list)->tuple: # (n,) numbers; the names of the classes, or ()
+    "Labels of all parts, numbers or words, as numbers; words name the classes, in alphabetical order."
     parts = [p.detach().cpu() if isinstance(p, torch.Tensor) else np.asarray(p) for p in parts]
     words = [isinstance(p, np.ndarray) and p.ndim == 1 and len(p)
              and all(isinstance(w, str) for w in p.tolist()) for p in parts]
@@ -295,10 +293,10 @@ def read_own_npz(path:Path, **how)->Dataset:
     return own_dataset(x, y, test=test or None, columns=arrays, fidelity='own npz', **how)
 
 # %% ../../nbs/data/own_data.ipynb #91dcc415
-MODES = '1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA', 'CMYK', 'YCbCr', 'HSV' # at most 8 bits per channel
+MODES = '1 L LA P PA RGB RGBA CMYK YCbCr HSV'.split() # at most 8 bits per channel
 
 # whatever a file is called; for other formats Pillow may start another program
-FORMATS = 'PNG', 'JPEG', 'BMP', 'GIF', 'TIFF', 'WEBP', 'PPM'
+FORMATS = 'PNG JPEG BMP GIF TIFF WEBP PPM'.split()
 
 def read_picture(path:Path):
     "A picture, upright; an error that names the file if it is damaged, too large, deep, or holds several."
@@ -328,7 +326,7 @@ def on_white(picture)->tuple: # (picture without transparency, whether there was
     return ground.convert('L' if grey else 'RGB'), layer.getextrema()[3][0] < 255
 
 # %% ../../nbs/data/own_data.ipynb #2ebefef9
-READ_FORMATS = '.png', '.jpg', '.jpeg', '.bmp', '.gif', '.tif', '.tiff', '.webp', '.ppm', '.pgm', '.pbm'
+READ_FORMATS = '.png .jpg .jpeg .bmp .gif .tif .tiff .webp .ppm .pgm .pbm'.split()
 
 def picture_arrays(files:list, where:Path)->np.ndarray: # (n, C, H, W) uint8
     "Pictures as one array: they must have one size, and it is grey if all of them are."

@@ -39,20 +39,19 @@ def arena_verb(options)->int:
         raise ValueError(f"{', '.join(options.use)}: no method is registered; write "
                          '@METHODS.add(NAME, title=..., family=..., owner=...) on its function')
     store, how = prepared_store(options), training_of(options)
-    data_root = how.pop('data_root')
-    missing = why_missing(str(arena_runs(profile)[0].data), data_root)
+    missing = why_missing(str(arena_runs(profile)[0].data), options.data_root)
     if missing: raise ValueError(missing)
     wanted = [*(arena_specs(profile).values() if options.tune else ()), *own]
-    tuned = tuned_in_arena(wanted, profile, store, data_root, how) if wanted else None
+    tuned = tuned_in_arena(wanted, profile, store, options.data_root, how) if wanted else None
     if options.tune: write_arena_tuning(tuned[:-len(own) or None])
     chosen = settings_chosen(tuned, profile) if wanted else {}
     runs = [r for r in arena_runs(profile, own, chosen) if not options.seeds or r.seed < options.seeds]
     n_failed = train_as_asked(runs, store, options)
-    rows = read_rows(runs, store, data_root)
-    if not len(rows): return int(n_failed > 0)
+    rows = read_rows(runs, store, options.data_root)
+    if not len(rows): return n_failed
     for name, trial in chosen.items(): print(f"{name}: {', '.join(f'{k}={v}' for k, v in trial.items())}")
     print(fitted_text(arena_shown(arena_table(rows, store))))
     for line in arena_answers(arena_verdicts(rows, profile, own)).itertuples():
         why = textwrap.fill(line.why, width(), initial_indent='  ', subsequent_indent='  ')
         print(f'\n{line.question} {line.answer}\n{why}')
-    return int(n_failed > 0)
+    return n_failed

@@ -22,7 +22,7 @@ def run_cells(page:Path, parameters:dict):
         if 'parameters' in cell['metadata'].get('tags', ()): room |= parameters
 
 # %% ../../nbs/verbs/bench.ipynb #6b551f8e
-def bench_verb(options)->int:
+def bench_verb(options):
     "Run the page of benchmarks, in this process or with papermill."
     from fedcl_repro.study.pages import papermill_error
     check_device(options.device)
@@ -31,10 +31,7 @@ def bench_verb(options)->int:
     parameters = {k: getattr(options, k) for k in ('device', 'threads', 'share', 'repeats', 'figure')}
     parameters |= dict(workloads=' '.join(options.workload), json_file=options.json)
     page = papers_folder().resolve().parent / 'bench' / 'speed.ipynb'
-    if not options.page:
-        run_cells(page, parameters)
-        return 0
+    if not options.page: return run_cells(page, parameters)
     error = papermill_error(str(page), options.page, parameters)
     if error: raise RuntimeError(error)
     print(f'written: {options.page}')
-    return 0

@@ -62,16 +62,15 @@ def listing(what:str)->list: # of dicts
             for n, e in experiments().items()]
 
 # %% ../../nbs/verbs/list.ipynb #110ad43b
-def list_verb(options)->int:
+def list_verb(options):
     "Print a list: names with what they are, or one entry with everything about it."
     rows = {row['name']: row for row in listing(options.what)}
     if options.name and options.name not in rows:
-        hint = did_you_mean(options.name, rows)
-        raise ValueError(f'no {options.name!r} among {options.what}{hint}: choose from {", ".join(rows)}')
+        hint, known = did_you_mean(options.name, rows), ', '.join(rows)
+        raise ValueError(f'no {options.name!r} among {options.what}{hint}: choose from {known}')
     shown = [rows[options.name]] if options.name else list(rows.values())
     if options.json: print(json.dumps(shown, indent=1))
     else: print(*map(details if options.name else row_line, shown), sep='\n')
-    return 0
 
 # %% ../../nbs/verbs/list.ipynb #fcc7f1b0
 def row_line(row:dict)->str:
@@ -93,15 +92,14 @@ def details(row:dict)->str:
     return '\n'.join(textwrap.fill(line, width(), subsequent_indent='    ') for line in lines if line)
 
 # %% ../../nbs/verbs/list.ipynb #9ab4b4d5
-def data_verb(options)->int:
+def data_verb(options):
     "Print the data sets of the data folder."
-    root = find_root(options.data_root or None)
+    root = find_root(options.data_root)
     if root.exists() and not root.is_dir():
         raise ValueError(f'{root} is no folder: name one with --data-root')
-    rows = present(options.data_root or None)
+    rows = present(options.data_root)
     lines = [f'data folder: {root}' + ('' if root.exists() else ' (not there yet)'), *map(data_line, rows)]
     print(json.dumps(rows, indent=1, default=str) if options.json else '\n'.join(lines))
-    return 0
 
 def data_line(row:dict)->str:
     "A data set in one line."

@@ -13,12 +13,11 @@ from ..study.runs import check_federation
 from .train import one_run
 
 # %% ../../nbs/verbs/node.ipynb #67728a4f
-def flower_verb(options)->int:
+def flower_verb(options):
     "Write a run as an app, and the data of its clients if a folder is named."
     from fedcl_repro.scale.flower import write_app
     from fedcl_repro.scale.nodes import SharedPlan, dealt
-    data_root = options.data_root or None
-    run = one_run(options.method, options)
+    run, data_root = one_run(options.method, options), options.data_root
     check_federation(run, data_root)
     app = expanded(options.folder).resolve()
     if options.clients and expanded(options.clients).resolve().is_relative_to(app):
@@ -28,13 +27,12 @@ def flower_verb(options)->int:
         if folder: check_folder(folder, option)
     write_app(options.folder, SharedPlan.of(run, data_root), options.clients)
     print(f'written: {Path(options.folder).resolve()}')
-    if not options.clients: return 0
+    if not options.clients: return
     for i, data in enumerate(dealt(run, data_root)): data.save(Path(options.clients)/str(i))
     print(f'written: the data of {run.n_clients} clients, {Path(options.clients).resolve()}')
-    return 0
 
 # %% ../../nbs/verbs/node.ipynb #89f54d38
-def node_verb(options)->int:
+def node_verb(options):
     "Hold a client's data and networks until Ctrl-C."
     from fedcl_repro.federation.loop import one_thread
     from fedcl_repro.scale.flower import read_app
@@ -44,4 +42,3 @@ def node_verb(options)->int:
     node = Node(read_app(options.app), options.client, options.data)
     def say(): print(f'client {options.client} answers in {options.data}', flush=True)
     serve_node(node, options.data, say)
-    return 0

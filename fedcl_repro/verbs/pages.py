@@ -27,16 +27,14 @@ def copy_pages(out)->Path: # of the copied folder
         shutil.copytree(nbs, new, ignore=shutil.ignore_patterns('.*', '__pycache__'))
     return out
 
-def pages_verb(options)->int:
+def pages_verb(options):
     "Copy the notebooks, and say how to work with them."
     out = copy_pages(options.out)
-    n = sum(1 for _ in out.rglob('*.ipynb'))
-    print(f'{n} notebooks in {out.resolve()}')
+    print(f"{len(list(out.rglob('*.ipynb')))} notebooks in {out.resolve()}")
     print(f'to work with the copies: export FEDCL_PAPERS={out.resolve() / "papers"}')
-    return 0
 
 # %% ../../nbs/verbs/pages.ipynb #3e0bb4c6
-def docs_verb(options)->int:
+def docs_verb(options)->bool: # whether something is wrong
     "Build the site and open it."
     import webbrowser
     from fedcl_repro.book.site import build_site
@@ -46,10 +44,10 @@ def docs_verb(options)->int:
     print(warnings, file=sys.stderr, end='')
     print(f'site: {path.resolve()}')
     if not options.no_open: webbrowser.open(path.resolve().as_uri())
-    return int(bool(warnings))
+    return bool(warnings)
 
 # %% ../../nbs/verbs/pages.ipynb #3e0bb4cb
-def report_verb(options)->int:
+def report_verb(options):
     "Write the pages that are computed from committed rows."
     from fedcl_repro.status import status_table, write_pictures, written_files
     from fedcl_repro.study.plan import committed_records, run_from
@@ -61,11 +59,9 @@ def report_verb(options)->int:
     committed = {about['run']: about for about in committed_records()}.values()
     stale = stale_text([changed_since(run_from(about['config']), about) for about in committed])
     if stale: print(stale, file=sys.stderr)
-    if options.only_print:
-        print(status_table())
-        return 0
-    write_pictures()
-    for path, text in written_files().items():
-        write_text(path, text)
-        print(f'written: {path}')
-    return 0
+    if options.only_print: print(status_table())
+    else:
+        write_pictures()
+        for path, text in written_files().items():
+            write_text(path, text)
+            print(f'written: {path}')

@@ -50,8 +50,8 @@ def runs_of_entry(entry:dict, folder:Path, data_root=None)->list: # of Run
     several = {k: v if isinstance(v, list) and k != 'metrics' else [v] for k, v in entry.items()}
     empty = [k for k, values in several.items() if not values]
     if empty: raise ValueError(f"{', '.join(empty)} is an empty list: a list stands for several runs")
-    each = [dict(zip(several, values)) for values in product(*several.values())]
-    return [run_of_settings(settings, folder, data_root) for settings in each]
+    each = product(*several.values())
+    return [run_of_settings(dict(zip(several, values)), folder, data_root) for values in each]
 
 def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
     "A run from plain values; a data file may be in the folder of the study."
@@ -64,12 +64,12 @@ def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
 # %% ../../nbs/verbs/study.ipynb #586cc61a
 def study_verb(options)->int:
     "Train the runs of a study, and show them."
-    runs = read_study(options.file, options.data_root or None)
+    runs = read_study(options.file, options.data_root)
     store = prepared_store(options)
     n_failed = train_as_asked(runs, store, options)
     print(f'{len(finished_runs(runs, store, options))} of {len(runs)} runs are finished')
     show_finished(runs, store, options)
-    return int(n_failed > 0)
+    return n_failed
 
 # %% ../../nbs/verbs/study.ipynb #e4e2ce32
 def compare_verb(options)->int:
@@ -78,10 +78,10 @@ def compare_verb(options)->int:
     runs = replicates(options.methods, options.seeds, asked_settings(options))
     store = prepared_store(options)
     n_failed = train_as_asked(runs, store, options)
-    found = comparison_of(runs, store, options.data_root or None)
+    found = comparison_of(runs, store, options.data_root)
     print(found)
     if options.out: save_picture_as(found.draw(), options.out)
-    return int(n_failed > 0)
+    return n_failed
 
 # %% ../../nbs/verbs/study.ipynb #a613e73e
 def grid_as_asked(texts:list)->dict: # name -> values
@@ -109,12 +109,11 @@ def listed_values(text:str)->list: # of texts
 def sweep_verb(options)->int:
     "Search a grid, and print the choice for each method."
     settings = dict(validation=.1) | asked_settings(options)
-    grid, store, how = grid_as_asked(options.grid), prepared_store(options), training_of(options)
-    data_root = how.pop('data_root')
+    grid, store = grid_as_asked(options.grid), prepared_store(options)
     found = sweep(list(options.methods), grid, store=store, budget=options.budget, seeds=options.seeds,
-                  data_root=data_root, options=how, **settings)
+                  data_root=options.data_root, options=training_of(options), **settings)
     print(fitted_text(found))
     print(f'percent; chosen by the validation rows ({settings["validation"]:g} of the training images), '
           'test accuracy at the round that they chose')
     print(f'rows: {store.root.resolve()}/RUN/rows.csv')
-    return int(found.attrs['failed'] > 0)
+    return found.attrs['failed']
