@@ -32,13 +32,19 @@ def test_every_numbered_equation_is_on_the_map():
 
 
 def test_the_map_is_up_to_date():
-    "Its stored tables of artifacts and equations are the ones that are computed now."
+    "Its stored tables of artifacts, equations and claims are the ones that are computed now."
     from fedcl_repro.book.paper_map import artifacts_table, equations_table
+    from fedcl_repro.study.experiments import experiments, verdicts_alone
     from fedcl_repro.study.published import PAPER_NAMES
     shown = shown_on('map')
     for paper, name in PAPER_NAMES.items():
         for table in (artifacts_table(paper), equations_table(paper)):
             assert table in shown, f'{name}: run the cells of nbs/map.ipynb'
+    tables = [name for name, e in experiments().items() if e.about['kind'] != 'claims']
+    said = [v for name in tables for v in verdicts_alone(name) if v.kind == 'claim']
+    said = {v.what.split(':')[0].replace('|', r'\|') for v in said}
+    missing = [sentence for sentence in said if f'| {sentence} |' not in shown]
+    assert not missing, f'run the cells of nbs/map.ipynb: {missing[:3]}'
 
 
 def test_the_front_page_has_a_picture_two_commands_and_three_doors():
