@@ -145,17 +145,16 @@ class Session:
         self.owner = methods()[run.method.name].about['owner']
         self.fed = federation(run, data_root, device)
         self.stages = stages(run)
-        load_registers()
-        known = found['executor'] if found else '' # of the checkpoint
-        if executor == 'auto': executor = known if known in EXECUTORS else usual_executor(device)
+        self.who = tested_clients(run)
+        before = found or {}
+        known = before.get('executor') in EXECUTORS
+        if executor == 'auto': executor = before['executor'] if known else usual_executor(device)
         self.executor, self.execute = executor, make_executor(self.fed, executor, workers)
         self.sources = sources(run)
-        self.who = tested_clients(run)
         self.state, self.rows, self.spent = begin(self.fed, memory=state_memory), [], 0.
         self.start, self.work_start = time.monotonic(), time.process_time()
         if found: self.state, self.rows, self.spent = from_checkpoint(found, device, self.state)
         if found and found.get('sources') != self.sources: note_other_sources(self, found.get('sources'))
-        before = found or {}
         self.worked = before.get('core_seconds', self.spent)
         self.late = list(before.get('late', ())) # (round, hits) of the last evaluations
         self.accuracy = before.get('accuracy')   # of merged models in the last evaluation
