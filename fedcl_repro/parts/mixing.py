@@ -46,7 +46,7 @@ def keep_part(
 # %% ../../nbs/parts/mixing.ipynb #f2b49264
 def square_distances(stacked:dict)->Tensor: # fields (m, ...) of m models -> (m, m) float64
     "Squared distances between all pairs of models, summed over every scalar; the diagonal is exactly 0."
-    flat = torch.cat([v.flatten(1).double() for v in stacked.values()], 1)
+    flat = torch.cat([v.reshape(len(v), -1).double() for v in stacked.values()], 1)
     flat = flat - flat.mean(0)
     gram = flat @ flat.T
     square = gram.diagonal()
