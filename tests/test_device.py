@@ -15,7 +15,7 @@ from fedcl_repro.federation.method import NET, Method, Sweep, ce
 from fedcl_repro.federation.optimisers import SGD, Adam
 from fedcl_repro.federation.rounds import begin, rounds, run
 from fedcl_repro.parts.models import cnn
-from fedcl_repro.runs.train import deterministic, from_checkpoint
+from fedcl_repro.runs.session import deterministic, from_checkpoint
 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason='no accelerator here')
 FLAGS = 'featarc fedala fedema flt heterofl pfedsim splitmix'.split() # keep flags or counters on the CPU

@@ -23,7 +23,7 @@ from fedcl_repro.runs.processes import Interrupted
 from fedcl_repro.runs.run import Run, run_id
 from fedcl_repro.runs.code_digest import sources
 from fedcl_repro.runs.store import Store, checkpoint_progress, load_checkpoint, save_checkpoint
-from fedcl_repro.runs.train import train_all
+from fedcl_repro.runs.workers import train_all
 
 SMALL = dict(n_clients=2, n_rounds=8, batch_size=64, eval_every=4, model='cnn(k=8)',
              scarcity='all_clients(share=0.05)', partition='dirichlet(concentration=1.0, test_share=0.05)')

@@ -248,8 +248,9 @@ def test_pages_show_the_verdicts_of_the_committed_rows():
 
 
 # The others are above.
-FLOORS = ('core docments user_code data', 'parts', 'federation', 'methods', 'runs', 'evidence', 'show', 'papers',
-          'publish distributed', 'commands')
+FLOORS = (
+    'core docments user_code data', 'parts', 'federation', 'methods', 'runs', 'evidence', 'show', 'papers',
+    'publish distributed', 'commands')
 
 
 def floor_of(module): # ['runs', 'store']

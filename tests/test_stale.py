@@ -14,7 +14,8 @@ from fedcl_repro.evidence.experiments import committed_path, committed_runs, sav
 from fedcl_repro.runs.processes import Interrupted
 from fedcl_repro.runs.run import Run, run_id
 from fedcl_repro.runs.store import Store
-from fedcl_repro.runs.train import train, train_all
+from fedcl_repro.runs.train import train
+from fedcl_repro.runs.workers import train_all
 
 SMALL = dict(n_clients=2, n_rounds=2, batch_size=64, model='cnn(k=8)', scarcity='all_clients(share=0.05)',
              partition='dirichlet(concentration=1.0, test_share=0.05)')

@@ -33,7 +33,7 @@ from ..runs.processes import Interrupted, raise_if_noted, signals_noted
 from ..runs.run import REGISTERS, Run, run_id
 from ..runs.simulate import fitting, named_data
 from ..runs.store import Store
-from ..runs.train import cores, tell_problems, train_all
+from ..runs.workers import cores, tell_problems, train_all
 from ..runs.watch import Extras
 from .show import show_run, show_runs
 

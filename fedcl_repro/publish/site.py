@@ -29,7 +29,7 @@ from .contents import (
     module_of_page, sidebar, text_of, title_of, written_pages)
 from ..docments import shapes
 from ..show.formulas import mathml
-from ..runs.train import cores
+from ..runs.workers import cores
 
 # %% ../../nbs/publish/site.ipynb #915b0ecc
 IMPORTS = re.compile(r'\s*((from|import)\s.*|\)?|[\w\s,()]+|#.*|set_style\(\))')
