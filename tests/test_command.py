@@ -13,7 +13,8 @@ import pytest
 from fedcl_repro import cli
 from fedcl_repro.show import compare as comparing
 from fedcl_repro.evidence import experiments
-from fedcl_repro.runs import train as training
+from fedcl_repro.runs import train as train_module
+from fedcl_repro.runs import workers
 from fedcl_repro.evidence.citations import citations, citations_of, reference_text
 from fedcl_repro.show.compare import Comparison, replicates
 from fedcl_repro.runs.run import Run, methods, run_id
@@ -126,8 +127,8 @@ def test_a_table_without_numbers_says_nothing_there(monkeypatch):
 def test_a_progress_bar_fits_and_shows_the_last_accuracy(tmp_path, capsys):
     "Also where the terminal is wider; the accuracy is that of a checkpoint, or of a finished run."
     store, runs = Store(tmp_path), [Run.of('fedavg', n_rounds=2, n_clients=3, seed=s) for s in range(2)]
-    training.train(runs[0], store)
-    progress = training.Progress(runs, store)
+    train_module.train(runs[0], store)
+    progress = workers.Progress(runs, store)
     for k, run in enumerate(runs): progress.put((run, 2 - k))
     text = str(progress.bar)
     progress.close()
