@@ -224,9 +224,11 @@ def test_each_replicate_has_a_seed_and_a_partition_of_its_own():
         with pytest.raises(ValueError, match=why): replicates(names, 3, more)
 
 
-def test_two_methods_of_run_are_compared(tmp_path, capsys):
+def test_methods_are_compared(tmp_path, capsys):
     small = ['--set', 'n_rounds=2', '--set', 'n_clients=3', '--store', str(tmp_path/'runs'), '--jobs', '1']
-    code, out, _ = said(capsys, 'run', '--method', 'fedavg', '--method', 'fedper', '--seeds', '2', *small)
+    code, _, why = said(capsys, 'run', '--method', 'fedavg', '--method', 'fedper', *small)
+    assert code == 2 and '`fedcl compare fedavg fedper`' in why
+    code, out, _ = said(capsys, 'compare', 'fedavg', 'fedper', '--seeds', '2', *small)
     assert code == 0 and 'minus FedAvg' in out and '2 replicates' in out
     picture = tmp_path/'curves.svg'
     asked = 'compare', 'fedavg', 'fedper', '--seeds', '2', '--out', str(picture)
