@@ -21,7 +21,7 @@ VALUES = np.array([[52., 53., 55.], [62., 64., 67.], [72., 78., 90.]]) # seed x 
 @pytest.mark.parametrize('labels, seeds, absent, sort',
                          [*itertools.product(LABELS, SEEDS, ABSENT, (True, False))])
 def test_a_table_of_means_is_the_one_by_hand(labels, seeds, absent, sort):
-    from fedcl_repro.study.verdicts import table_of_means
+    from fedcl_repro.runs.rows import table_of_means
     labels, seeds, absent = LABELS[labels], SEEDS[seeds], ABSENT[absent]
     lines = [dict(label=label, seed=seed, value=VALUES[i, k] + part)
              for k, label in enumerate(labels) for i, seed in enumerate(seeds) if (i, k) not in absent
@@ -36,7 +36,7 @@ def test_a_table_of_means_is_the_one_by_hand(labels, seeds, absent, sort):
 
 
 def test_nan_and_names_that_are_missing_are_left_out():
-    from fedcl_repro.study.verdicts import table_of_means
+    from fedcl_repro.runs.rows import table_of_means
     lines = dict(seed=[1, 0, 0, 1], label=['B', 'A', 'B', None], value=[1., np.nan, 2., 3.])
     table = table_of_means(pd.DataFrame(lines), 'seed', 'label', 'value')
     assert table.to_dict() == dict(B={1: 1., 0: 2.})
@@ -50,8 +50,8 @@ def is_bare(node): return not node.args and getattr(node.func.value, 'id', '') n
 def is_unstable(node): return not any(k.arg == 'kind' for k in node.keywords)
 
 CHANGED = dict(
-    unstack=(is_sort, 'pandas 2 sorts names and not values: study.verdicts.table_of_means'),
-    pivot_table=(is_sort, 'it rests on unstack(sort=...): sort, or study.verdicts.table_of_means'),
+    unstack=(is_sort, 'pandas 2 sorts names and not values: runs.rows.table_of_means'),
+    pivot_table=(is_sort, 'it rests on unstack(sort=...): sort, or runs.rows.table_of_means'),
     stack=(is_bare, 'pandas 2 leaves out nan: melt and dropna'),
     sort_values=(is_unstable, "ties are in any order: kind='stable'"),
 )
