@@ -87,7 +87,7 @@ def curves(
 # %% ../../nbs/show/figures.ipynb #4e2c70e3
 def smoothed(table:pd.DataFrame, y:str, window:int)->pd.DataFrame:
     "The table in the order of rounds, its column `y` smoothed for each label and seed."
-    table = table.sort_values('round')
+    table = table.sort_values('round', kind='stable')
     each = table.groupby(['label', 'seed'])[y]
     return table.assign(**{y: each.transform(lambda values: smooth(values, window))})
 
