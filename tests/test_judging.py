@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedcl_repro.study.intervals import Spread, images_redrawn, interval, moved
-from fedcl_repro.study.questions import Claim, above, best, level, ordered
-from fedcl_repro.study.tables import Chance, answer
+from fedcl_repro.evidence.intervals import Spread, images_redrawn, interval, moved
+from fedcl_repro.evidence.claim import Claim, above, best, level, ordered
+from fedcl_repro.evidence.ask import Chance, answer
 
 COMMON, OWN = 2., .35 # points: what all methods of a replicate share, and what each has for itself
 LABELS = 'ABCDEF'
@@ -112,7 +112,7 @@ def rounds(*pairs): return pd.DataFrame(pairs, columns=['FedSSC', 'MOON'], dtype
 
 
 def test_a_replicate_in_which_neither_reaches_the_target_is_left_out():
-    from fedcl_repro.papers.fedssc.said import sooner
+    from fedcl_repro.papers.fedssc.statements import sooner
     c, never = sooner('', 'FedSSC', 'MOON'), np.inf
     three = (20, 24), (21, 26), (24, 27)
     with_never = answer(c, rounds(*three, (never, never)))
@@ -124,7 +124,7 @@ def test_a_replicate_in_which_neither_reaches_the_target_is_left_out():
 
 
 def test_a_replicate_in_which_one_reaches_the_target_is_ranked():
-    from fedcl_repro.papers.fedssc.said import sooner
+    from fedcl_repro.papers.fedssc.statements import sooner
     c, never = sooner('', 'FedSSC', 'MOON'), np.inf
     ahead = answer(c, rounds(*[(20, 24), (21, never)] * 3))
     assert ahead.word == 'holds' and ahead.margin is None # of no unit
@@ -134,9 +134,9 @@ def test_a_replicate_in_which_one_reaches_the_target_is_ranked():
 
 def test_images_are_drawn_from_the_seeds_whose_hits_are_known():
     "FedSSC's seed 0 has no hits; those of seeds 1 to 5 say how much test images add."
-    from fedcl_repro.papers.fedssc.settings import FEDSSC
-    from fedcl_repro.study.experiments import committed, committed_hits
-    from fedcl_repro.study.tables import ask, by_seed, facts_by_setting, shared_images
+    from fedcl_repro.papers.fedssc.experiments import FEDSSC
+    from fedcl_repro.evidence.experiments import committed, committed_hits
+    from fedcl_repro.evidence.ask import ask, by_seed, facts_by_setting, shared_images
     rows = committed('fedssc/table1', 'lite')
     (key, numbers), = by_seed(FEDSSC.measured(rows, 'accuracy'), FEDSSC.keys).items()
     facts = facts_by_setting(FEDSSC, rows)[key]
