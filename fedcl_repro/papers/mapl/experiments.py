@@ -131,7 +131,7 @@ def mapl_printed(artifact:str, **equal)->pd.DataFrame:
 
 MAPL = Paper(
     ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested, sizes=('mapl/table1', 'mapl/table4'),
-    title='MAPL', printed=mapl_printed, says=MAPL_SAID, personal=True,
+    title='MAPL', printed=mapl_printed, says=MAPL_SAID, personal=True, moment='trained',
     size=lambda runs: largest_in_words(runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
