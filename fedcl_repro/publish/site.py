@@ -307,10 +307,15 @@ def escaped(line:str)->str: # reStructuredText
     return ''.join(parts)
 
 def add_shapes(app, what, name, object, options, lines):
-    "Add the comments beside the parameters to the text of a function or class; docstrings are plain text."
-    lines[:] = [escaped(line) for line in lines]
-    if what not in ('function', 'class', 'method'): return
+    "The comments beside the parameters as fields; what is no example is plain text."
     found = shapes(object)
+    end = lines.index('Args:' if 'Args:' in lines else 'Returns:') if found else len(lines)
+    example = False
+    for k, line in enumerate(lines[:end]):
+        example = bool(line) and (example or line.startswith('>>>'))
+        if not example: lines[k] = escaped(line)
+    del lines[end:]
+    if what not in ('function', 'class', 'method'): return
     if found: lines.append('')
     for parameter, text in found.items():
         field = ':returns:' if parameter == 'return' else f':param {escaped(parameter)}:'
