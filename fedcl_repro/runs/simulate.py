@@ -47,7 +47,7 @@ def simulate(
     store='',        # folder that keeps the run; otherwise it is deleted with the result
     device='cpu',
     data_root=None,
-    **settings,      # of the run (`fedcl list settings`): n_clients=20, n_rounds=30, partition, validation=0.1, ...
+    **settings,      # of the run: n_clients=20, n_rounds=30, partition, optimiser, validation=0.1, seed, ...
 )->'Simulation':
     """Train a method and return its rows, models and curves. Rows of a test set are never trained on, unless
     the partition says protocol='pooled'. What is given stays as it is: the run has copies."""
