@@ -13,11 +13,9 @@ from torch.nn.utils import parametrizations, parametrize
 
 from fedcl_repro import simulate
 from fedcl_repro.data.datasets import load
-from fedcl_repro.federation.method import Method
 from fedcl_repro.parts.models import Dropout
-from fedcl_repro.study import runs
-from fedcl_repro.study.runs import Run, check_federation, methods
-from fedcl_repro.study.simulation import data_spec, fitting, method_spec
+from fedcl_repro.runs.run import Run, check_federation, methods
+from fedcl_repro.runs.simulate import data_spec, fitting, method_spec
 
 DIGITS = load('digits')
 X, Y = DIGITS.x[:120], DIGITS.y[:120]
@@ -468,8 +466,8 @@ AS_WRITTEN = { # name -> (model, settings, part of what is said)
                                  'body.2.more.weight, body.2.more.bias: scores do not depend'),
     'a last layer of zeros': (with_layer(lambda: zeros()), {}, 'trains'),
     'a GRU': (with_layer(lambda: Recurrent(nn.GRU(1, 16, batch_first=True))), {}, 'trains'),
-    'a GRU, stacked': (with_layer(lambda: Recurrent(nn.GRU(1, 16, batch_first=True))), dict(executor='batched'),
-                       "executor 'batched'"),
+    'a GRU, recorded': (with_layer(lambda: Recurrent(nn.GRU(1, 16, batch_first=True))), dict(executor='graphs'),
+                        'trains'),
 }
 
 

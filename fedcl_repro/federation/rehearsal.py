@@ -8,7 +8,7 @@ __all__ = ['ROWS', 'STEP', 'RUNNING_MEANS', 'DRAWS', 'WAYS_OUT', 'Refused', 'reh
            'follow_fields', 'rehearse_rounds', 'compare_companions', 'elsewhere', 'compare_buffers', 'not_affine',
            'updated', 'compare_forward', 'global_draws', 'drawing_layers', 'way_out']
 
-# %% ../../nbs/federation/rehearsal.ipynb #3f13c020
+# %% ../../nbs/federation/rehearsal.ipynb #54aecbfa
 import copy
 import random
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from .evaluation import clients_at, evaluate
 from .executors import make_executor
-from .federation import Fed, masks, pixels
+from .fed import Fed, masks, pixels
 from .local_step import NonFinite
 from .loop import sweep_client
 from .method import NET, Sweep, ce, logits, represent, steps
@@ -298,7 +298,7 @@ def compare_forward(r:Rehearsal, i:int, x:Tensor):
         raise Refused(f'{name}.forward gives something else than head(body(x)), which would be trained: put '
                       'all that it does into body and head')
 
-# %% ../../nbs/federation/rehearsal.ipynb #9d09f280
+# %% ../../nbs/federation/rehearsal.ipynb #50f14c8d
 DRAWS = ('draws from a global random generator (as dropout, torch.randn and np.random do), so a run would '
          'have other rows each time: use fedcl_repro.parts.models.Dropout(width, p), whose masks are a '
          "client's own")
@@ -318,7 +318,6 @@ WAYS_OUT = { # part of an error's text -> what to do
     'view size is not compatible': 'images are channels last in memory, so take x.flatten(1)',
     'dtype': 'a tensor that forward makes has to follow its input: make it a buffer, or x.new_tensor(...)',
     'num_batches_tracked must not be None': 'SyncBatchNorm waits for other processes: use BatchNorm',
-    'vmap': "this executor stacks clients, which not every layer allows: use the executor 'loop'",
 }
 
 def way_out(error:str)->str:
