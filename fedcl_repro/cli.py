@@ -19,7 +19,7 @@ import click
 from click import Argument, Option
 
 import fedcl_repro
-from .verbs.options import (
+from .commands.options import (
     BACKLOG, DATA_ROOT, DEVICE, EXPERIMENT, JSON, RUN_SETTINGS, STORE, TRAINING, USE, Between, OneWord,
     Verb, argument, flag, number, run_option, several, text)
 
@@ -59,16 +59,16 @@ fedcl.help, _, fedcl.epilog = inspect.cleandoc(fedcl.help).partition('\n\n')
 # %% ../nbs/cli.ipynb #473b9ccd
 def verb(module:str, *options)->Callable:
     """Declares a verb: the name and the help are those of the decorated function `_NAME`, which has no body.
-    `fedcl_repro.verbs.MODULE.NAME_verb` answers when the verb is called; what it returns, if anything, is how
+    `commands.MODULE.NAME_verb` answers when the verb is called; what it returns, if anything, is how
     many runs or pages failed."""
     def declare(function):
         name = function.__name__.lstrip('_')
         def answer(**values)->int:
             os.environ.setdefault('CUDA_DEVICE_MAX_CONNECTIONS', '32') # streams wait for none
             if values.get('use'):
-                from fedcl_repro.extensions import use_files
+                from fedcl_repro.user_code import use_files
                 use_files(values['use'])
-            verbs = import_module(f'fedcl_repro.verbs.{module}')
+            verbs = import_module(f'fedcl_repro.commands.{module}')
             return int(bool(getattr(verbs, f'{name}_verb')(SimpleNamespace(**values))))
         help, _, examples = inspect.getdoc(function).partition('\n')
         about = dict(help=help, short_help=help, epilog=examples.strip('\n'))

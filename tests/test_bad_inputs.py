@@ -17,15 +17,16 @@ from fedcl_repro import cli, simulate
 from fedcl_repro.core import OneOf, Range, parse_spec
 from fedcl_repro.data.datasets import DamagedData, load, read_npz
 from fedcl_repro.data.partition import partition
-from fedcl_repro.federation.federation import Fed, toy_images
+from fedcl_repro.federation.fed import Fed, toy_images
 from fedcl_repro.federation.method import METHODS
-from fedcl_repro.study import simulation, training
-from fedcl_repro.study.experiments import computed_folder, kept_verdicts, papers_folder
-from fedcl_repro.study.kept_models import accuracy_of, adapt, load_model
-from fedcl_repro.study.runs import REGISTERS, Run, load_registers, run_id
-from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
-from fedcl_repro.study.sweep import sweep
-from fedcl_repro.verbs import train as train_verbs
+from fedcl_repro.runs import simulate as simulation
+from fedcl_repro.runs import train as training
+from fedcl_repro.evidence.experiments import computed_folder, kept_verdicts, papers_folder
+from fedcl_repro.runs.models import accuracy_of, adapt, load_model
+from fedcl_repro.runs.run import REGISTERS, Run, load_registers, run_id
+from fedcl_repro.runs.store import DamagedRun, Store, load_checkpoint, save_checkpoint
+from fedcl_repro.runs.sweep import sweep
+from fedcl_repro.commands import train as train_verbs
 
 load_registers()
 for tool in ('papermill', 'torchvision'): pytest.importorskip(tool)

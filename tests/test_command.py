@@ -11,14 +11,15 @@ import pandas as pd
 import pytest
 
 from fedcl_repro import cli
-from fedcl_repro.study import compare as comparing
-from fedcl_repro.study import experiments, training
-from fedcl_repro.study.citations import citations, citations_of, reference_text
-from fedcl_repro.study.compare import Comparison, replicates
-from fedcl_repro.study.runs import Run, methods, run_id
-from fedcl_repro.study.store import Store, save_checkpoint
-from fedcl_repro.verbs.list import registers
-from fedcl_repro.verbs.show import fitted_text, tables_beside_print
+from fedcl_repro.show import compare as comparing
+from fedcl_repro.evidence import experiments
+from fedcl_repro.runs import train as training
+from fedcl_repro.evidence.citations import citations, citations_of, reference_text
+from fedcl_repro.show.compare import Comparison, replicates
+from fedcl_repro.runs.run import Run, methods, run_id
+from fedcl_repro.runs.store import Store, save_checkpoint
+from fedcl_repro.commands.list import registers
+from fedcl_repro.commands.show import fitted_text, tables_beside_print
 
 ROOT = Path(__file__).parents[1]
 VERBS = list(cli.fedcl.commands)

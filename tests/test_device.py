@@ -9,13 +9,13 @@ from test_methods import METHODS, OWN, WITHOUT_LABELS, final, has, made
 
 from fedcl_repro.federation.evaluation import evaluate
 from fedcl_repro.federation.executors import EXECUTORS
-from fedcl_repro.federation.federation import Fed, toy
-from fedcl_repro.federation.graphs import Graphs
+from fedcl_repro.federation.fed import Fed, toy
+from fedcl_repro.federation.cuda_graphs import Graphs
 from fedcl_repro.federation.method import NET, Method, Sweep, ce
 from fedcl_repro.federation.optimisers import SGD, Adam
 from fedcl_repro.federation.rounds import begin, rounds, run
 from fedcl_repro.parts.models import cnn
-from fedcl_repro.study.training import deterministic, from_checkpoint
+from fedcl_repro.runs.train import deterministic, from_checkpoint
 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason='no accelerator here')
 FLAGS = 'featarc fedala fedema flt heterofl pfedsim splitmix'.split() # keep flags or counters on the CPU

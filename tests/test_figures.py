@@ -6,8 +6,8 @@ from unittest.mock import patch
 import matplotlib.pyplot as plt
 import pytest
 
-from fedcl_repro.study.experiments import committed, committed_verdicts
-from fedcl_repro.study.figures import PALETTE, apart, as_seen, contrast, look_of
+from fedcl_repro.evidence.experiments import committed, committed_verdicts
+from fedcl_repro.show.figures import PALETTE, apart, as_seen, contrast, look_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,7 +36,7 @@ def names_of_lines(fig):
 
 
 def test_each_line_of_figure_8_is_the_method_that_the_legend_names():
-    from fedcl_repro.papers.mfcl.settings import MFCL
+    from fedcl_repro.papers.mfcl.experiments import MFCL
     rows = committed('mfcl/fig8', 'lite')
     fig = drawn(lambda: function_of('papers/mfcl/fig8', 'dropout_view')(rows, 'lite'))
     runs = MFCL.runs(rows)
@@ -74,7 +74,7 @@ def test_the_panels_of_the_learned_graph_are_wide_enough_and_its_table_is_sorted
 
 def test_each_group_of_a_scatter_plot_has_a_name():
     import numpy as np
-    from fedcl_repro.study.representations import scatter
+    from fedcl_repro.runs.representations import scatter
     ax = plt.figure().gca()
     scatter(ax, np.zeros((4, 2)), [0, 3, 3, 12], first=1)
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ['1', '4', '13']
@@ -83,8 +83,8 @@ def test_each_group_of_a_scatter_plot_has_a_name():
 
 def test_a_legend_refuses_a_name_that_looks_different_in_two_panels(monkeypatch):
     "As Figure 8 of MFCL would, if each panel chose its own dashes."
-    from fedcl_repro.papers.mfcl import settings
-    monkeypatch.setattr('fedcl_repro.study.figures.NORMS', {})
+    from fedcl_repro.papers.mfcl import experiments as settings
+    monkeypatch.setattr('fedcl_repro.show.figures.NORMS', {})
     apart = settings.draw_lines
     monkeypatch.setattr(settings, 'draw_lines', lambda *a: apart(*a[:5]))
     with pytest.raises(ValueError, match="looks different in two panels"):

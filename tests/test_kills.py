@@ -14,12 +14,16 @@ import pandas as pd
 import pytest
 from fresh import Fresh
 
-from fedcl_repro.study import pages, processes, training
-from fedcl_repro.study.processes import Interrupted
-from fedcl_repro.study.runs import Run, run_id
-from fedcl_repro.study.sources import sources
-from fedcl_repro.study.store import Store, checkpoint_progress, load_checkpoint, save_checkpoint
-from fedcl_repro.study.training import train_all
+from fedcl_repro.publish import execute as pages
+
+from fedcl_repro.runs import processes
+
+from fedcl_repro.runs import train as training
+from fedcl_repro.runs.processes import Interrupted
+from fedcl_repro.runs.run import Run, run_id
+from fedcl_repro.runs.code_digest import sources
+from fedcl_repro.runs.store import Store, checkpoint_progress, load_checkpoint, save_checkpoint
+from fedcl_repro.runs.train import train_all
 
 SMALL = dict(n_clients=2, n_rounds=8, batch_size=64, eval_every=4, model='cnn(k=8)',
              scarcity='all_clients(share=0.05)', partition='dirichlet(concentration=1.0, test_share=0.05)')

@@ -13,7 +13,7 @@ import torch
 from torch.func import vmap
 
 from .executors import EXECUTORS
-from .federation import Fed, batch_of, batch_rows, plan
+from .fed import Fed, batch_of, batch_rows, plan
 from .local_step import (
     Carrier, NonFinite, changed_fields, local_step, prepare, training_loss)
 from .loop import Loop

@@ -9,7 +9,7 @@ __all__ = ['local_step', 'take_notes', 'changed_fields', 'Carrier', 'prepare', '
 import torch
 from torch import Tensor
 
-from .federation import Fed
+from .fed import Fed
 from .method import Sweep, add_up
 from ..parts.fields import at_least_single, under
 

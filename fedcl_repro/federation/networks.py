@@ -11,7 +11,7 @@ import copy
 import torch.nn as nn
 from torch.func import functional_call
 
-from .federation import Fed
+from .fed import Fed
 from ..parts.fields import without
 
 # %% ../../nbs/federation/networks.ipynb #56df7f9a
