@@ -90,19 +90,18 @@ def _reproduce():
 # %% ../nbs/cli.ipynb #41da8242
 OF_RUN = [
     BACKLOG,
-    several('--method methods', 'NAME', 'such as "fedcosr(gamma=0.5)"; several are compared'),
+    several('--method methods', 'NAME', 'such as "fedcosr(gamma=0.5)"'),
     *RUN_SETTINGS,
     flag('--save', 'write the finished rows beside the notebooks, to be committed'),
     several('--note', '[NAME=]TEXT', 'a remark kept with the saved rows, or those of one data set'),
 ]
 @verb('train', *EXPERIMENT, *OF_RUN, *TRAINING)
 def _run():
-    """Train experiments, a single run, or methods to compare, without notebooks.
+    """Train experiments or a single run, without notebooks.
 
     examples:
       fedcl run --method fedcosr --set n_rounds=5
       fedcl run --method "moon(mu=1.0)" --partition "dirichlet(concentration=0.5)" --set seed=1
-      fedcl run --method fedavg --method fedcosr             trains and compares them
       fedcl run fedcosr/table2 --profile lite --minutes 60   continues where it stopped
       fedcl run fedcosr/fig8 mapl/fig4 --profile lite        works down the names in this order
       fedcl run fedcosr/table2 --profile lite --save         writes the rows to commit

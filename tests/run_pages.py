@@ -63,7 +63,7 @@ def prepare(jobs):
 def main(folder, *pages):
     import seaborn # noqa: F401, imported for all processes, as is what follows
     import nbdev.test # noqa: F401
-    from fedcl_repro.runs.train import cores
+    from fedcl_repro.runs.workers import cores
     n = cores()
     with ProcessPoolExecutor(n, get_context('fork'), prepare, (n,)) as pool:
         found = dict(zip(pages, pool.map(partial(attempt, folder=folder), pages)))

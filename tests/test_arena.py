@@ -10,7 +10,7 @@ from fedcl_repro.evidence.experiments import EXPERIMENTS, experiments, runs_of
 from fedcl_repro.evidence.intervals import ALPHA
 from fedcl_repro.runs.store import Store
 from fedcl_repro.evidence.ask import answer, owner_of
-from fedcl_repro.runs.train import described
+from fedcl_repro.runs.rows import described
 from fedcl_repro.evidence.verdict import OURS
 
 CLAIMS = arena.arena_claims('lite')

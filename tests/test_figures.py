@@ -74,7 +74,7 @@ def test_the_panels_of_the_learned_graph_are_wide_enough_and_its_table_is_sorted
 
 def test_each_group_of_a_scatter_plot_has_a_name():
     import numpy as np
-    from fedcl_repro.runs.representations import scatter
+    from fedcl_repro.show.maps import scatter
     ax = plt.figure().gca()
     scatter(ax, np.zeros((4, 2)), [0, 3, 3, 12], first=1)
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ['1', '4', '13']

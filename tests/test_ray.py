@@ -23,7 +23,8 @@ from fedcl_repro.distributed.ray import MOST_DEATHS, train_on_ray
 from fedcl_repro.runs import processes
 from fedcl_repro.runs.run import Run, run_id
 from fedcl_repro.runs.store import Store, locked
-from fedcl_repro.runs.train import from_checkpoint, to_checkpoint, train_all
+from fedcl_repro.runs.session import from_checkpoint, to_checkpoint
+from fedcl_repro.runs.workers import train_all
 
 TESTS = Path(__file__).parent
 os.environ.update(RAY_SETTINGS)

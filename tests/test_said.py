@@ -4,7 +4,7 @@ import pytest
 from fedcl_repro.evidence.experiments import PROFILES, experiments
 from fedcl_repro.evidence.claim import above, claims
 from fedcl_repro.evidence.ask import PAPER_OF, claims_in_print
-from fedcl_repro.runs.train import read_rows
+from fedcl_repro.runs.rows import read_rows
 
 NAMES = [name for name in experiments() if not name.endswith('/claims')]
 LISTS = [f'{group}/{artifact}' for group, paper in PAPER_OF.items() for artifact in paper.says]

@@ -12,7 +12,7 @@ from fedcl_repro.evidence.experiments import PROFILES, committed, experiments
 from fedcl_repro.evidence.intervals import pooled_spread
 from fedcl_repro.evidence.ask import (
     EVERY_PAPER, LEAST_DF, MEASURES, PAPER_OF, committed_spreads, run_facts, spreads_path)
-from fedcl_repro.evidence.verdict import table_of_means
+from fedcl_repro.runs.rows import table_of_means
 
 COLUMNS = ['paper', 'measure', 'owner', 'common', 'own', 'df', 'settings']
 

@@ -33,14 +33,17 @@ from fedcl_repro.federation.schema import ASKED, check_said
 from fedcl_repro.distributed.flower import Courier
 from fedcl_repro.core import parse_spec
 from fedcl_repro.distributed import resident
-from fedcl_repro.distributed.nodes import Node, SharedPlan, deal_secrets, dealt, known_at_server, secrets_beside
+from fedcl_repro.distributed.nodes import (
+    Node, SharedPlan, deal_secrets, dealt, known_at_server, secrets_beside)
 from fedcl_repro.distributed.resident import answered
 from fedcl_repro.runs.models import read_models
 from fedcl_repro.publish.execute import read_verdicts
 from fedcl_repro.runs.run import Run, config, dataset, federation, run_id, stages
 from fedcl_repro.runs.store import (
     DamagedRun, Store, file_digest, load_checkpoint, locked, save_checkpoint)
-from fedcl_repro.runs.train import read_rows, train_all, usable_checkpoint
+from fedcl_repro.runs.rows import read_rows
+from fedcl_repro.runs.workers import train_all
+from fedcl_repro.runs.session import usable_checkpoint
 from fedcl_repro.runs.watch import Extras
 
 ODD_VALUES = (

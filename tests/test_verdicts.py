@@ -3,7 +3,7 @@ import pytest
 
 from fedcl_repro.evidence.experiments import PROFILES, committed, committed_runs, experiments, runs_of
 from fedcl_repro.runs.store import Store
-from fedcl_repro.runs.train import read_rows
+from fedcl_repro.runs.rows import read_rows
 
 TRAINED = [n for n in experiments() if runs_of(n, 'quick')]
 COMMITTED = {n: profile for profile in PROFILES for n in TRAINED if committed_runs(n, profile)}

@@ -17,7 +17,7 @@ from ..papers.arena.experiments import (
     settings_chosen, tuned_in_arena, write_arena_tuning)
 from ..evidence.experiments import why_missing
 from ..runs.run import methods
-from ..runs.train import read_rows
+from ..runs.rows import read_rows
 from .show import fitted_text, width
 from .train import prepared_store, train_as_asked, training_of
 

@@ -24,7 +24,8 @@ from ..evidence.experiments import (
 from ..evidence.comparable import CurveEnd, curve_ends
 from ..runs.run import methods
 from ..runs.store import Store
-from ..evidence.verdict import Verdict, per_round, summary, verdict_counts
+from ..evidence.verdict import Verdict, verdict_counts
+from ..runs.rows import per_round, summary
 
 # %% ../../nbs/commands/show.ipynb #f8b382f4
 def spec_text(value)->str:

@@ -24,7 +24,7 @@ from ..federation.loop import one_thread
 from ..runs.processes import NOTED, SIGNALS, noted
 from ..runs.run import enter_packed, packed_entries, run_id
 from ..runs.store import Store, locked
-from ..runs.train import Outcome, attempt, in_words
+from ..runs.workers import Outcome, attempt, in_words
 
 # %% ../../nbs/distributed/ray.ipynb #499cce89
 class Mailbox:

@@ -28,8 +28,8 @@ from .intervals import (
 from .published import published, read_published, with_values
 from .claim import Claim
 from ..runs.run import methods, setting
-from .verdict import (
-    IN_NOISE, Verdict, cell_verdicts, claim, compare, summary, table_of_means, verdict_counts)
+from .verdict import IN_NOISE, Verdict, cell_verdicts, claim, compare, verdict_counts
+from ..runs.rows import summary, table_of_means
 
 # %% ../../nbs/evidence/ask.ipynb #f124a296
 MEASURES = dict(accuracy='micro', mean='macro', spread='sd_clients') # a paper's word -> a column of runs

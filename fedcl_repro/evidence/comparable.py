@@ -18,7 +18,7 @@ import pandas as pd
 from ..core import Spec
 from .experiments import runs_of
 from .claim import paper_file
-from .verdict import LATE, per_round
+from ..runs.rows import LATE, per_round
 
 # %% ../../nbs/evidence/comparable.ipynb #7b04e5ed
 SMALL_RISE = .5 # points: a rise over the last ten evaluations that does not matter

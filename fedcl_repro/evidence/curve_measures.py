@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from .ask import Paper
-from .verdict import MEASURED, per_round, pooled
+from ..runs.rows import MEASURED, per_round, pooled
 
 # %% ../../nbs/evidence/curve_measures.ipynb #6210b3cf
 @dataclass(frozen=True)

@@ -35,8 +35,10 @@ from .claim import paper_file
 from ..runs.representations import MAP, maps_of
 from ..runs.run import Run, config, dataset, methods, run_id
 from ..runs.store import Store
-from ..runs.train import RUN_COLUMNS, described, read_rows, say_once, tell_problems, train_all
-from .verdict import LATE_TESTS, OURS, Verdict, pooled
+from ..runs.rows import RUN_COLUMNS, described, read_rows
+from ..runs.workers import say_once, tell_problems, train_all
+from ..runs.rows import LATE_TESTS, pooled
+from .verdict import OURS, Verdict
 
 # %% ../../nbs/evidence/experiments.ipynb #a9a2489e
 PROFILES = ('quick', 'lite', 'paper')

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DECIDE', 'MAJORITY', 'majority_scores', 'what_decides', 'committed_scores_path', 'committed_scores',
            'computed_scores', 'scores_of', 'write_majority_of', 'majority_rows', 'of_rounds', 'with_majority',
-           'majority_of', 'majority_line', 'draw_panels']
+           'majority_of']
 
 # %% ../../nbs/evidence/majority.ipynb #maj00002
 from dataclasses import replace
@@ -16,11 +16,11 @@ import pandas as pd
 
 from ..core import Spec, write_text
 from ..data.datasets import find_root
+from .ask import Paper
 from .experiments import committed, committed_runs, has_data, papers_folder
 from ..runs.record import MEASURE_COLUMNS
+from ..runs.rows import described
 from ..runs.run import Run, dataset, setting, shards
-from .ask import Paper
-from ..runs.train import described
 
 # %% ../../nbs/evidence/majority.ipynb #maj00004
 def majority_scores(y:np.ndarray, train:list, test:list)->pd.DataFrame: # client, value, balanced, n
@@ -119,29 +119,3 @@ def majority_of(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> p
     if not len(rows): return {}
     table = paper.runs(majority_rows(rows))
     return table.groupby(list(paper.keys)).micro.mean().to_dict()
-
-def majority_line(ax, accuracy, upright=False):
-    "A dashed line at the majority class's accuracy; none if it is unknown. `upright`: on the x axis."
-    if accuracy is None: return
-    draw = ax.axvline if upright else ax.axhline
-    draw(accuracy, ls='--', lw=1, c='black', zorder=0, label='majority class of each client')
-    if upright: return
-    low, high = ax.get_ylim()
-    ax.set_ylim(min(low, accuracy - 1), max(high, accuracy + 1))
-    if ' (from ' in ax.get_ylabel():
-        from fedcl_repro.show.figures import say_start
-        say_start(ax)
-
-# %% ../../nbs/evidence/majority.ipynb #204a0625
-def draw_panels(parts:dict, ylabel:str, trivial={}, wide=2, **how):
-    "Curves of `micro`, a panel for each title in `parts`; `trivial`: title -> the majority class's accuracy."
-    from fedcl_repro.show.figures import curves, panels
-    width, table = min(wide, len(parts)), pd.concat(parts.values())
-    height = -(-len(parts) // width)
-    with panels(height, width, (4.2*width, 2.8*height), legend=True, **how) as axes:
-        for ax in axes.flat[len(parts):]: ax.set_axis_off()
-        for ax, (title, part) in zip(axes.flat, parts.items()):
-            curves(part, 'micro', 1, ax, ylabel, table)
-            majority_line(ax, trivial.get(title))
-            ax.legend(fontsize=7)
-            ax.set_title(title)

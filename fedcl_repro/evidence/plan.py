@@ -28,7 +28,8 @@ from .experiments import (
 from ..runs.run import (
     Run, config, dataset, label, methods, run_id, settings_recorded, stages)
 from ..runs.store import Store, checkpoint_progress, time_spent
-from ..runs.train import in_short, refusals
+from ..runs.rows import in_short
+from ..runs.workers import refusals
 from .verdict import amount_of
 
 # %% ../../nbs/evidence/plan.ipynb #d763b26c

@@ -25,7 +25,7 @@ from ..evidence.experiments import (
     Page, default_store, experiments, in_one_word, papers_folder, verdicts_path)
 from ..runs.processes import Crew, Died, with_parent
 from ..runs.store import Store
-from ..runs.train import cores
+from ..runs.workers import cores
 
 # %% ../../nbs/publish/execute.ipynb #8ff40238
 def papermill_error(notebook:str, out:str, parameters:dict)->str: # empty if all cells ran

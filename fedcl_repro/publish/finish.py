@@ -37,7 +37,10 @@ PICTURE = re.compile(r'<img alt="[^"]*" src="((?:\.\./)*_images/[^"]*)"')
 CAPTION = re.compile(r'<p><em>(.*?)</em>', re.S)
 HEADING = re.compile(r'<h[1-4][^>]*>(.*?)(?:<a class="headerlink|</h)', re.S)
 
-def plain(text:str)->str: return ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', text)).split())
+def plain(text:str)->str:
+    "HTML as text; elements within a word leave no gap."
+    text = re.sub(r'</?(a|b|code|em|i|span|strong|sub|sup)\b[^>]*>', '', text)
+    return ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', text)).split())
 
 def first_sentence(text:str)->str:
     "Up to the first full stop that ends a sentence; at most 200 letters."

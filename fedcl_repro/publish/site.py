@@ -32,7 +32,7 @@ from .finish import finish
 from .front import FRONT_CELL, front_html
 from ..show.badge import badge_styles
 from ..show.formulas import mathml
-from ..runs.train import cores
+from ..runs.workers import cores
 
 # %% ../../nbs/publish/site.ipynb #915b0ecc
 IMPORTS = re.compile(r'\s*((from|import)\s.*|\)?|[\w\s,()]+|#.*|set_style\(\))')

@@ -30,8 +30,10 @@ from ..parts.models import MODELS, as_parts, check_network, copied, default_mode
 from .models import load_model
 from .run import Run, check_federation, dataset, find_root, label, load_registers
 from .store import Store
-from .train import cores, in_short, read_rows, train
-from ..evidence.verdict import per_round, summary
+from .workers import cores
+from .train import train
+from .rows import in_short, read_rows
+from .rows import per_round, summary
 from .watch import Extras
 
 # %% ../../nbs/runs/simulate.ipynb #2e2ffc04

@@ -17,8 +17,9 @@ import pandas as pd
 from ..core import COUNT, NOT_NEGATIVE, Spec, check_value, parse_spec, stream
 from .run import REGISTERS, Run, methods, run_id
 from .store import Store
-from .train import read_rows, tell_problems, train_all
-from ..evidence.verdict import chosen_rounds, summary
+from .rows import read_rows
+from .workers import tell_problems, train_all
+from .rows import chosen_rounds, summary
 
 # %% ../../nbs/runs/sweep.ipynb #54c78648
 SPECS = [k for k in REGISTERS if k != 'method'] # parts of a run that have settings of their own

@@ -16,7 +16,7 @@ import pandas as pd
 from ..core import check_folder, expanded, write_text
 from .record import MEASURE_COLUMNS
 from .store import Store
-from ..evidence.verdict import pooled
+from .rows import pooled
 
 # %% ../../nbs/runs/watch.ipynb #1cf91fd2
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from ..evidence.majority import scores_of
 from ..runs.run import Run, check_federation, label
 from ..runs.simulate import data_spec, fitting, method_spec
 from ..runs.store import Store
-from ..runs.train import read_rows, tell_problems, train_all
-from ..evidence.verdict import LATE_TESTS, per_round, summary, table_of_means
+from ..runs.rows import read_rows
+from ..runs.workers import tell_problems, train_all
+from ..runs.rows import LATE_TESTS, per_round, summary, table_of_means
 
 # %% ../../nbs/show/compare.ipynb #dc5d864f
 @dataclass
@@ -63,7 +64,7 @@ class Comparison:
         "The curves with a band of one standard deviation over replicates, and the majority class."
         import matplotlib.pyplot as plt
         from fedcl_repro.show.figures import curves
-        from fedcl_repro.evidence.majority import majority_line
+        from fedcl_repro.show.figures import majority_line
         fig, ax = plt.subplots(figsize=(5, 3.2))
         curves(self.curves, 'micro', ax=ax, ylabel='test accuracy (%)')
         majority_line(ax, self.majority)

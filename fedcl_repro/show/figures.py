@@ -6,7 +6,7 @@
 __all__ = ['COLOURS', 'PALETTE', 'NORMS', 'DASHES', 'DEUTERANOPIA', 'MOST_MARKS', 'MOST_CELLS', 'HATCHES', 'colour_of',
            'style_of', 'linear', 'luminance', 'contrast', 'as_seen', 'lab', 'apart', 'smooth', 'plain_label',
            'families_of', 'curves', 'smoothed', 'look_of', 'shared_legend', 'panels', 'labels_at_ends', 'set_style',
-           'is_light', 'only_light_svgs', 'bars', 'say_start', 'lower_limit']
+           'is_light', 'only_light_svgs', 'bars', 'say_start', 'lower_limit', 'majority_line']
 
 # %% ../../nbs/show/figures.ipynb #8349d1ef
 from contextlib import contextmanager
@@ -233,3 +233,15 @@ def lower_limit(values:pd.Series)->float:
     "A whole number a little below all values, by a third of their range, and not below 0."
     margin = .3*(values.max() - values.min()) + 1
     return np.floor(max(0, values.min() - margin))
+
+# %% ../../nbs/show/figures.ipynb #a5c00042
+def majority_line(ax, accuracy, upright=False):
+    "A dashed line at the majority class's accuracy; none if it is unknown. `upright`: on the x axis."
+    if accuracy is None: return
+    draw = ax.axvline if upright else ax.axhline
+    draw(accuracy, ls='--', lw=1, c='black', zorder=0, label='majority class of each client')
+    if upright: return
+    low, high = ax.get_ylim()
+    ax.set_ylim(min(low, accuracy - 1), max(high, accuracy + 1))
+    if ' (from ' in ax.get_ylabel():
+        say_start(ax)

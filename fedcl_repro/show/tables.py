@@ -18,9 +18,11 @@ import numpy as np
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from ..evidence.majority import majority_line, majority_of, with_majority
+from .figures import majority_line
+from ..evidence.majority import majority_of, with_majority
 from ..evidence.ask import Paper, by_seed, key_columns, our_cells
-from ..evidence.verdict import COMPARISONS, IN_NOISE, LATE, LATE_TESTS, between_words, compare
+from ..evidence.verdict import COMPARISONS, IN_NOISE, between_words, compare
+from ..runs.rows import LATE, LATE_TESTS
 
 # %% ../../nbs/show/tables.ipynb #9c8faeb3
 GREEN, BLUE, ORANGE, YELLOW, PURPLE = '#cfe8cf', '#d6e4f5', '#fbe0c8', '#fff3c4', '#e6d9ee'

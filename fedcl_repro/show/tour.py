@@ -28,7 +28,8 @@ from ..evidence.experiments import committed, committed_verdicts
 from .figures import curves, say_start
 from .result_page import rows_in_words, verdicts_in_words
 from ..evidence.ask import PAPER_OF
-from ..evidence.verdict import LATE_TESTS, OURS, late_rounds, per_round
+from ..runs.rows import LATE_TESTS, late_rounds, per_round
+from ..evidence.verdict import OURS
 
 # %% ../../nbs/show/tour.ipynb #b43a91a6
 def message_parts(message:dict)->dict: # part -> bytes

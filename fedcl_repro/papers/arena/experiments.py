@@ -22,7 +22,8 @@ from ...runs.run import methods
 from ...runs.store import Store, time_spent
 from ...runs.sweep import run_with, sweep, trials
 from ...evidence.ask import Paper, SHARE_WORDS, ask, experiment, share_of
-from ...evidence.verdict import OURS, table_of_means
+from ...evidence.verdict import OURS
+from ...runs.rows import table_of_means
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #7dd091d0
 ARENA_FILE, ARENA_TUNED_AT = paper_file('arena'), {'paper': 'lite'}

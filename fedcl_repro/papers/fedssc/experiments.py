@@ -21,7 +21,8 @@ from ...evidence.claim import Claim, paper_file
 from ...runs.run import setting
 from ...evidence.ask import (
     Paper, ask_across, by_seed, claim_of_runs, experiment, facts_by_setting, stated)
-from ...evidence.verdict import Verdict, per_round
+from ...evidence.verdict import Verdict
+from ...runs.rows import per_round
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #af326e8d
 FEDSSC_FILE = paper_file('fedssc')

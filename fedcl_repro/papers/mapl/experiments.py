@@ -47,8 +47,9 @@ from .statements import (
     MAPL_BASELINES, BUDGET, COPY, GRAPHS, HETEROGENEOUS, HOMOGENEOUS, LOSSES, MAPL_SAID, PAIRS, STEPS)
 from ...evidence.ask import Paper, asked_in_print, by_seed, cells_judged, claims_in_print
 from ...evidence.ask import experiment, noise_in_print, printed_cells, share_possible, stated
-from ...runs.train import in_short
-from ...evidence.verdict import IN_NOISE, Verdict, claim, per_round
+from ...runs.rows import in_short
+from ...evidence.verdict import IN_NOISE, Verdict, claim
+from ...runs.rows import per_round
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #76739a16
 MAPL_FILE = paper_file('mapl')

@@ -27,7 +27,8 @@ from .matrices import (
 from .experiments import (
     LEARNS_WATCHED, MAPL, MAPL_RUN, WATCHED, ablation, again, mapl_runs)
 from ...evidence.comparable import smaller
-from ...runs.representations import draw_map, plane
+from ...show.maps import draw_map
+from ...runs.representations import plane
 from ...show.result_page import display_all
 from ...runs.run import dataset, setting, shards
 from ...show.tables import noted_table

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ...evidence.ask import Paper
-from ...evidence.verdict import table_of_means
+from ...runs.rows import table_of_means
 
 # %% ../../../nbs/papers/mapl/matrices.ipynb #32841e56
 def client_matrices(

@@ -34,7 +34,8 @@ from ...runs.run import Run, methods, setting
 from ...evidence.ask import (
     Paper, as_printed, ask_across, asked_in_print, by_seed, claims_in_print, experiment, facts_by_setting,
     printed_cells, printed_tables)
-from ...evidence.verdict import claim, summary
+from ...evidence.verdict import claim
+from ...runs.rows import summary
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #d4596cfd
 MFCL_FILE = paper_file('mfcl')
