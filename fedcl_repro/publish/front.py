@@ -18,7 +18,8 @@ from pathlib import Path
 
 from ..evidence.citations import citations
 from ..evidence.experiments import papers_folder
-from ..show.badge import MARKS, badge, mark_of, sign, verdict_word
+from ..evidence.verdict import MARKS
+from ..show.badge import LOOKS, badge, css_name
 from ..show.findings import findings_asked, headline_verdict, replace_between, save_picture
 from ..show.scoreboard import all_claims, headlines, scoreboard_figure, scoreboard_html, tally
 
@@ -115,7 +116,7 @@ def board_picture(folder:str)->str: # HTML
 
 def doors(folder:str, counts:dict)->str: # Markdown
     "The three doors as a table."
-    said = ', '.join(f'{mark_of(word).sign} {counts.get(word, 0)} {verb}'
+    said = ', '.join(f'{MARKS[word]} {counts.get(word, 0)} {verb}'
                      for word, verb in dict(holds='hold', fails='fail', open='are open').items())
     return '\n'.join([
         f'| [**Learn it**]({folder}course/01_data.ipynb) | [**See what holds**]({folder}papers/status.md) '
@@ -142,15 +143,15 @@ def front_markdown(folder='')->str:
 # %% ../../nbs/publish/front.ipynb #fro0000e
 def squares(counts:dict)->list: # of the names of styles
     "A square for each claim, in the order of the marks."
-    return [word.replace(' ', '-') for word, n in counts.items() for _ in range(n)]
+    return [css_name(word) for word, n in counts.items() for _ in range(n)]
 
 def main_verdicts()->dict: # paper -> word
     "The verdict on what each paper's abstract promises."
     asked = {f.paper: headline_verdict(f.name, f'{f.claim}: {f.setting}') for f in findings_asked()}
-    return {paper: verdict_word(v.word) for paper, v in asked.items()}
+    return {paper: v.word for paper, v in asked.items()}
 
 def counts_in_words(counts:dict)->str: # '● 31 ■ 31 ◇ 61'
-    return ' '.join(f'{mark_of(word).sign} {counts.get(word, 0)}' for word in ('holds', 'fails', 'open'))
+    return ' '.join(f'{MARKS[word]} {counts.get(word, 0)}' for word in ('holds', 'fails', 'open'))
 
 def paper_rows()->list: # of dicts, for the template
     "The papers with their verdicts and counts."
@@ -180,7 +181,7 @@ def front_html()->str:
         commands=[(command.replace('&', '&amp;'), needs) for command, needs in NEEDS.items()],
         strip=[(title, page, f'_static/front/{strip_name(page)}') for title, page, _, _ in STRIP],
         rows=paper_rows(),
-        marks=[(badge(word), mark.meaning) for word, mark in MARKS.items()],
+        marks=[(badge(word), look.meaning) for word, look in LOOKS.items()],
     )
 
 # %% ../../nbs/publish/front.ipynb #fro00011

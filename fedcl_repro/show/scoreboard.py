@@ -12,8 +12,8 @@ import html
 from dataclasses import dataclass
 
 from ..evidence.experiments import committed_verdicts, evidence_on, experiments
-from ..evidence.verdict import OURS, Verdict, rests_on
-from .badge import MARKS, badge, mark_of, verdict_word
+from ..evidence.verdict import DECIDED, MARKS, OURS, Verdict, rests_on
+from .badge import badge, css_name, look_of_verdict
 
 # %% ../../nbs/show/scoreboard.ipynb #sco00006
 HEADLINES = ( # experiment, how its claim begins, and the claim in fewer words
@@ -66,7 +66,7 @@ def headlines()->list: # of Headline, those that are decided first
     for page, begins, claim in HEADLINES:
         v = headline_verdict(page, begins)
         low, high = v.interval or (None, None)
-        lines.append(Headline(page, claim, size_in_words(v), v.printed, v.margin, low, high, verdict_word(v.word)))
+        lines.append(Headline(page, claim, size_in_words(v), v.printed, v.margin, low, high, v.word))
     return sorted(lines, key=lambda line: list(MARKS).index(line.word))
 
 def signed(x:float)->str:
@@ -81,7 +81,7 @@ def all_claims()->list: # of Verdict
 
 def tally(verdicts)->dict: # word -> how many, in the order of the marks
     "How often each verdict occurs."
-    words = [verdict_word(v.word) for v in verdicts]
+    words = [v.word for v in verdicts]
     return {word: words.count(word) for word in MARKS if word in words}
 
 # %% ../../nbs/show/scoreboard.ipynb #sco0000c
@@ -94,7 +94,7 @@ def plot_html(line:Headline)->str: # HTML
     "The axis of a line: zero, the interval, an arrow from the published margin to ours, and both marks."
     parts = [f'<i class="zero" style="left:{along(0):.2f}%"></i>']
     if line.ours is None: return ''.join(parts)
-    to, word = along(line.ours), line.word.replace(' ', '-')
+    to, word = along(line.ours), css_name(line.word)
     if line.low is not None:
         low, high = along(line.low), along(line.high)
         parts.append(f'<i class="band {word}" style="left:{low:.2f}%;width:{high - low:.2f}%"></i>')
@@ -121,7 +121,7 @@ def scoreboard_html(lines:list, link)->str: # HTML
     heads = (f'<th class="plot"><div class="sides"><span style="right:calc({100 - zero:.2f}% + 10px)">← claim is false'
              f'</span><span style="left:calc({zero:.2f}% + 10px)">claim is true →</span></div></th>')
     ticks = ''.join(f'<span style="left:{along(x):.2f}%">{signed(x)[:-2] if x else 0}</span>' for x in (-20, -10, 0, 10, 20))
-    keys = ''.join(f'<li><i class="dot {w.replace(" ", "-")}"></i>{w}</li>' for w in dict.fromkeys(l.word for l in lines))
+    keys = ''.join(f'<li><i class="dot {css_name(w)}"></i>{w}</li>' for w in dict.fromkeys(l.word for l in lines))
     return ('<table class="board"><thead><tr><th class="claim">claim</th>' + heads +
             '<th class="num">published</th><th class="num us">ours</th><th class="v">verdict</th></tr></thead><tbody>' +
             ''.join(line_html(line, link) for line in lines) +
@@ -138,10 +138,10 @@ NARROW = dict(size=(3.9, 5.4), axes=(.03, .125, .94, .825), column=.005, above=-
 
 def look_of_mark(word:str, tone:str)->dict:
     "How Matplotlib draws a verdict: filled where it is decided."
-    mark, ground = mark_of(word), PAGES[tone]['bg']
-    colour = getattr(mark, tone)
-    face = colour if word in ('holds', 'fails') else ground
-    return dict(ls='', marker=mark.shape or '_', ms=7, mew=1.6, mec=colour, mfc=face)
+    look, ground = look_of_verdict(word), PAGES[tone]['bg']
+    colour = getattr(look, tone)
+    face = colour if word in DECIDED else ground
+    return dict(ls='', marker=look.shape or '_', ms=7, mew=1.6, mec=colour, mfc=face)
 
 def draw_margins(ax, y:float, line:Headline, tone:str):
     "The interval, the published margin as a ring, an arrow from it, and ours."
@@ -182,7 +182,7 @@ def scoreboard_figure(lines=None, tone='light', narrow=False):
         fig, ax = scoreboard_axes(len(lines), tone, form)
         def say(x, y, text, **how): ax.text(x, y, text, transform=ax.get_yaxis_transform(), **{'va': 'center', **how})
         for y, line in enumerate(lines):
-            colour = getattr(mark_of(line.word), tone)
+            colour = getattr(look_of_verdict(line.word), tone)
             ax.plot([0, 0], [y + form['strip'][0], y + form['strip'][1]], color=ink['quiet'], lw=1.1, zorder=1)
             draw_margins(ax, y + (.18 if narrow else 0), line, tone)
             title = dict(va='bottom', weight='bold')

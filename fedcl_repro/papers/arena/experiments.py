@@ -148,10 +148,9 @@ def arena_answers(verdicts)->pd.DataFrame: # question, answer, why
     found = []
     for question, about in ARENA_FILE['questions'].items():
         for v in (v for begins in about['claims'] for v in verdicts if v.what.startswith(begins)):
-            word = v.word.removeprefix('stand-in ')
             known = dict(holds='no', fails='no') | {about['yes']: 'yes'}
             why = f'{v.what}: {v.said}; {v.evidence}'.rstrip('; ')
-            found.append(dict(question=question, answer=known.get(word, word), why=why))
+            found.append(dict(question=question, answer=known.get(v.word, v.word), why=why))
     return pd.DataFrame(found)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #8995aaf3

@@ -36,7 +36,7 @@ from ...show.tables import draw_dots, noted_table, show_dots, show_table
 from ...evidence.ask import (
     Paper, ask_across, beside_print, by_seed, claim_of_runs, experiment, facts_by_setting,
     images_and_rounds, printed_cells, readings, run_facts, share_of, size_told, span, stated)
-from ...evidence.verdict import cell_verdicts
+from ...evidence.verdict import SIZES as SIZES_DIFFER, cell_verdicts
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #8b721d42
 SKEW = dict(dirichlet='concentration', pathological='classes') # what a split calls its number
@@ -238,11 +238,11 @@ def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
     facts = facts_by_setting(FEDCOSR, rows)
     for word in 'practical', 'pathological':
         own = of_split(tables, word)
-        v = ask_across(margins_grow(), own, profile != 'quick', word, paper=FEDCOSR, facts=facts)
+        v = ask_across(margins_grow(), own, word, paper=FEDCOSR, facts=facts)
         sizes = {(share_of(r), r.n_rounds) for key in own if key in facts for r in facts[key].settings}
         if v.word != 'not run' and len(sizes) > 1: # then a lead may grow with the size
             told = f'{v.evidence}; the data sets are trained at {len(sizes)} sizes'
-            v = replace(v, word='undecided' if profile != 'quick' else v.word, evidence=told)
+            v = replace(v, word='open', reason=SIZES_DIFFER, evidence=told)
         if own: out.append(v)
     return out
 
@@ -258,10 +258,10 @@ def in_fedcrl_alone(artifact:str)->pd.DataFrame:
     return both[both.value != both.value_later][['label', 'column', 'value', 'contradicts']]
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #e81f758c
-def every_cell(artifact:str, rows:pd.DataFrame, profile:str, source:str)->list: # of Verdict
+def every_cell(artifact:str, rows:pd.DataFrame, source:str)->list: # of Verdict
     "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
     def judged(cells, name, paper='FedCoSR', **how):
-        beside = beside_print(FEDCOSR, cells, rows, profile, **how).replace(dict(label={'FedCoSR': paper}))
+        beside = beside_print(FEDCOSR, cells, rows, **how).replace(dict(label={'FedCoSR': paper}))
         return cell_verdicts(beside, name, f'{paper} {source}')
     said = judged(printed(artifact), cell_name)
     said += judged(printed(artifact, of='spread'), spread_name, measure='sd_clients')
@@ -271,12 +271,12 @@ def judge_often(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Who is often the fairest or the most accurate, over all columns that were trained."
     tables = {of: by_seed(FEDCOSR.measured(rows, of), FEDCOSR.keys) for of in ('spread', 'accuracy')}
     facts = facts_by_setting(FEDCOSR, rows)
-    return [ask_across(c, tables[c.of], profile != 'quick', paper=FEDCOSR, facts=facts) for c in OFTEN]
+    return [ask_across(c, tables[c.of], paper=FEDCOSR, facts=facts) for c in OFTEN]
 
 def more_of_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on Table II besides the claims about each column."
     said = judge_margins(rows, profile) + judge_often(rows, profile)
-    return said + every_cell('table2', rows, profile, 'Table II')
+    return said + every_cell('table2', rows, 'Table II')
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #edb9778f
 def draw_whole(rows:pd.DataFrame, profile:str):
@@ -341,8 +341,7 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
                         f'{plain:.2f} FedAvg tested alike, {p:.2f} printed')
         held = nearest(ways) == WITH_FAULT if len(ways) else []
         sentence = f'the printed value is nearest to the method with the fault: {label}'
-        fits = profile != 'quick'
-        out.append(claim_of_runs(sentence, list(held), evidence, 'FedCoSR Table II', fits, size))
+        out.append(claim_of_runs(sentence, list(held), evidence, 'FedCoSR Table II', size))
     return out
 
 @experiment(FEDCOSR, 'fedcosr/compat', 'Printed values that a fault may explain', also=judge_compat)
