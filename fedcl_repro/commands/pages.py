@@ -48,6 +48,7 @@ def docs_verb(options):
 # %% ../../nbs/commands/pages.ipynb #3e0bb4cb
 def report_verb(options):
     "Write the pages that are computed from committed rows."
+    from fedcl_repro.publish.front import write_front_pictures, written_front
     from fedcl_repro.show.findings import status_table, write_pictures, written_files
     from fedcl_repro.evidence.plan import committed_records, run_from
     from fedcl_repro.runs.code_digest import changed_since, stale_text
@@ -61,6 +62,7 @@ def report_verb(options):
     if options.only_print: print(status_table())
     else:
         write_pictures()
-        for path, text in written_files().items():
+        write_front_pictures()
+        for path, text in (written_files() | written_front()).items():
             write_text(path, text)
             print(f'written: {path}')
