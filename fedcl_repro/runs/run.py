@@ -6,8 +6,8 @@
 __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'REHEARSED', 'Run', 'load_registers', 'packed_entries', 'enter_packed',
            'methods', 'resolved', 'range_of', 'check', 'stages', 'check_needs', 'own_sources', 'config',
            'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset', 'run_id', 'setting',
-           'label', 'shards', 'on_device', 'tested_clients', 'federation', 'federation_with', 'check_fits', 'images_of',
-           'check_federation', 'rehearsed', 'tell_single_images']
+           'label', 'shards', 'on_device', 'tested_clients', 'federation', 'federation_with', 'check_fits',
+           'tell_large', 'images_of', 'check_federation', 'rehearsed', 'tell_single_images']
 
 # %% ../../nbs/runs/run.ipynb #a1252a17
 import functools
@@ -16,6 +16,7 @@ import json
 import warnings
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 
 from ..core import (
@@ -311,6 +312,13 @@ def check_fits(run:Run, data):
                          f'{data.name} holds '
                          f"arrays of shape {data.shape}: use augmentation='none'")
 
+def tell_large(run:Run, data:Dataset):
+    "Warn of features whose whole numbers the run's float32 would make one."
+    if data.x.dtype != np.float64 or run.dtype == 'float64': return
+    warnings.warn(f'features reach {abs(data.x).max():.4g}, and float32 has not every whole number above '
+                  "2**24, so different rows may be one: subtract their smallest value, or say dtype='float64'",
+                  stacklevel=3)
+
 def images_of(run:Run, split, root:str, device:str)->tuple:
     "Images and labels on a device, each image as its client sees it."
     data = dataset(run.data, root)
@@ -330,6 +338,7 @@ def check_federation(run:Run, data_root=None, executor='auto'): # executor '': w
         raise ValueError(f'validation={run.validation:g} leaves no client an image to choose by: '
                          'give a larger share')
     check_shards(split, run.n_clients, len(data.y))
+    tell_large(run, data)
     if not executor: return
     same = dict(partition=Spec('any'), scarcity=Spec('any'), seed=0, partition_seed=0, n_clients=1)
     ours = not (own_sources(run) or any(map(is_users, member_specs(run.model))))
