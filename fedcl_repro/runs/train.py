@@ -17,7 +17,7 @@ from .processes import noted
 from .record import (
     MEASURE_COLUMNS, examined, predictions, provenance, represented, sampled_split, separations)
 from .run import Run, run_id
-from .session import Session, ignore, late_hits, one_core, usable_checkpoint
+from .session import Session, ignore, late_hits, one_core, precision, usable_checkpoint
 from .store import Store, locked, save_checkpoint
 from .watch import Extras, has_all, watcher
 
@@ -49,7 +49,7 @@ def train(
 )->str: # the run's id
     "Train a run that the store lacks."
     id = run_id(run, data_root)
-    with locked(store, id) as mine, one_core():
+    with locked(store, id) as mine, one_core(), precision(run, device):
         if has_all(store, id, extras) and not (again and changed_since(run, store.check(id)) is not False):
             progress(run.n_rounds)
             return id
