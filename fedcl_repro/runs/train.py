@@ -16,7 +16,7 @@ from .models import models_to_keep
 from .processes import noted
 from .record import (
     MEASURE_COLUMNS, examined, predictions, provenance, represented, sampled_split, separations)
-from .run import Run, run_id
+from .run import Run, run_id, weights_digest
 from .session import Session, ignore, late_hits, one_core, precision, usable_checkpoint
 from .store import Store, locked, save_checkpoint
 from .watch import Extras, has_all, watcher
@@ -48,6 +48,7 @@ def train(
     extras=Extras(),   # what to keep beside the rows
 )->str: # the run's id
     "Train a run that the store lacks."
+    weights_digest.cache_clear() # what a builder reads may have changed
     id = run_id(run, data_root)
     with locked(store, id) as mine, one_core(), precision(run, device):
         if has_all(store, id, extras) and not (again and changed_since(run, store.check(id)) is not False):
@@ -60,6 +61,7 @@ def train(
         session = Session(run, found, device, data_root, executor, workers, state_memory)
         session.watch = watcher(extras, id, session.rows)
         train_rounds(session, store, id, deadline, every, progress, saved)
+        weights_digest.cache_clear()
         if run_id(run, data_root) != id: raise ValueError(CHANGED)
         write_result(session, store, id, extras)
     return id
