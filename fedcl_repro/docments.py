@@ -71,8 +71,7 @@ class Loader(SourceFileLoader):
 
 class Finder(MetaPathFinder):
     "Finds the modules of this package as Python does, and gives them that loader."
-    @staticmethod
-    def find_spec(name, path=None, target=None):
+    def find_spec(self, name, path=None, target=None):
         if not name.startswith('fedcl_repro.'): return
         spec = PathFinder.find_spec(name, path, target)
         if spec and isinstance(spec.loader, SourceFileLoader): spec.loader = Loader(name, spec.origin)
@@ -80,4 +79,4 @@ class Finder(MetaPathFinder):
 
 def document_on_import():
     "From now on, add the comments when a module of this package is imported; called by the package itself."
-    if Finder not in sys.meta_path: sys.meta_path.insert(0, Finder)
+    if not any(isinstance(f, Finder) for f in sys.meta_path): sys.meta_path.insert(0, Finder())
