@@ -9,7 +9,6 @@ __all__ = ['comments_beside', 'shapes', 'documented', 'document', 'Loader', 'Fin
 import ast
 import re
 import sys
-from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder, SourceFileLoader
 
 # %% ../nbs/docments.ipynb #7740017e
@@ -69,7 +68,7 @@ class Loader(SourceFileLoader):
         source = self.get_source(module.__name__)
         document(ast.parse(source).body, module, module.__name__, source.splitlines())
 
-class Finder(MetaPathFinder):
+class Finder: # no MetaPathFinder, whose other methods want an object
     "Finds the modules of this package as Python does, and gives them that loader."
     def find_spec(self, name, path=None, target=None):
         if not name.startswith('fedcl_repro.'): return
