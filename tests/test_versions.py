@@ -1,6 +1,6 @@
-"""The numbers are the same under every version of pandas and NumPy that the requirements allow: no order rests
-on a call whose order they changed. `.ci/run` runs this file, and those of statistics and store, under the
-lowest and the newest versions."""
+"""The numbers are the same under every version of pandas and NumPy that the requirements allow: no order
+rests on a call whose order they changed. `.ci/run` runs this file, and those of statistics and store, under
+the lowest and the newest versions."""
 import ast
 import itertools
 import json
