@@ -186,13 +186,13 @@ def test_every_executor_is_listed_and_can_be_asked_for(capsys):
     from fedcl_repro.federation.loop import EXECUTORS
     main(['list', 'executors'])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == list(EXECUTORS) and {'loop', 'batched', 'graphs'} <= set(listed)
+    assert listed == list(EXECUTORS) and {'loop', 'graphs'} <= set(listed)
     for verb in (['run', '--method', 'fedavg'], ['reproduce']):
         assert main([*verb, '--executor', 'lop']) == 2
         assert "unknown executor 'lop' (did you mean 'loop'?): choose from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('executor', ['batched', 'graphs'])
+@pytest.mark.parametrize('executor', ['graphs'])
 def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, capsys):
     "A run of the command under each of them ends as under the loop, up to rounding."
     from fedcl_repro.cli import main

@@ -17,7 +17,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import fedcl_repro
 from ..core import check_device, check_folder, did_you_mean, expanded, load_all, parse_value
@@ -126,8 +125,11 @@ def train_as_asked(runs:list, store:Store, options, **how)->int: # how many fail
 # %% ../../nbs/commands/train.ipynb #006d1aab
 def check_options(options):
     "Refuse options that would have no effect."
+    if len(options.methods) > 1:
+        raise ValueError(f"--method trains one run: `fedcl compare {' '.join(options.methods)}` trains and "
+                         'compares several')
     of_single = [f'--{k}' for k in (*ONE_RUN, 'set') if getattr(options, k) not in (None, ())]
-    unread = ['all', 'backlog', 'save', 'note', 'profile'] + ['seeds'] * (len(options.methods) < 2)
+    unread = ['all', 'backlog', 'save', 'note', 'profile', 'seeds']
     others = ['names of experiments'] * bool(options.names)
     others += [f'--{k}' for k in unread if getattr(options, k) not in ((), False, 0, 'quick')]
     if options.methods and others:
@@ -157,9 +159,6 @@ def wanted_runs(names:list, options)->list: # of Run
 def run_verb(options)->int:
     "Train what the store lacks, and show it."
     check_options(options)
-    if len(options.methods) > 1:
-        from fedcl_repro.commands.study import compare_verb
-        return compare_verb(SimpleNamespace(**vars(options) | dict(seeds=options.seeds or 3, out='')))
     names = [] if options.methods else names_of(options)
     runs = [one_run(method, options) for method in options.methods] or wanted_runs(names, options)
     store = prepared_store(options)

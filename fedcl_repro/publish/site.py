@@ -309,11 +309,13 @@ def escaped(text:str)->str: # reStructuredText
     return ''.join(parts)
 
 def add_shapes(app, what, name, object, options, lines):
-    "Add the comments beside the parameters to the text of a function or class; docstrings are plain text."
-    paragraphs = '\n'.join(lines).split('\n\n')
-    lines[:] = '\n\n'.join(map(escaped, paragraphs)).split('\n')
-    if what not in ('function', 'class', 'method'): return
+    "The comments beside the parameters as fields; what is no example is plain text."
     found = shapes(object)
+    end = lines.index('Args:' if 'Args:' in lines else 'Returns:') if found else len(lines)
+    paragraphs = '\n'.join(lines[:end]).split('\n\n')
+    plain = [text if text.startswith('>>>') else escaped(text) for text in paragraphs]
+    lines[:] = '\n\n'.join(plain).split('\n')
+    if what not in ('function', 'class', 'method'): return
     if found: lines.append('')
     for parameter, text in found.items():
         field = ':returns:' if parameter == 'return' else f':param {escaped(parameter)}:'

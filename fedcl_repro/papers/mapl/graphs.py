@@ -202,8 +202,7 @@ SPREAD = 'in the earlier round, embeddings do not form the clusters'
 def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5.1')->list: # of Verdict
     "Whether embeddings of different clients lie together by cluster, before and after (Fig. 4c, 5c, 6c)."
     if profile == 'quick' or not (len(maps) and len(rows)):
-        why = MAPL.not_asked if profile == 'quick' else ''
-        return [claim(sentence, [], why, source) for sentence in (CLUSTERED, SPREAD)]
+        return [claim(sentence, [], '', source) for sentence in (CLUSTERED, SPREAD)]
     table, out = map_numbers(maps, rows, profile), []
     last, reduced = rows['round'].max(), [r for r in rows.settings.unique() if smaller(r, MAPL.sizes)]
     size = MAPL.size(reduced) if reduced else ''
