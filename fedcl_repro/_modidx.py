@@ -427,6 +427,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.to_store': ( 'data/datasets.html#to_store',
                                                                                    'fedcl_repro/data/datasets.py'),
+                                           'fedcl_repro.data.datasets.torchvision_part': ( 'data/datasets.html#torchvision_part',
+                                                                                           'fedcl_repro/data/datasets.py'),
                                            'fedcl_repro.data.datasets.write_npz': ( 'data/datasets.html#write_npz',
                                                                                     'fedcl_repro/data/datasets.py')},
             'fedcl_repro.data.natural': { 'fedcl_repro.data.natural.by_column': ( 'data/natural.html#by_column',
