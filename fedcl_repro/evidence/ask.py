@@ -90,6 +90,7 @@ class Paper:
     says: dict = field(default_factory=dict) # artifact -> claims, or (profile) -> claims
     personal: bool = False  # clients are tested on their own classes, so the majority class is shown too
     moment: str = 'merged'  # when personal models are tested; a verdict says if another moment turns its sign
+    layer: Callable = None  # run -> the layer at which its representations are tested, in words
     alike: Callable = None  # values of the keys -> those of the paper's setting, of which they are one size
     size: Callable = images_and_rounds # runs -> their size in words, said where it is not the paper's
 
@@ -432,6 +433,9 @@ def at_other_moment(paper:Paper, rows:pd.DataFrame, measures)->dict: # measure -
     both = [m for m in measures if m in MEASURES]
     if not both or not len(rows) or not (rows.moment == other).any(): return {}
     runs = paper.place(summary(rows, other))
+    if other == 'merged': # a shared model before the epoch, under the name that it has after it
+        shared = runs[[owner_of(run) == 'shared' for run in runs.settings]]
+        runs = pd.concat([runs, shared.assign(label=shared.label + AFTER)])
     return {of: by_seed(runs, paper.keys, MEASURES[of]) for of in both}
 
 def elsewhere(paper:Paper, c:Claim, key:tuple, asked:dict, others:dict, profile:str)->dict: # words -> table
@@ -635,6 +639,7 @@ def our_cells(
         low, high = interval_of(paper, own, word, measure)
         means = own[[k for k in MEANS if k in own]].mean()
         both = {m: own.run.str.removesuffix(AFTER).map(each).mean() for m, each in moments.items()}
+        if paper.layer: both['layer'] = ', '.join(dict.fromkeys(map(paper.layer, own.settings)))
         ends = dict(curve=', '.join(dict.fromkeys(own.curve)), why=next(filter(None, own.why), ''))
         spread = dict(sd_seeds=own.micro.std(), seeds=len(own), low=low, high=high)
         found.append(dict(zip(on, cell)) | dict(means) | both | spread | ends)
