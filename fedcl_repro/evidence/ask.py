@@ -91,7 +91,7 @@ class Paper:
     personal: bool = False  # clients are tested on their own classes, so the majority class is shown too
     moment: str = 'merged'  # when personal models are tested; a verdict says if another moment turns its sign
     layer: Callable = None  # run -> the layer at which its representations are tested, in words
-    alike: Callable = None  # values of the keys -> those of the paper's setting, of which they are one size
+    alike: Callable = None  # values of the keys -> the paper's setting in words, of which they are one size
     size: Callable = images_and_rounds # runs -> their size in words, said where it is not the paper's
 
     @property
@@ -444,8 +444,10 @@ def elsewhere(paper:Paper, c:Claim, key:tuple, asked:dict, others:dict, profile:
     other = asked_rows(c, others[key]) if key in others else ()
     if len(other): found[MOMENTS['merged' if paper.moment == 'trained' else 'trained']] = other
     if not paper.alike: return found
-    same = {k: t for k, t in asked.items() if k != key and paper.alike(*k) == paper.alike(*key)}
-    return found | {f'on {paper.say(*k, profile)}': t for k, t in same.items()}
+    whole = paper.alike(*key)
+    def size(k): return paper.say(*k, profile).removeprefix(whole).strip(', ') or 'all images'
+    same = {k: t for k, t in asked.items() if k != key and paper.alike(*k) == whole}
+    return found | {f'with {size(k)}': t for k, t in same.items()}
 
 # %% ../../nbs/evidence/ask.ipynb #bc011fccc
 def facts_by_setting(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> facts of its runs

@@ -63,7 +63,7 @@ def findings_asked()->list: # of Finding
     return [Finding(paper, **file['finding']) for paper, file in files.items() if 'finding' in file]
 
 # %% ../../nbs/show/findings.ipynb #5e0f7b21
-def claim_told(name:str, begins:str, word='', where='this sentence')->str: # '-0.5 points (open, -1.3 to +0.4)'
+def claim_told(name:str, begins:str, word='', where='this sentence')->str: # '-0.5 (open, -1.3 to +0.4)', in points
     "The margin of a claim, its verdict, its interval, and where else its sign is another."
     v = headline_verdict(name, begins, where)
     if word and v.word != word:
@@ -71,7 +71,7 @@ def claim_told(name:str, begins:str, word='', where='this sentence')->str: # '-0
     between = ', {:+.1f} to {:+.1f}'.format(*v.interval) if v.interval else ''
     turned = f', {v.turned}' if v.turned else ''
     why = f', {v.reason}' if v.reason == ONE_RUN else ''
-    return f'{v.margin:+.1f} points ({v.word}{why}{between}{turned})'
+    return f'{v.margin:+.1f} ({v.word}{why}{between}{turned})'
 
 def finding(f:Finding)->str: # Markdown
     "The question, and what our runs say."
