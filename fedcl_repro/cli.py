@@ -19,7 +19,7 @@ import click
 from click import Argument, Option
 
 import fedcl_repro
-from .verbs.options import (
+from .commands.options import (
     BACKLOG, DATA_ROOT, DEVICE, EXPERIMENT, JSON, RUN_SETTINGS, STORE, TRAINING, USE, Between, OneWord,
     Verb, argument, flag, number, run_option, several, text)
 
@@ -59,16 +59,16 @@ fedcl.help, _, fedcl.epilog = inspect.cleandoc(fedcl.help).partition('\n\n')
 # %% ../nbs/cli.ipynb #473b9ccd
 def verb(module:str, *options)->Callable:
     """Declares a verb: the name and the help are those of the decorated function `_NAME`, which has no body.
-    `fedcl_repro.verbs.MODULE.NAME_verb` answers when the verb is called; what it returns, if anything, is how
+    `commands.MODULE.NAME_verb` answers when the verb is called; what it returns, if anything, is how
     many runs or pages failed."""
     def declare(function):
         name = function.__name__.lstrip('_')
         def answer(**values)->int:
             os.environ.setdefault('CUDA_DEVICE_MAX_CONNECTIONS', '32') # streams wait for none
             if values.get('use'):
-                from fedcl_repro.extensions import use_files
+                from fedcl_repro.user_code import use_files
                 use_files(values['use'])
-            verbs = import_module(f'fedcl_repro.verbs.{module}')
+            verbs = import_module(f'fedcl_repro.commands.{module}')
             return int(bool(getattr(verbs, f'{name}_verb')(SimpleNamespace(**values))))
         help, _, examples = inspect.getdoc(function).partition('\n')
         about = dict(help=help, short_help=help, epilog=examples.strip('\n'))
@@ -90,19 +90,18 @@ def _reproduce():
 # %% ../nbs/cli.ipynb #41da8242
 OF_RUN = [
     BACKLOG,
-    several('--method methods', 'NAME', 'such as "fedcosr(gamma=0.5)"; several are compared'),
+    several('--method methods', 'NAME', 'such as "fedcosr(gamma=0.5)"'),
     *RUN_SETTINGS,
     flag('--save', 'write the finished rows beside the notebooks, to be committed'),
     several('--note', '[NAME=]TEXT', 'a remark kept with the saved rows, or those of one data set'),
 ]
 @verb('train', *EXPERIMENT, *OF_RUN, *TRAINING)
 def _run():
-    """Train experiments, a single run, or methods to compare, without notebooks.
+    """Train experiments or a single run, without notebooks.
 
     examples:
       fedcl run --method fedcosr --set n_rounds=5
       fedcl run --method "moon(mu=1.0)" --partition "dirichlet(concentration=0.5)" --set seed=1
-      fedcl run --method fedavg --method fedcosr             trains and compares them
       fedcl run fedcosr/table2 --profile lite --minutes 60   continues where it stopped
       fedcl run fedcosr/fig8 mapl/fig4 --profile lite        works down the names in this order
       fedcl run fedcosr/table2 --profile lite --save         writes the rows to commit
@@ -223,6 +222,15 @@ def _data():
     """
 
 # %% ../nbs/cli.ipynb #4fea9a1c
+@verb('pages', argument('out', 'FOLDER'))
+def _course():
+    """Write the course with blanks: you write the lines, and checks say what is wrong.
+
+    examples:
+      fedcl course my_course
+      jupyter lab my_course/01_data.ipynb
+    """
+
 @verb('pages', argument('out', 'OUT'))
 def _pages():
     """Copy the notebooks and the committed results to a folder.

@@ -145,7 +145,8 @@ def captured(step, stream):
 @contextlib.contextmanager
 def accelerator(patch):
     "The name of the pretended device, while it is there."
-    from fedcl_repro.federation import graphs, loop
+    from fedcl_repro.federation import cuda_graphs as graphs
+    from fedcl_repro.federation import loop
     def thread():
         Pretend().__enter__()
         torch._C._set_only_lift_cpu_tensors(True)

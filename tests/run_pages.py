@@ -39,7 +39,7 @@ def tried(path):
 
 def shown(path, folder):
     "What stopped the page of an artifact."
-    from fedcl_repro.study.pages import papermill_error
+    from fedcl_repro.publish.execute import papermill_error
     out = Path(folder)/f'{Path(path).parent.name}-{Path(path).name}'
     parameters = dict(options=untrained(folder))
     with warnings.catch_warnings(): return papermill_error(str(path), str(out), parameters)
@@ -52,8 +52,8 @@ def untrained(folder):
 
 def prepare(jobs):
     "Start of a process that runs pages; it lets the tests go first."
-    from fedcl_repro.study.pages import share_cores
-    from fedcl_repro.study.processes import with_parent
+    from fedcl_repro.publish.execute import share_cores
+    from fedcl_repro.runs.processes import with_parent
     with_parent()
     share_cores(jobs)
     os.chdir(ROOT)
@@ -63,7 +63,7 @@ def prepare(jobs):
 def main(folder, *pages):
     import seaborn # noqa: F401, imported for all processes, as is what follows
     import nbdev.test # noqa: F401
-    from fedcl_repro.study.training import cores
+    from fedcl_repro.runs.workers import cores
     n = cores()
     with ProcessPoolExecutor(n, get_context('fork'), prepare, (n,)) as pool:
         found = dict(zip(pages, pool.map(partial(attempt, folder=folder), pages)))

@@ -8,7 +8,7 @@ from fedcl_repro.federation.actors import RayActors, Resident, Seat
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.optimisers import SGD
 from fedcl_repro.federation.rounds import begin, rounds
-from fedcl_repro.study.training import from_checkpoint, to_checkpoint
+from fedcl_repro.runs.session import from_checkpoint, to_checkpoint
 
 
 OPT = SGD(.05, .9)

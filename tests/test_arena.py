@@ -5,13 +5,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedcl_repro.papers.arena import settings as arena
-from fedcl_repro.study.experiments import EXPERIMENTS, experiments, runs_of
-from fedcl_repro.study.intervals import ALPHA
-from fedcl_repro.study.store import Store
-from fedcl_repro.study.tables import answer, owner_of
-from fedcl_repro.study.training import described
-from fedcl_repro.study.verdicts import OURS
+from fedcl_repro.papers.arena import experiments as arena
+from fedcl_repro.evidence.experiments import EXPERIMENTS, experiments, runs_of
+from fedcl_repro.evidence.intervals import ALPHA
+from fedcl_repro.runs.store import Store
+from fedcl_repro.evidence.ask import answer, owner_of
+from fedcl_repro.runs.rows import described
+from fedcl_repro.evidence.verdict import OURS
 
 CLAIMS = arena.arena_claims('lite')
 
@@ -127,7 +127,7 @@ def half_and_half(*, share=.5):
 SMALL = '''
 import sys
 from fedcl_repro.cli import main
-from fedcl_repro.papers.arena.settings import ARENA_FILE, ARENA_SIZES
+from fedcl_repro.papers.arena.experiments import ARENA_FILE, ARENA_SIZES
 for label in set(ARENA_FILE['methods']) - {'Local', 'FedAvg', 'FedPer'}: del ARENA_FILE['methods'][label]
 ARENA_SIZES['quick']['base'] |= dict(n_rounds=2, n_clients=3, scarcity='all_clients(share=0.2)')
 ARENA_SIZES['quick']['trial'] |= dict(n_rounds=1)

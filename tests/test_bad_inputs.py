@@ -17,15 +17,17 @@ from fedcl_repro import cli, simulate
 from fedcl_repro.core import OneOf, Range, parse_spec
 from fedcl_repro.data.datasets import DamagedData, load, read_npz
 from fedcl_repro.data.partition import partition
-from fedcl_repro.federation.federation import Fed, toy_images
+from fedcl_repro.federation.fed import Fed, toy_images
 from fedcl_repro.federation.method import METHODS
-from fedcl_repro.study import simulation, training
-from fedcl_repro.study.experiments import computed_folder, kept_verdicts, papers_folder
-from fedcl_repro.study.kept_models import accuracy_of, adapt, load_model
-from fedcl_repro.study.runs import REGISTERS, Run, load_registers, run_id
-from fedcl_repro.study.store import DamagedRun, Store, load_checkpoint, save_checkpoint
-from fedcl_repro.study.sweep import sweep
-from fedcl_repro.verbs import train as train_verbs
+from fedcl_repro.runs import simulate as simulation
+from fedcl_repro.runs import session
+from fedcl_repro.runs import workers
+from fedcl_repro.evidence.experiments import computed_folder, kept_verdicts, papers_folder
+from fedcl_repro.runs.models import accuracy_of, adapt, load_model
+from fedcl_repro.runs.run import REGISTERS, Run, load_registers, run_id
+from fedcl_repro.runs.store import DamagedRun, Store, load_checkpoint, save_checkpoint
+from fedcl_repro.runs.sweep import sweep
+from fedcl_repro.commands import train as train_verbs
 
 load_registers()
 for tool in ('papermill', 'torchvision'): pytest.importorskip(tool)
@@ -37,7 +39,7 @@ NOTEBOOKS = papers_folder().resolve().parent
 def no_work(monkeypatch):
     "Nothing may be trained, and no page executed."
     def work(*args, **kwargs): raise AssertionError('work began')
-    for name in ('train', 'train_in_processes'): monkeypatch.setattr(training, name, work)
+    for name in ('train', 'train_in_processes'): monkeypatch.setattr(workers, name, work)
     monkeypatch.setattr(simulation, 'train', work)
     monkeypatch.setattr(train_verbs, 'execute_pages', work)
 
@@ -210,11 +212,11 @@ def test_a_partition_is_refused(spec, n_clients, says):
     (dict(scarcity='last_clients(clients=30)'), 'the last 30 of 20 clients'),
 ]))
 def test_an_impossible_run_is_refused_before_any_other(settings, says, tmp_path, monkeypatch, capsys):
-    def all_done(runs, *rest): return [training.Outcome(r, 'done') for r in runs]
+    def all_done(runs, *rest): return [workers.Outcome(r, 'done') for r in runs]
     wrong, right = Run.of('fedavg', **settings), Run.of('fedavg')
-    with pytest.raises(ValueError, match='.'): training.train_all([wrong], Store(tmp_path), quiet=True)
-    monkeypatch.setattr(training, 'train_lacking', all_done)
-    outcomes = training.train_all([right, wrong], Store(tmp_path), quiet=True)
+    with pytest.raises(ValueError, match='.'): workers.train_all([wrong], Store(tmp_path), quiet=True)
+    monkeypatch.setattr(workers, 'train_lacking', all_done)
+    outcomes = workers.train_all([right, wrong], Store(tmp_path), quiet=True)
     assert [o.word for o in outcomes] == ['done', 'failed'] and says in outcomes[1].why
     assert says in capsys.readouterr().err
 
@@ -351,7 +353,7 @@ def test_a_damaged_run_is_set_aside(text, tmp_path, capsys):
     (folder/'run.json').write_text(text)
     (folder/'rows.csv').write_text('round,value\n1,0.5\n')
     with pytest.raises(DamagedRun): store.read(run_id(run))
-    assert training.lacking([run], store, None) == [run] and not folder.exists()
+    assert workers.lacking([run], store, None) == [run] and not folder.exists()
     assert 'is damaged' in capsys.readouterr().err and list((tmp_path/'set-aside').iterdir())
 
 
@@ -365,7 +367,7 @@ def test_a_foreign_checkpoint_is_set_aside(content, tmp_path, capsys):
     whole = dict(round=1, clients={}, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
     if isinstance(content, bytes): store.checkpoint(id).write_bytes(content)
     else: save_checkpoint(store, id, whole | dict(run='another') if content == 'other run' else content)
-    assert training.usable_checkpoint(run, store, id, False) is None
+    assert session.usable_checkpoint(run, store, id, False) is None
     assert not store.checkpoint(id).exists() and 'is no checkpoint of this run' in capsys.readouterr().err
 
 
@@ -374,7 +376,7 @@ def test_a_checkpoint_of_more_clients_is_set_aside(tmp_path, capsys):
     whole = dict(round=1, clients={2: {}}, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
     save_checkpoint(store, run_id(run), whole)
     assert load_checkpoint(store, run_id(run))['round'] == 1
-    assert training.usable_checkpoint(run, store, run_id(run), False) is None
+    assert session.usable_checkpoint(run, store, run_id(run), False) is None
     assert 'is of another run' in capsys.readouterr().err
 
 
@@ -690,7 +692,7 @@ TRAININGS = named([
 
 @pytest.mark.parametrize('runs, options, says', TRAININGS)
 def test_a_training_is_refused(runs, options, says, tmp_path):
-    with pytest.raises(ValueError) as refused: training.train_all(runs, tmp_path, **options)
+    with pytest.raises(ValueError) as refused: workers.train_all(runs, tmp_path, **options)
     assert says in str(refused.value)
 
 
@@ -752,8 +754,9 @@ COMMANDS = named([
     (('plan', '--backlog', 'fedcosr'), 'leave names of experiments out'),
     ((*ONE, '--backlog'), '--backlog only for experiments'),
     ((*ONE, '--executor', 'lop'), "unknown executor 'lop' (did you mean 'loop'?)"),
-    ((*ONE, '--method', 'moon', '--set', 'seed=1'), 'seed cannot be set'),
-    ((*ONE, '--method', 'fedavg'), 'FedAvg is named twice'),
+    ((*ONE, '--method', 'moon'), '`fedcl compare fedavg moon` trains and compares several'),
+    (('compare', 'fedavg', 'moon', '--set', 'seed=1'), 'seed cannot be set'),
+    (('compare', 'fedavg', 'fedavg'), 'FedAvg is named twice'),
     (('compare', 'fedavg'), 'a comparison needs two methods, got 1'),
     (('compare', 'fedavg', 'moon', '--out', 'curves.txt'), 'its name must end in one of .svg, .png, .pdf'),
     (('list', 'methods', 'fedavgg'), "did you mean 'fedavg'?"),

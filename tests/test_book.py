@@ -17,15 +17,15 @@ def shown_on(page):
 
 
 def test_every_artifact_of_the_papers_is_on_the_map():
-    from fedcl_repro.book.paper_map import checked_place
-    from fedcl_repro.study.published import read_published
+    from fedcl_repro.publish.paper_map import checked_place
+    from fedcl_repro.evidence.published import read_published
     listed = read_published('artifacts').fillna('')
     for a in listed.itertuples(): checked_place(a.place, f'{a.paper}/{a.artifact}')
     assert list(listed[listed.place == ''].artifact) == ['fig5'], 'only MFCL has no Figure 5'
 
 
 def test_every_numbered_equation_is_on_the_map():
-    from fedcl_repro.book.paper_map import EQUATIONS, checked_place, equations
+    from fedcl_repro.publish.paper_map import EQUATIONS, checked_place, equations
     listed = [(e['paper'], int(e['number'])) for e in equations()]
     assert listed == [(paper, n + 1) for paper, count in EQUATIONS.items() for n in range(count)]
     for e in equations(): checked_place(e['place'], f"{e['paper']} Eq. {e['number']}")
@@ -33,9 +33,9 @@ def test_every_numbered_equation_is_on_the_map():
 
 def test_the_map_is_up_to_date():
     "Its stored tables of artifacts, equations and claims are the ones that are computed now."
-    from fedcl_repro.book.paper_map import artifacts_table, equations_table
-    from fedcl_repro.study.experiments import experiments, verdicts_alone
-    from fedcl_repro.study.published import PAPER_NAMES
+    from fedcl_repro.publish.paper_map import artifacts_table, equations_table
+    from fedcl_repro.evidence.experiments import experiments, verdicts_alone
+    from fedcl_repro.evidence.published import PAPER_NAMES
     shown = shown_on('map')
     for paper, name in PAPER_NAMES.items():
         for table in (artifacts_table(paper), equations_table(paper)):
@@ -58,7 +58,7 @@ def test_the_front_page_has_a_picture_two_commands_and_three_doors():
 
 
 def test_the_sidebar_is_short_and_in_the_order_of_reading():
-    from fedcl_repro.book.contents import SIDEBAR, chapters, internals, sidebar
+    from fedcl_repro.publish.contents import SIDEBAR, chapters, internals, sidebar
     more = ['contributing', 'library/index', 'changelog', 'oddities']
     shown, rest = sidebar(more), internals(more)
     assert list(SIDEBAR) == ['Course', 'Tours of the papers', 'Papers', 'Library']
@@ -71,7 +71,7 @@ def test_the_sidebar_is_short_and_in_the_order_of_reading():
 
 
 def test_solutions_are_folded_in_jupyterlab_and_on_the_site():
-    from fedcl_repro.book.site import ready_cells, tags_of
+    from fedcl_repro.publish.site import ready_cells, tags_of
     found = 0
     for path in sorted((ROOT/'nbs').rglob('*.ipynb')):
         if '.ipynb_checkpoints' in path.parts: continue
@@ -86,7 +86,7 @@ def test_solutions_are_folded_in_jupyterlab_and_on_the_site():
 
 def test_what_a_course_calls_folded_is_folded():
     "Drawings, and code of earlier pages, can be opened on the site; on a page of results they are left out."
-    from fedcl_repro.book.site import cells_of, ready_cell, ready_cells, tags_of
+    from fedcl_repro.publish.site import cells_of, ready_cell, ready_cells, tags_of
     page = 'course/03_body_and_head'
     hidden = [cell for cell in cells_of(page) if 'hide' in tags_of(cell)]
     assert hidden and all(cell['metadata']['jupyter'] == dict(source_hidden=True) for cell in hidden)
@@ -97,7 +97,7 @@ def test_what_a_course_calls_folded_is_folded():
 
 def test_a_result_has_one_fold():
     "How a result is drawn is folded above it, in one piece, however many cells it has."
-    from fedcl_repro.book.site import ready_cells, text_of
+    from fedcl_repro.publish.site import ready_cells, text_of
     code = [cell for cell in ready_cells('papers/mfcl/table8') if cell['cell_type'] == 'code']
     first, check, more = code
     assert first['outputs'] and more['outputs'] and not check['outputs']
@@ -107,7 +107,7 @@ def test_a_result_has_one_fold():
 
 def test_the_site_shows_each_element_of_the_stored_outputs():
     "What else is in the HTML of an output would be shown as text, such as a drawing that is not an image."
-    from fedcl_repro.book.site import ELEMENTS
+    from fedcl_repro.publish.site import ELEMENTS
     unknown = {}
     for path in sorted((ROOT/'nbs').rglob('*.ipynb')):
         if '.ipynb_checkpoints' in path.parts: continue
@@ -125,7 +125,7 @@ HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
 def test_text_in_a_table_is_escaped():
     "Names of a folder, of a file or of someone's rows."
     import pandas as pd
-    from fedcl_repro.study.show import nice_table, noted_table
+    from fedcl_repro.show.tables import nice_table, noted_table
     table = pd.DataFrame({HOSTILE: [HOSTILE], 'verdict': ['holds']}, index=[HOSTILE])
     noted = noted_table({HOSTILE: table}, HOSTILE, [HOSTILE]).data
     for shown in (nice_table(table, HOSTILE).to_html(), noted):
@@ -134,7 +134,7 @@ def test_text_in_a_table_is_escaped():
 
 
 def test_the_site_runs_no_html_of_others(tmp_path):
-    from fedcl_repro.book.site import clean_html, shown_output
+    from fedcl_repro.publish.site import clean_html, shown_output
     cleaned = clean_html(f'<table><tr><td>{HOSTILE}</td></tr></table>')
     assert 'onerror' not in cleaned and '<script' not in cleaned and '&lt;script&gt;' in cleaned
     kinds = {'application/javascript': 'alert(1)', 'text/html': 'a', 'application/x-other': 'b'}
@@ -142,7 +142,7 @@ def test_the_site_runs_no_html_of_others(tmp_path):
 
 
 def test_a_place_that_is_not_there_is_refused():
-    from fedcl_repro.book.paper_map import checked_place
+    from fedcl_repro.publish.paper_map import checked_place
     with pytest.raises(ValueError, match='no such page'): checked_place('parts/nowhere', 'Eq. 1')
     with pytest.raises(ValueError, match='does not define it'): checked_place('parts/mixing#nothing', 'Eq. 1')
 
@@ -160,7 +160,7 @@ def paragraphs_of(path):
 def site(tmp_path_factory):
     "The built site: (its folder, the warnings of the build)."
     pytest.importorskip('sphinx', reason="the site needs the extra docs: pip install -e '.[docs]'")
-    from fedcl_repro.book.site import build_site
+    from fedcl_repro.publish.site import build_site
     first, warnings = build_site(tmp_path_factory.mktemp('site'))
     return first.parent, warnings
 
@@ -242,7 +242,7 @@ def test_no_letter_of_a_formula_is_lost(site):
 
 @pytest.mark.slow
 def test_every_page_has_what_a_reader_looks_for(site):
-    from fedcl_repro.book.contents import about_page
+    from fedcl_repro.publish.contents import about_page
     page = (site[0]/'parts'/'contrastive.html').read_text(encoding='utf-8')
     assert 'rel="shortcut icon"' in page
     assert f'<meta name="description" content="{about_page("parts/contrastive")}">' in page

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from fedcl_repro.data.datasets import find_root, load
-from fedcl_repro.study.runs import Run, shards
+from fedcl_repro.runs.run import Run, shards
 
 
 def real(name):
@@ -87,7 +87,7 @@ assert [len(r) for r in shards.train] == [1, 1, 1]
 """,
     "from fedcl_repro.data.augment import AUGMENTATIONS; assert AUGMENTATIONS.build('flip(p=0.0)')",
     """
-from fedcl_repro.study.runs import Run
+from fedcl_repro.runs.run import Run
 Run.of('fedavg', data='bars', partition='by_turns', scarcity='one_image', augmentation='flip', model='linear')
 """,
 ], ids=['load', 'present', 'partition', 'augmentation', 'run'])

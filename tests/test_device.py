@@ -9,13 +9,13 @@ from test_methods import METHODS, OWN, WITHOUT_LABELS, final, has, made
 
 from fedcl_repro.federation.evaluation import evaluate
 from fedcl_repro.federation.executors import EXECUTORS
-from fedcl_repro.federation.federation import Fed, toy
-from fedcl_repro.federation.graphs import Graphs
+from fedcl_repro.federation.fed import Fed, toy
+from fedcl_repro.federation.cuda_graphs import Graphs
 from fedcl_repro.federation.method import NET, Method, Sweep, ce
 from fedcl_repro.federation.optimisers import SGD, Adam
 from fedcl_repro.federation.rounds import begin, rounds, run
 from fedcl_repro.parts.models import cnn
-from fedcl_repro.study.training import deterministic, from_checkpoint
+from fedcl_repro.runs.session import deterministic, from_checkpoint
 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason='no accelerator here')
 FLAGS = 'featarc fedala fedema flt heterofl pfedsim splitmix'.split() # keep flags or counters on the CPU
@@ -69,11 +69,6 @@ def test_recorded_steps_run_on_an_accelerator(name, monkeypatch):
 
 
 @pytest.mark.parametrize('name', FLAGS)
-def test_stacks_run_on_an_accelerator(name, monkeypatch):
-    runs_on_an_accelerator(name, 'batched', monkeypatch)
-
-
-@pytest.mark.parametrize('name', FLAGS)
 def test_resumes_on_an_accelerator(name, monkeypatch):
     with accelerator(monkeypatch) as device:
         fed = federation(name, device, p=.3, opt=Adam())
@@ -105,7 +100,7 @@ def test_faults_are_found(fault, monkeypatch):
 
 @real
 @pytest.mark.parametrize('name', METHODS)
-@pytest.mark.parametrize('executor', ['loop', 'batched', 'graphs'])
+@pytest.mark.parametrize('executor', ['loop', 'graphs'])
 def test_executors_agree_on_cuda(name, executor):
     "In float64, with SGD. The loop on a CPU is not asked: augmentations and masks are drawn on the device."
     opt = SGD(.05, .9)

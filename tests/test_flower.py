@@ -16,9 +16,9 @@ from fedcl_repro.federation.evaluation import evaluate
 from fedcl_repro.federation.exchange import from_bytes
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.rounds import rounds
-from fedcl_repro.scale.flower import SCORE_COLUMNS, ask_node, envelope, opened_envelope, serve_run
-from fedcl_repro.scale.nodes import SharedPlan, dealt
-from fedcl_repro.study.runs import Run, federation, methods, stages
+from fedcl_repro.distributed.flower import SCORE_COLUMNS, ask_node, envelope, opened_envelope, serve_run
+from fedcl_repro.distributed.nodes import SharedPlan, dealt
+from fedcl_repro.runs.run import Run, federation, methods, stages
 
 METHODS = {'fedavg': {}, 'fedcosr': {}, 'mapl': {}, 'mfcl': dict(pairs=2, server_batch=64)}
 

@@ -15,7 +15,7 @@ def line_of(v):
 
 def verdicts_now():
     "The best committed profile of each experiment, and its verdicts: claims, and printed cells with ours."
-    from fedcl_repro.study.experiments import committed_verdicts, experiments
+    from fedcl_repro.evidence.experiments import committed_verdicts, experiments
     found = {}
     for name in experiments():
         profile, verdicts = committed_verdicts(name)
@@ -35,7 +35,7 @@ def ends_of(v): return tuple(round(end, 6) for end in v.interval)
 
 
 def test_a_sentence_has_one_interval_on_whatever_page_it_is_asked():
-    from fedcl_repro.study.experiments import committed_verdicts, experiments
+    from fedcl_repro.evidence.experiments import committed_verdicts, experiments
     found = {}
     for v in (v for name in experiments() for v in committed_verdicts(name)[1]):
         if v.kind == 'claim' and v.interval: found.setdefault((v.what, v.source), set()).add(ends_of(v))

@@ -18,19 +18,19 @@ from PIL import Image
 
 from fedcl_repro import cli, simulate
 from fedcl_repro.data.datasets import DATASETS, content_of, load
-from fedcl_repro.extensions import (
+from fedcl_repro.user_code import (
     UnknownContent, entry_digest, import_file, packed, source_digest, unpack, use_files)
 from fedcl_repro.core import Register, Spec
-from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.fed import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.method import METHODS, NET, Method, Sweep, build_method, ce, send, stages_of, take
 from fedcl_repro.data.own_data import client_column, own_dataset, own_inputs, own_labels, read_own
 from fedcl_repro.federation import rounds
 from fedcl_repro.parts.models import MODELS, Dropout, as_parts, check_network
-from fedcl_repro.study.runs import Run, check_federation, dataset, methods, run_id, shards
-from fedcl_repro.study.simulation import data_spec, fitting, model_spec, named_data
-from fedcl_repro.study.store import Store
-from fedcl_repro.study.sweep import sweep
+from fedcl_repro.runs.run import Run, check_federation, dataset, methods, run_id, shards
+from fedcl_repro.runs.simulate import data_spec, fitting, model_spec, named_data
+from fedcl_repro.runs.store import Store
+from fedcl_repro.runs.sweep import sweep
 
 DIGITS = load('digits')
 X, Y = DIGITS.x[:160], DIGITS.y[:160]
@@ -372,12 +372,6 @@ def test_labels_keep_their_names():
     for y in (CLASSES + 1, CLASSES + 3):
         with pytest.raises(ValueError, match='labels begin at'): own_labels(y, 40)
     assert own_labels(CLASSES + 1, 40, 5)[1] == 5
-
-
-def test_a_module_is_found_under_its_earlier_name():
-    from fedcl_repro.federation import own_data as module
-    from fedcl_repro.federation.own_data import read_own as found
-    assert found is read_own and not hasattr(module, '__file__')
 
 
 def test_a_copy_is_trained_on():
@@ -760,8 +754,8 @@ def test_a_sweep_takes_a_path(tmp_path):
 
 SCRIPT = '''
 from fedcl_repro.federation.method import METHODS, Method
-from fedcl_repro.study.runs import Run
-from fedcl_repro.study.training import train_all
+from fedcl_repro.runs.run import Run
+from fedcl_repro.runs.train import train_all
 @METHODS.add('mine_here', title='Mine', family='averaging', owner='shared')
 def mine(): return Method()
 runs = [Run.of('mine_here', n_rounds=1, n_clients=2, seed=s) for s in (0, 1)]

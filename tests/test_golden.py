@@ -17,9 +17,9 @@ from fedcl_repro.core import Spec, stream
 from fedcl_repro.data.partition import PARTITIONS, Shards
 from fedcl_repro.parts.models import MODELS, Head
 from fedcl_repro.parts.twin_norm import TwinNorm, Twins
-from fedcl_repro.study.runs import Run, config, dataset, find_root, methods, run_id
-from fedcl_repro.study.store import Store
-from fedcl_repro.study.training import train
+from fedcl_repro.runs.run import Run, config, dataset, find_root, methods, run_id
+from fedcl_repro.runs.store import Store
+from fedcl_repro.runs.train import train
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT/'tests'/'golden.json'
@@ -121,7 +121,7 @@ def test_rows_of_a_method(name):
 def id_of(run, fingerprint, monkeypatch):
     "The run's name where its data have this fingerprint."
     def known(spec, root): return SimpleNamespace(fingerprint=fingerprint)
-    monkeypatch.setattr('fedcl_repro.study.runs.dataset', known)
+    monkeypatch.setattr('fedcl_repro.runs.run.dataset', known)
     return run_id(run)
 
 
@@ -147,7 +147,7 @@ def test_rows_of_an_earlier_revision_say_so():
 
 def test_an_earlier_network_has_rows_only_until_the_present_one_has():
     "Otherwise both stand under one label."
-    from fedcl_repro.papers.mfcl.settings import before_its_norm
+    from fedcl_repro.papers.mfcl.experiments import before_its_norm
     networks = {about['config']['model']['name'] for about in committed_records().values()
                 if about['method'] == 'orchestra'}
     assert networks == {r.model.name for r in before_its_norm('lite')}, 'drop `before_its_norm`'

@@ -11,7 +11,7 @@ from test_methods import METHODS, alone, assert_equal, final, has, made, uneven
 from fedcl_repro.federation.clients import Clients
 from fedcl_repro.federation.evaluation import evaluate
 from fedcl_repro.federation.exchange import ServerSide, from_bytes, known_to, run_apart, score_clients
-from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.fed import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.method import Method, stages_of
 from fedcl_repro.federation.privacy import secure_aggregation

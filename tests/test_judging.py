@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedcl_repro.study.intervals import Spread, moved
-from fedcl_repro.study.questions import Claim, above, best, level, ordered
-from fedcl_repro.study.tables import Chance, answer
+from fedcl_repro.evidence.intervals import Spread, moved
+from fedcl_repro.evidence.claim import Claim, above, best, level, ordered
+from fedcl_repro.evidence.ask import Chance, answer
 
 COMMON, OWN = 2., .35 # points: what all methods of a replicate share, and what each has for itself
 LABELS = 'ABCDEF'

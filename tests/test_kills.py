@@ -14,12 +14,16 @@ import pandas as pd
 import pytest
 from fresh import Fresh
 
-from fedcl_repro.study import pages, processes, training
-from fedcl_repro.study.processes import Interrupted
-from fedcl_repro.study.runs import Run, run_id
-from fedcl_repro.study.sources import sources
-from fedcl_repro.study.store import Store, checkpoint_progress, load_checkpoint, save_checkpoint
-from fedcl_repro.study.training import train_all
+from fedcl_repro.publish import execute as pages
+
+from fedcl_repro.runs import processes
+
+from fedcl_repro.runs import workers
+from fedcl_repro.runs.processes import Interrupted
+from fedcl_repro.runs.run import Run, run_id
+from fedcl_repro.runs.code_digest import sources
+from fedcl_repro.runs.store import Store, checkpoint_progress, load_checkpoint, save_checkpoint
+from fedcl_repro.runs.workers import train_all
 
 SMALL = dict(n_clients=2, n_rounds=8, batch_size=64, eval_every=4, model='cnn(k=8)',
              scarcity='all_clients(share=0.05)', partition='dirichlet(concentration=1.0, test_share=0.05)')
@@ -193,7 +197,7 @@ def many_kills(tmp_path, nursery, who, how, jobs, n, uninterrupted):
 
 def check_whole(store, wanted):
     "The rows are those of an uninterrupted training, and nothing else is left once the command looks again."
-    assert training.lacking(RUNS, store, None) == []
+    assert workers.lacking(RUNS, store, None) == []
     assert bytes_of(store) == wanted
     left = [p.name for p in store.root.iterdir() if p.suffix != '.lock']
     assert sorted(left) == sorted(IDS), left
@@ -261,7 +265,7 @@ def test_a_run_that_found_too_little_memory_is_tried_again(tmp_path, monkeypatch
     def train(run, store, **options):
         (tried/f'{run.seed}-{os.getpid()}').touch()
         if run.seed and (run.seed == 2 or len(list(tried.glob(f'{run.seed}-*'))) == 1): raise error
-    monkeypatch.setattr(training, 'train', train)
+    monkeypatch.setattr(workers, 'train', train)
     found = train_all(RUNS, Store(tmp_path/'store'), jobs=2, quiet=True)
     assert [o.word for o in found] == ['done', 'done', 'failed']
     assert 'fewer jobs (--jobs)' in found[2].why
@@ -276,7 +280,7 @@ def test_the_checkpoint_of_a_finished_run_does_not_stay(tmp_path):
     for newer in (False, True):
         store.checkpoint(id).write_bytes(b'')
         os.utime(store.checkpoint(id), ns=(finished, finished + (10**9 if newer else -10**9)))
-        training.lacking(RUNS[:1], store, None)
+        workers.lacking(RUNS[:1], store, None)
         assert store.checkpoint(id).exists() == newer
 
 
@@ -288,7 +292,7 @@ def test_too_little_memory_is_no_damage(tmp_path, monkeypatch):
     monkeypatch.setattr('torch.load', short)
     monkeypatch.setattr(Path, 'read_text', short)
     with pytest.raises(OSError): load_checkpoint(store, 'a', set_aside=True)
-    with pytest.raises(OSError): training.intact(store, 'a')
+    with pytest.raises(OSError): workers.intact(store, 'a')
     assert store.checkpoint('a').exists() and store.folder('a').exists()
 
 

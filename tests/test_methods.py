@@ -8,13 +8,13 @@ import torch
 from fedcl_repro.core import Spec, load_all
 from fedcl_repro.federation.evaluation import evaluate, micro
 from fedcl_repro.federation.executors import EXECUTORS
-from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.fed import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Rows
 from fedcl_repro.federation.method import Method, stages_of
 from fedcl_repro.federation.optimisers import SGD, Adam
 from fedcl_repro.federation.rounds import begin, rounds
-from fedcl_repro.study.runs import methods
+from fedcl_repro.runs.run import methods
 
 load_all('fedcl_repro.federation')
 METHODS = sorted(methods())
@@ -204,7 +204,7 @@ def test_the_few_use_all_that_a_method_can_say():
 @pytest.mark.parametrize('name', METHODS)
 def test_about(name):
     about = methods()[name].about
-    from fedcl_repro.study.figures import PALETTE
+    from fedcl_repro.show.figures import PALETTE
     assert about['family'] in PALETTE
     assert about['owner'] in ('shared', 'personal')
     assert about['revision'] >= 1

@@ -7,19 +7,19 @@ from sklearn.datasets import load_sample_images
 
 from fedcl_repro.federation import privacy
 from fedcl_repro.federation.evaluation import probed
-from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.fed import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Inbox, Roster
 from fedcl_repro.federation.method import Method, Probe
-from fedcl_repro.federation.partners import partner_found
+from fedcl_repro.methods.partners import partner_found
 from fedcl_repro.methods.mfcl import pairs_of_epoch
-from fedcl_repro.papers.mfcl.settings import MFCL, mfcl_printed
+from fedcl_repro.papers.mfcl.experiments import MFCL, mfcl_printed
 from fedcl_repro.papers.mfcl.attacks import seen_by_pca
 from fedcl_repro.parts.autoencoder import mfcl_model
 from fedcl_repro.parts.contrastive import ntxent
-from fedcl_repro.study.experiments import committed
-from fedcl_repro.study.runs import Run, label
-from fedcl_repro.study.show import repeats, table_cells
+from fedcl_repro.evidence.experiments import committed
+from fedcl_repro.runs.run import Run, label
+from fedcl_repro.show.tables import repeats, table_cells
 
 
 def strangers_found(positives, steps=60):

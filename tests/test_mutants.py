@@ -46,7 +46,8 @@ MUTANTS = ( # page, what its library says, the fault
     ('parts/graph', 'w.norm(dim=-1, keepdim=True) if rule.norm == 2',
      'w.norm(1, dim=-1, keepdim=True) if rule.norm == 2'),
     ('parts/graph', '(w - rule.rate * slope)', '(w + rule.rate * slope)'),
-    ('parts/graph_measures', '(1 - warmup/rounds) * (M/2) / (M - 1)', '(1 - warmup/rounds) * (M/2) / M'),
+    ('papers/mapl/graph_measures', '(1 - warmup/rounds) * (M/2) / (M - 1)',
+     '(1 - warmup/rounds) * (M/2) / M'),
     # Twin Normalization
     ('parts/twin_norm', 'pair_var = pair_var + ((first - second) / 2)**2',
      'pair_var = pair_var + (first - second)**2'),

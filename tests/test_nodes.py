@@ -17,9 +17,9 @@ from fedcl_repro.cli import main
 from fedcl_repro.federation.exchange import from_bytes
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.rounds import rounds
-from fedcl_repro.scale.flower import read_app
-from fedcl_repro.scale.resident import ask_resident, serve_node
-from fedcl_repro.study.runs import federation, stages
+from fedcl_repro.distributed.flower import read_app
+from fedcl_repro.distributed.resident import ask_resident, serve_node
+from fedcl_repro.runs.run import federation, stages
 
 PAGE = Path(__file__).parents[1]/'nbs'/'scale'/'loopback.ipynb'
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from run_pages import has_parameters
 
-from fedcl_repro.study.experiments import experiments
-from fedcl_repro.study.pages import executed_path
+from fedcl_repro.evidence.experiments import experiments
+from fedcl_repro.publish.execute import executed_path
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted(p for p in (ROOT/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)

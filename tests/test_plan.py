@@ -9,13 +9,13 @@ import pytest
 from fresh import COMMAND
 
 from fedcl_repro.cli import main
-from fedcl_repro.study.experiments import PROFILES, runs_of, save_results
-from fedcl_repro.study.plan import (
+from fedcl_repro.evidence.experiments import PROFILES, runs_of, save_results
+from fedcl_repro.evidence.plan import (
     Here, Plan, Timing, detail_lines, evaluations, hours_of, images_of_run, passes, plan_line, planned,
     read_backlog, total_text)
-from fedcl_repro.study.runs import config, run_id
-from fedcl_repro.study.store import Store, load_checkpoint, save_checkpoint
-from fedcl_repro.study.training import train
+from fedcl_repro.runs.run import config, run_id
+from fedcl_repro.runs.store import Store, load_checkpoint, save_checkpoint
+from fedcl_repro.runs.train import train
 
 NAMES = 'fedcosr/precision', 'mapl/fig4' # two runs each
 

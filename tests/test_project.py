@@ -139,7 +139,7 @@ def test_library_imports_without_notebook_tools(fresh):
 SHAPES_FIRST = '''
 import sys
 import torch
-from fedcl_repro.study.runs import Run, check_federation
+from fedcl_repro.runs.run import Run, check_federation
 places = {}
 class Watch:
     def find_spec(name, path=None, target=None):
@@ -186,18 +186,18 @@ def test_every_executor_is_listed_and_can_be_asked_for(capsys):
     from fedcl_repro.federation.loop import EXECUTORS
     main(['list', 'executors'])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == list(EXECUTORS) and {'loop', 'batched', 'graphs'} <= set(listed)
+    assert listed == list(EXECUTORS) and {'loop', 'graphs'} <= set(listed)
     for verb in (['run', '--method', 'fedavg'], ['reproduce']):
         assert main([*verb, '--executor', 'lop']) == 2
         assert "unknown executor 'lop' (did you mean 'loop'?): choose from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('executor', ['batched', 'graphs'])
+@pytest.mark.parametrize('executor', ['graphs'])
 def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, capsys):
     "A run of the command under each of them ends as under the loop, up to rounding."
     from fedcl_repro.cli import main
-    from fedcl_repro.study.runs import Run, run_id
-    from fedcl_repro.study.store import Store
+    from fedcl_repro.runs.run import Run, run_id
+    from fedcl_repro.runs.store import Store
     id, losses = run_id(Run.of('fedcosr', n_rounds=2, n_clients=4)), {}
     for name in ('loop', executor):
         store = Store(tmp_path/name)
@@ -211,15 +211,15 @@ def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, ca
 
 
 def test_written_pages_are_what_the_committed_rows_say():
-    from fedcl_repro.status import written_files
+    from fedcl_repro.show.findings import written_files
     for path, text in written_files().items():
         assert path.read_text(encoding='utf-8') == text, f'{path.name}: run `fedcl report`'
 
 
-@pytest.mark.parametrize('path', [*sorted((ROOT/'nbs'/'tours').glob('*.ipynb')), ROOT/'nbs/study/tour.ipynb'],
+@pytest.mark.parametrize('path', [*sorted((ROOT/'nbs'/'tours').glob('*.ipynb')), ROOT/'nbs/show/tour.ipynb'],
                          ids=in_nbs)
 def test_tours_show_the_verdicts_of_the_committed_rows(path):
-    from fedcl_repro.study.tour import claims_sentence
+    from fedcl_repro.show.tour import claims_sentence
     shown = 0
     for c in json.loads(path.read_text(encoding='utf-8'))['cells']:
         call = re.search(r'^show_payoff\(\w+, (.*)\)$', ''.join(c['source']), re.MULTILINE)
@@ -231,9 +231,9 @@ def test_tours_show_the_verdicts_of_the_committed_rows(path):
 
 
 def test_pages_show_the_verdicts_of_the_committed_rows():
-    from fedcl_repro.study.experiments import committed_verdicts, evidence_on, experiments
-    from fedcl_repro.study.pages import notebook_of
-    from fedcl_repro.study.result_page import verdicts_in_words
+    from fedcl_repro.evidence.experiments import committed_verdicts, evidence_on, experiments
+    from fedcl_repro.publish.execute import notebook_of
+    from fedcl_repro.show.result_page import verdicts_in_words
     stale, asked = [], 0
     for name, e in experiments().items():
         said = committed_verdicts(name)[1]
@@ -248,10 +248,12 @@ def test_pages_show_the_verdicts_of_the_committed_rows():
 
 
 # The others are above.
-FLOORS = 'core extensions data', 'parts', 'federation', 'methods', 'study', 'papers'
+FLOORS = (
+    'core docments user_code data', 'parts', 'federation', 'methods', 'runs', 'evidence', 'show', 'papers',
+    'publish teaching distributed', 'commands')
 
 
-def floor_of(module): # ['study', 'plan']
+def floor_of(module): # ['runs', 'store']
     return next((k for k, names in enumerate(FLOORS) if module[0] in names.split()), len(FLOORS))
 
 
@@ -293,8 +295,8 @@ def test_readme_says_what_other_simulators_take():
 
 
 def test_every_experiment_has_a_page_with_a_profile():
-    from fedcl_repro.study.experiments import experiments
-    from fedcl_repro.study.pages import checked_parameters, notebook_of
+    from fedcl_repro.evidence.experiments import experiments
+    from fedcl_repro.publish.execute import checked_parameters, notebook_of
     for name in experiments():
         assert checked_parameters(notebook_of(name), dict(profile='lite')) == dict(profile='lite')
 
@@ -395,7 +397,9 @@ def test_methods_name_their_functions():
 
 # What the papers themselves call alike: their tables and figures, and the functions that judge them.
 ARTIFACT = re.compile(r'(judge_)?(table|fig)\d+$')
-SHARED_NAMES = {'compare'} # cells with their published numbers in study/verdicts, methods in study/compare
+# compare: published numbers (evidence/verdict), methods (show/compare);
+# images: those that a run trains on (evidence/plan), those of some rows (teaching/lent)
+SHARED_NAMES = {'compare', 'images'}
 
 
 def exported_names(path):

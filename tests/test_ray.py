@@ -19,11 +19,12 @@ from fedcl_repro.cli import main
 from fedcl_repro.federation.actors import RAY_SETTINGS, RayActors, connect_ray
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.rounds import begin, rounds
-from fedcl_repro.scale.ray import MOST_DEATHS, train_on_ray
-from fedcl_repro.study import processes
-from fedcl_repro.study.runs import Run, run_id
-from fedcl_repro.study.store import Store, locked
-from fedcl_repro.study.training import from_checkpoint, to_checkpoint, train_all
+from fedcl_repro.distributed.ray import MOST_DEATHS, train_on_ray
+from fedcl_repro.runs import processes
+from fedcl_repro.runs.run import Run, run_id
+from fedcl_repro.runs.store import Store, locked
+from fedcl_repro.runs.session import from_checkpoint, to_checkpoint
+from fedcl_repro.runs.workers import train_all
 
 TESTS = Path(__file__).parent
 os.environ.update(RAY_SETTINGS)

@@ -3,9 +3,9 @@ import html
 import json
 import re
 
-from fedcl_repro.study import pages
-from fedcl_repro.study.report import report_summary, write_report
-from fedcl_repro.study.store import Store
+from fedcl_repro.publish import execute as pages
+from fedcl_repro.publish.report import report_summary, write_report
+from fedcl_repro.runs.store import Store
 
 SCRIPT = '<img src=x onerror=alert(1)>'
 

@@ -1,10 +1,10 @@
 """What a paper says is asked: every claim of a list reaches the judge of the table that the list names."""
 import pytest
 
-from fedcl_repro.study.experiments import PROFILES, experiments
-from fedcl_repro.study.questions import above, claims
-from fedcl_repro.study.tables import PAPER_OF, claims_in_print
-from fedcl_repro.study.training import read_rows
+from fedcl_repro.evidence.experiments import PROFILES, experiments
+from fedcl_repro.evidence.claim import above, claims
+from fedcl_repro.evidence.ask import PAPER_OF, claims_in_print
+from fedcl_repro.runs.rows import read_rows
 
 NAMES = [name for name in experiments() if not name.endswith('/claims')]
 LISTS = [f'{group}/{artifact}' for group, paper in PAPER_OF.items() for artifact in paper.says]

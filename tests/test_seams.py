@@ -32,9 +32,9 @@ class Reversed(Executor):
 '''
 
 PAPER = '''
-from fedcl_repro.study.experiments import EXPERIMENTS, matrix
-from fedcl_repro.study.questions import above, claims
-from fedcl_repro.study.tables import Paper, ask
+from fedcl_repro.evidence.experiments import EXPERIMENTS, matrix
+from fedcl_repro.evidence.claim import above, claims
+from fedcl_repro.evidence.ask import Paper, ask
 
 def place(runs): return runs.assign(data=runs.dataset)
 def say(data, profile): return data

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from fedcl_repro.core import Spec, write_text
-from fedcl_repro.study.experiments import PROFILES, committed, experiments
-from fedcl_repro.study.intervals import pooled_spread
-from fedcl_repro.study.tables import (
+from fedcl_repro.evidence.experiments import PROFILES, committed, experiments
+from fedcl_repro.evidence.intervals import pooled_spread
+from fedcl_repro.evidence.ask import (
     EVERY_PAPER, LEAST_DF, MEASURES, PAPER_OF, committed_spreads, run_facts, spreads_path)
-from fedcl_repro.study.verdicts import table_of_means
+from fedcl_repro.runs.rows import table_of_means
 
 COLUMNS = ['paper', 'measure', 'owner', 'common', 'own', 'df', 'settings']
 

@@ -7,12 +7,15 @@ import pytest
 
 from fedcl_repro.cli import main
 from fedcl_repro.federation.method import METHODS
-from fedcl_repro.study import measures, sources, training
-from fedcl_repro.study.experiments import committed_path, committed_runs, save_results
-from fedcl_repro.study.processes import Interrupted
-from fedcl_repro.study.runs import Run, run_id
-from fedcl_repro.study.store import Store
-from fedcl_repro.study.training import train, train_all
+from fedcl_repro.runs import record as measures
+from fedcl_repro.runs import code_digest as sources
+from fedcl_repro.runs import workers
+from fedcl_repro.evidence.experiments import committed_path, committed_runs, save_results
+from fedcl_repro.runs.processes import Interrupted
+from fedcl_repro.runs.run import Run, run_id
+from fedcl_repro.runs.store import Store
+from fedcl_repro.runs.train import train
+from fedcl_repro.runs.workers import train_all
 
 SMALL = dict(n_clients=2, n_rounds=2, batch_size=64, model='cnn(k=8)', scarcity='all_clients(share=0.05)',
              partition='dirichlet(concentration=1.0, test_share=0.05)')
@@ -36,7 +39,7 @@ def own_method(tmp_path, monkeypatch):
     "Makes the method as a new process would, with its text as part of the package's code."
     def write(text):
         monkeypatch.setattr(sources, 'package_code', lambda: sources.code_hash(text))
-        training.SAID_ONCE.clear()
+        workers.SAID_ONCE.clear()
         sys.modules.pop(MODULE, None)
         METHODS.pop('own_scaled', None)
         exec(text, fresh())
@@ -89,7 +92,7 @@ def test_a_run_begun_by_other_code_says_so(own_method, tmp_path, capsys):
     assert 'the code changed after round 1' in capsys.readouterr().err
     _, about = store.read(run_id(run))
     assert ', then ' in about['sources']
-    assert training.lacking([run], store, None) == [] and '--retrain' in capsys.readouterr().err
+    assert workers.lacking([run], store, None) == [] and '--retrain' in capsys.readouterr().err
     assert trained(store, retrain=True)[0] == ['done']
 
 
@@ -125,7 +128,7 @@ def quick_runs(monkeypatch, tmp_path):
     "An experiment whose runs are tiny, and a folder where its rows are committed."
     monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path/'papers'))
     (tmp_path/'papers').mkdir()
-    from fedcl_repro.study import experiments as e
+    from fedcl_repro.evidence import experiments as e
     runs = [Run.of('fedavg', **SMALL, seed=s) for s in range(3)]
     monkeypatch.setattr(e, 'runs_of', lambda name, profile: runs)
     return runs
@@ -151,8 +154,8 @@ def test_what_is_committed_stays(quick_runs, tmp_path):
 
 
 def test_an_interrupted_reproduce_leaves_a_report(monkeypatch, tmp_path, capsys):
-    from fedcl_repro.study import processes
-    from fedcl_repro.verbs import train
+    from fedcl_repro.runs import processes
+    from fedcl_repro.commands import train
     def interrupted(*args):
         os.kill(os.getpid(), 15)
         raise Interrupted(15)
@@ -167,7 +170,7 @@ def test_an_interrupted_reproduce_leaves_a_report(monkeypatch, tmp_path, capsys)
 
 def test_a_report_says_what_data_it_lacks(tmp_path, monkeypatch):
     from argparse import Namespace
-    from fedcl_repro.verbs.train import missing_data
+    from fedcl_repro.commands.train import missing_data
     page = dict(name='fedcosr/table2')
     assert missing_data(page, Namespace(profile='quick', data_root='')) == ''
     assert 'is not there' in missing_data(page, Namespace(profile='lite', data_root=str(tmp_path)))

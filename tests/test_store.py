@@ -6,18 +6,18 @@ import pytest
 from fresh import COMMAND
 
 from fedcl_repro.cli import main
-from fedcl_repro.study.experiments import EXPERIMENTS
-from fedcl_repro.study.majority import committed_scores, what_decides
-from fedcl_repro.study.runs import Run, run_id
-from fedcl_repro.study.store import Store
-from fedcl_repro.study.training import train
+from fedcl_repro.evidence.experiments import EXPERIMENTS
+from fedcl_repro.evidence.majority import committed_scores, what_decides
+from fedcl_repro.runs.run import Run, run_id
+from fedcl_repro.runs.store import Store
+from fedcl_repro.runs.train import train
 
 RUN = dict(n_rounds=12, seed=7, n_clients=5, scarcity='all_clients(share=0.3)')
 CODE = f'''
 import sys
-from fedcl_repro.study.runs import Run
-from fedcl_repro.study.store import Store
-from fedcl_repro.study.training import train
+from fedcl_repro.runs.run import Run
+from fedcl_repro.runs.store import Store
+from fedcl_repro.runs.train import train
 tell = lambda done: print(done, flush=True)
 train(Run.of('fedcosr', **{RUN}), Store(sys.argv[1]), every=0., progress=tell)
 '''

@@ -22,7 +22,7 @@ from fedcl_repro.federation.exchange import (
     ClientSide, ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in,
     score_in,
     to_bytes, upload_in)
-from fedcl_repro.federation.federation import toy
+from fedcl_repro.federation.fed import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import Deferred, Roster, Rows
 from fedcl_repro.federation.method import Method, stages_of
@@ -30,18 +30,21 @@ from fedcl_repro.data.own_data import own_dataset
 from fedcl_repro.federation.privacy import secure_aggregation
 from fedcl_repro.federation.rounds import Replies, server_of, stage_of
 from fedcl_repro.federation.schema import ASKED, check_said
-from fedcl_repro.scale.flower import Courier
+from fedcl_repro.distributed.flower import Courier
 from fedcl_repro.core import parse_spec
-from fedcl_repro.scale import resident
-from fedcl_repro.scale.nodes import Node, SharedPlan, deal_secrets, dealt, known_at_server, secrets_beside
-from fedcl_repro.scale.resident import answered
-from fedcl_repro.study.kept_models import read_models
-from fedcl_repro.study.pages import read_verdicts
-from fedcl_repro.study.runs import Run, config, dataset, federation, run_id, stages
-from fedcl_repro.study.store import (
+from fedcl_repro.distributed import resident
+from fedcl_repro.distributed.nodes import (
+    Node, SharedPlan, deal_secrets, dealt, known_at_server, secrets_beside)
+from fedcl_repro.distributed.resident import answered
+from fedcl_repro.runs.models import read_models
+from fedcl_repro.publish.execute import read_verdicts
+from fedcl_repro.runs.run import Run, config, dataset, federation, run_id, stages
+from fedcl_repro.runs.store import (
     DamagedRun, Store, file_digest, load_checkpoint, locked, save_checkpoint)
-from fedcl_repro.study.training import read_rows, train_all, usable_checkpoint
-from fedcl_repro.study.watch import Extras
+from fedcl_repro.runs.rows import read_rows
+from fedcl_repro.runs.workers import train_all
+from fedcl_repro.runs.session import usable_checkpoint
+from fedcl_repro.runs.watch import Extras
 
 ODD_VALUES = (
     'x', -1, 2**62, 1e308, float('inf'), float('nan'), None, True, [], [[[[]]]], {'a': 1}, 3.5, 10**30)
@@ -534,7 +537,7 @@ def test_data_with_the_same_checksums_are_other_data(trained, monkeypatch):
     forged = replace(honest, x=255 - honest.x)
     assert forged.fingerprint == honest.fingerprint and forged.sha256 != honest.sha256
     assert store.read(id, config(run), honest.sha256)[1]['data_sha256'] == honest.sha256
-    monkeypatch.setattr('fedcl_repro.study.runs.kept_dataset', lambda *asked: forged)
+    monkeypatch.setattr('fedcl_repro.runs.run.kept_dataset', lambda *asked: forged)
     assert run_id(run) == id
     with pytest.raises(DamagedRun, match='its images or labels were others'): read_rows([run], store)
     with pytest.raises(DamagedRun, match='were others'): store.check(id, config(run), forged.sha256)

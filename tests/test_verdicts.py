@@ -1,9 +1,9 @@
 """Judges of experiments take whatever part of the runs is there: what was not run is said, never an error."""
 import pytest
 
-from fedcl_repro.study.experiments import PROFILES, committed, committed_runs, experiments, runs_of
-from fedcl_repro.study.store import Store
-from fedcl_repro.study.training import read_rows
+from fedcl_repro.evidence.experiments import PROFILES, committed, committed_runs, experiments, runs_of
+from fedcl_repro.runs.store import Store
+from fedcl_repro.runs.rows import read_rows
 
 TRAINED = [n for n in experiments() if runs_of(n, 'quick')]
 COMMITTED = {n: profile for profile in PROFILES for n in TRAINED if committed_runs(n, profile)}

@@ -48,9 +48,9 @@ import fedcl_repro
 from fedcl_repro import simulate
 from fedcl_repro.cli import main
 from fedcl_repro.federation.method import METHODS, Method, send, take
-from fedcl_repro.study.runs import Run
-from fedcl_repro.study.store import Store
-from fedcl_repro.study.training import train_all
+from fedcl_repro.runs.run import Run
+from fedcl_repro.runs.store import Store
+from fedcl_repro.runs.train import train_all
 
 class Network(nn.Module):
     def __init__(self):
@@ -160,7 +160,7 @@ def test_wheel_holds_pages_results_and_figures(base):
     names = zipfile.ZipFile(base.wheel).namelist()
     assert base.wheel.stat().st_size < 11e6
     for path in ('papers/fedcosr/table2.ipynb', 'papers/fedcosr/results/table2-lite.csv',
-                 'media/mapl-fig4.svg', 'papers/backlog.toml', 'study/runs.ipynb',
+                 'media/mapl-fig4.svg', 'papers/backlog.toml', 'runs/run.ipynb',
                  'bench/speed.ipynb'):
         assert f'fedcl_repro/nbs/{path}' in names
     assert 'fedcl_repro/py.typed' in names # type checkers read the annotations

@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import Attribute, Entry, Range, Register, Spec, atomic_write, expanded, load_all
-from ..extensions import entry_digest, is_own
+from ..user_code import entry_digest, is_own
 
 # %% ../../nbs/data/datasets.ipynb #f54f8ee5
 @dataclass(frozen=True, eq=False)

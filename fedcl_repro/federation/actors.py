@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from .clients import fields_of
 from .exchange import from_bytes, to_bytes
 from .executors import EXECUTORS, dealt_work
-from .federation import Fed
+from .fed import Fed
 from .loop import Loop, one_thread
 from .messages import Deferred
 from .rounds import Turns, take_turns

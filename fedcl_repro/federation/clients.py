@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from .federation import Fed
+from .fed import Fed
 from .messages import nbytes
 
 # %% ../../nbs/federation/clients.ipynb #317c7418

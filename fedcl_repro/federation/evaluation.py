@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core import stream
-from .federation import pixels
+from .fed import pixels
 from .optimisers import SGD, falling
 from .rounds import Replies, State, enter, server_of, stage_of, take_replies
 from .steps import run_steps

@@ -18,7 +18,7 @@ from functools import partial
 import torch
 
 from .evaluation import Score, probed, scored, server_at, surveyed, tested
-from .federation import Fed
+from .fed import Fed
 from .loop import Loop
 from .messages import BadMessage, Roster, from_bytes, to_bytes
 from .rounds import Replies, receive, roster_of, seals, server_of

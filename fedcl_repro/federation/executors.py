@@ -9,7 +9,7 @@ __all__ = ['EXECUTORS', 'Executor', 'usual_executor', 'make_executor', 'dealt_wo
 from typing import Callable, Protocol, runtime_checkable
 
 from ..core import Attribute, Register
-from .federation import Fed
+from .fed import Fed
 from .method import Sweep
 
 # %% ../../nbs/federation/executors.ipynb #1bc40e83

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from .exchange import from_bytes
-from .federation import Fed, pixels
+from .fed import Fed, pixels
 from .messages import Deferred, Rows, nbytes
 from .networks import Worker
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn as nn
 
 from .executors import EXECUTORS, Executor
-from .federation import Fed, batches, plan
+from .fed import Fed, batches, plan
 from .local_step import Carrier, NonFinite, local_step, own_copy, prepare
 from .local_step import take_notes, training_loss
 from .method import Sweep, add_up

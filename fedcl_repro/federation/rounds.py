@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .clients import Clients, fields_of
-from .federation import Fed, participants
+from .fed import Fed, participants
 from .local_step import NonFinite
 from .loop import Compute, Loop
 from .messages import BadMessage, Deferred, Inbox, Roster, Rows, nbytes

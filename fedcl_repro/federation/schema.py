@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..core import OneOf, Range, stream
 from .evaluation import server_at, surveyed
-from .federation import Fed
+from .fed import Fed
 from .loop import Loop
 from .messages import BadMessage, Roster, laid_out
 from .rounds import Replies, receive, seals, server_of, take_turns

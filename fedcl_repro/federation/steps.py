@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core import torch_stream
-from .federation import pixels
+from .fed import pixels
 from .messages import Deferred
 from .method import OnData, Repeat, Sweep
 

@@ -12,7 +12,7 @@ import torch
 
 from ..core import POSITIVE
 from ..federation.method import METHODS, NET, Method, Sweep, ce, send
-from ..federation.statistics import trained_fields
+from ..federation.norm_statistics import trained_fields
 from .proximal import keep_reference, take_as_reference, to_reference
 from ..parts.fields import sub, under, without
 

@@ -12,7 +12,7 @@ from ..core import POSITIVE
 from ..parts.contrastive import ntxent
 from ..parts.twin_norm import TwinNorm, each_view
 from ..federation.method import METHODS, Method, Probe, Sweep, represent, send, take
-from ..federation.partners import search_partners
+from .partners import search_partners
 
 # %% ../../nbs/methods/fedsimclr.ipynb #78c1df72
 ENCODER_AND_PROJECTOR = ('body.', 'proj.')

@@ -13,7 +13,7 @@ from typing import Callable
 import torch
 import torch.nn.functional as F
 
-from ..federation.federation import batch_of, batch_rows, in_batches, masks, plan
+from ..federation.fed import batch_of, batch_rows, in_batches, masks, plan
 from ..federation.messages import Deferred
 from ..federation.method import METHODS, Method, OnData, Sweep, average_of, send, take
 from ..parts.fields import drop, sub, under, without

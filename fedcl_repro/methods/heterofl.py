@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core import stream
 from ..federation.messages import Rows
 from ..federation.method import METHODS, NET, Method, Survey, Sweep, logits
-from ..federation.statistics import statistics_survey, trained_fields
+from ..federation.norm_statistics import statistics_survey, trained_fields
 from ..parts.fields import drop, sub, under, without
 from ..parts.slim import narrowed, scaler
 

@@ -30,7 +30,7 @@ from ..federation.loop import Worker
 from ..federation.method import METHODS, Method, Probe, Stage, Sweep
 from ..federation.method import average_of, epochs, nothing, send, take, unchanged
 from ..federation.optimisers import falling
-from ..federation.partners import search_partners
+from .partners import search_partners
 from ..federation.privacy import datamix, secure_aggregation
 from ..federation.steps import later
 

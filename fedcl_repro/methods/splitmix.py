@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core import COUNT, stream
 from ..federation.method import METHODS, NET, Method, Sweep, logits
-from ..federation.statistics import statistics_survey, trained_fields
+from ..federation.norm_statistics import statistics_survey, trained_fields
 from ..parts.fields import drop, sub, under, without
 from ..parts.mixing import mean_by_samples
 from ..parts.slim import scaler

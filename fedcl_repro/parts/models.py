@@ -22,7 +22,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from ..core import COUNT, Attribute, Range, Register, Spec
-from ..extensions import is_own
+from ..user_code import is_own
 
 # %% ../../nbs/parts/models.ipynb #e88359a2
 MODELS = Register(

@@ -16,13 +16,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from ..book.contents import book_folder
+from ..publish.contents import book_folder
 from ..federation.evaluation import evaluate, micro
-from ..federation.federation import Fed, batches, pixels
+from ..federation.fed import Fed, batches, pixels
 from ..federation.loop import Loop
 from ..federation.method import NET, Sweep, ce, stages_of
 from ..federation.rounds import rounds
-from ..study.runs import Run, federation
+from ..runs.run import Run, federation
 
 # %% ../../nbs/teaching/lent.ipynb #2ac929ae
 SETTING = dict(

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ...federation.federation import Fed
+from ...federation.fed import Fed
 from ...federation.messages import nbytes
 from ...federation.method import METHODS
 from ...federation.rounds import run

@@ -9,11 +9,11 @@ __all__ = ['PAPERS', 'printed_gains', 'gain_claim', 'gain_claims', 'judge_averag
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00002
 import pandas as pd
 
-from .said import SIXTEEN
-from .settings import FEDCOSR, PUBLISHED_AS, columns_of
-from ...study.published import PAPER_NAMES, published
-from ...study.questions import Claim, lead
-from ...study.tables import ask, stated
+from .statements import SIXTEEN
+from .experiments import FEDCOSR, PUBLISHED_AS, columns_of
+from ...evidence.published import PAPER_NAMES, published
+from ...evidence.claim import Claim, lead
+from ...evidence.ask import ask, stated
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005
 PAPERS = {name: PAPER_NAMES[name] for name in ('fedcrl', 'fedcosr')}

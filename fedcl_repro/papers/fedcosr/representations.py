@@ -8,8 +8,8 @@ __all__ = ['SHOWN', 'silhouette_by_run', 'earlier9', 'fig9']
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #12f0d97e
 import pandas as pd
 
-from .settings import FEDCOSR, PRACTICAL, SINGLE, place, runs
-from ...study.tables import experiment
+from .experiments import FEDCOSR, PRACTICAL, SINGLE, place, runs
+from ...evidence.ask import experiment
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #2b59a68e
 def silhouette_by_run(rows:pd.DataFrame)->pd.DataFrame: # one row per run, with `value`

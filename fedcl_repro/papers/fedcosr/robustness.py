@@ -13,15 +13,15 @@ import pandas as pd
 
 from ...core import Spec
 from .counted import BESIDE, communication_table, sizes
-from .said import SIXTEEN, PATHOLOGICAL, PRACTICAL, TABLE3
-from .settings import (
+from .statements import SIXTEEN, PATHOLOGICAL, PRACTICAL, TABLE3
+from .experiments import (
     FAIR, FEDCOSR, compared, every_cell, judge_often, place, runs)
-from ...study.experiments import no_runs
-from ...study.runs import methods, setting
-from ...study.questions import Claim, claims, lead
-from ...study.tables import Paper, ask_across, by_seed, claim_of_runs, experiment
-from ...study.tables import facts_by_setting
-from ...study.verdicts import OURS, claim
+from ...evidence.experiments import no_runs
+from ...runs.run import methods, setting
+from ...evidence.claim import Claim, claims, lead
+from ...evidence.ask import Paper, ask_across, by_seed, claim_of_runs, experiment
+from ...evidence.ask import facts_by_setting
+from ...evidence.verdict import OURS, claim
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #2cc0fca7
 # no verdict: our attributes and settings were taken from these tables

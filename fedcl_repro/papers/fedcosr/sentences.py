@@ -15,14 +15,14 @@ import pandas as pd
 
 from .numbers import judge_numbers
 from .robustness import NOT_APPLICABLE
-from .said import SIXTEEN, FEDCOSR_SAID, PATHOLOGICAL, PRACTICAL
-from .settings import FEDCOSR, OFTEN, margins_grow, of_split, printed
-from ...study.experiments import claims_page
-from ...study.questions import Claim, above, lead
-from ...study.tables import (
+from .statements import SIXTEEN, FEDCOSR_SAID, PATHOLOGICAL, PRACTICAL
+from .experiments import FEDCOSR, OFTEN, margins_grow, of_split, printed
+from ...evidence.experiments import claims_page
+from ...evidence.claim import Claim, above, lead
+from ...evidence.ask import (
     answer, as_printed, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
     printed_tables, replicates_in_words, stated)
-from ...study.verdicts import OURS
+from ...evidence.verdict import OURS
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
 def lost(tables:dict)->pd.DataFrame: # seed x label, percent of the accuracy before

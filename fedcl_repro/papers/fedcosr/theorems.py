@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from ...core import stream
 from ...federation.evaluation import clients_at
-from ...federation.federation import batches, pixels, toy
+from ...federation.fed import batches, pixels, toy
 from ...federation.loop import Loop
 from ...federation.method import NET, Sweep, ce, stages_of
 from ...federation.optimisers import SGD

@@ -13,7 +13,7 @@ from itertools import product
 import pandas as pd
 
 from ...federation.evaluation import clients_at
-from ...federation.federation import toy
+from ...federation.fed import toy
 from ...federation.loop import Loop
 from ...federation.method import stages_of
 from ...federation.optimisers import SGD
@@ -22,11 +22,11 @@ from ...methods.fedcosr import fedcosr
 from .theorems import (
     TEMP, WEIGHT, bound, channel, constants, gap, kinks_of, largest_weight, least_epsilon, log_c_bound,
     loss_of, measured_terms, rates, settled_terms, under_root, upload_bias)
-from .settings import FEDCOSR
-from ...study.experiments import no_runs
-from ...study.questions import paper_file
-from ...study.tables import experiment
-from ...study.verdicts import Verdict, claim
+from .experiments import FEDCOSR
+from ...evidence.experiments import no_runs
+from ...evidence.claim import paper_file
+from ...evidence.ask import experiment
+from ...evidence.verdict import Verdict, claim
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #2e74730b
 def theorem_verdict(key:str, cases, evidence:str)->Verdict:

@@ -9,8 +9,8 @@ __all__ = ['TUNING', 'CHOSEN', 'with_settings', 'public_settings', 'is_left', 'i
 from functools import cache
 
 from ...core import Spec
-from ...study.questions import paper_file
-from ...study.runs import methods
+from ...evidence.claim import paper_file
+from ...runs.run import methods
 
 # %% ../../../nbs/papers/fedcosr/tuning.ipynb #tuned004
 TUNING = paper_file('fedcosr')['tuning']

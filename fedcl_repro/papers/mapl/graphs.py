@@ -19,20 +19,21 @@ from ...data.datasets import find_root
 from ...data.partition import class_counts
 from ...parts.backbones import BACKBONES
 from ...parts.graph import first_step
-from ...parts.graph_measures import (
+from fedcl_repro.papers.mapl.graph_measures import (
     across_to_nearest, away_from_equal, classes_shared, cross_share, nearest_share, same_cluster, same_kind,
     similarity_gap, strangers, unevenness)
 from .matrices import (
     client_matrices, draw_matrices, draw_matrix, last_matrices, matrix_bar, of_matrices)
-from .settings import (
+from .experiments import (
     LEARNS_WATCHED, MAPL, MAPL_RUN, WATCHED, ablation, again, mapl_runs)
-from ...study.comparable import smaller
-from ...study.representations import draw_map, plane
-from ...study.result_page import display_all
-from ...study.runs import dataset, setting, shards
-from ...study.show import noted_table
-from ...study.tables import claim_of_runs, experiment
-from ...study.verdicts import claim
+from ...evidence.comparable import smaller
+from ...show.maps import draw_map
+from ...runs.representations import plane
+from ...show.result_page import display_all
+from ...runs.run import dataset, setting, shards
+from ...show.tables import noted_table
+from ...evidence.ask import claim_of_runs, experiment
+from ...evidence.verdict import claim
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #27f140b5
 def percent_across(W)->float: return 100*cross_share(W)
@@ -145,7 +146,7 @@ def graph_numbers(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per r
 # %% ../../../nbs/papers/mapl/graphs.ipynb #7c632d25
 def progress(rows:pd.DataFrame, profile:str)->pd.DataFrame: # what, seed -> the last round's numbers
     "Draw the weight across clusters and the similarity of classifiers by round."
-    from fedcl_repro.study.figures import panels
+    from fedcl_repro.show.figures import panels
     table = graph_numbers(rows, profile)
     color = {what: f'C{k}' for k, what in enumerate(table.what.unique())} # replicates alike
     table = table.groupby(['what', 'seed'], sort=False)

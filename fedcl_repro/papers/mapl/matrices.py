@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from ...study.tables import Paper
-from ...study.verdicts import table_of_means
+from ...evidence.ask import Paper
+from ...runs.rows import table_of_means
 
 # %% ../../../nbs/papers/mapl/matrices.ipynb #32841e56
 def client_matrices(

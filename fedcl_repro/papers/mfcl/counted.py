@@ -20,17 +20,17 @@ import torch
 
 from ...core import stream
 from ...data.partition import block_owners, equal_counts, owned_counts
-from .said import MFCL_COSTS
+from .statements import MFCL_COSTS
 from ...parts.autoencoder import client_module, layers, mfcl_model
-from ...parts.costs import CASES, COST_RIVALS, COST_ROUNDS, bits, cost_true, costs_of, count
+from .costs import CASES, COST_RIVALS, COST_ROUNDS, bits, cost_true, costs_of, count
 from ...parts.resnet import norm_layer
-from ...study.experiments import papers_folder
-from ...study.published import published
-from ...study.questions import Claim, above
-from ...study.result_page import display_all
-from ...study.show import noted_table
-from ...study.tables import Chance, answer, replicates_in_words, stated
-from ...study.verdicts import Verdict, claim, verdict_table
+from ...evidence.experiments import papers_folder
+from ...evidence.published import published
+from ...evidence.claim import Claim, above
+from ...show.result_page import display_all
+from ...show.tables import noted_table
+from ...evidence.ask import Chance, answer, replicates_in_words, stated
+from ...evidence.verdict import Verdict, claim, verdict_table
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #9f4309e4
 COST_NAMES = dict( # as published: as `cost_paper` calls it

@@ -10,8 +10,8 @@ import torch
 
 from ...federation.loop import Loop
 from ...federation.rounds import rounds
-from ...study.experiments import has_data
-from ...study.runs import Run, federation, stages
+from ...evidence.experiments import has_data
+from ...runs.run import Run, federation, stages
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #9e015a11
 def train_here(run:Run, device='cpu', data_root=None, change=None)->tuple: # (the executor, its states)
