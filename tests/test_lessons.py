@@ -135,7 +135,7 @@ def test_the_tour_of_fedcosr_lists_every_open_place():
     rows = register[(register.paper == 'fedcosr') & (register.kind != 'not reproduced')]
     stored = json.loads((ROOT/'nbs'/'tours'/'fedcosr.ipynb').read_text(encoding='utf-8'))['cells']
     shown = html.unescape(next(''.join(c['outputs'][0]['data']['text/html']) for c in stored
-                               if 'open_places = ' in ''.join(c['source'])))
+                               if "kind != 'not reproduced'" in ''.join(c['source'])))
     assert not [place for place in rows['where'] if place not in shown] and 'clip it into' in shown
 
 

@@ -49,7 +49,7 @@ def argument(name:str, metavar=None)->Argument: return Argument([name], metavar=
 
 def text(name:str, metavar:str, help:str, default=None)->Option:
     "An option whose value is a text, which is not empty."
-    return Option([name], metavar=metavar, help=help, default=default, callback=filled)
+    return Option(name.split(), metavar=metavar, help=help, default=default, callback=filled)
 
 def run_option(name:str, help:str, **about)->Option: return Option([name], metavar='NAME', help=help, **about)
 

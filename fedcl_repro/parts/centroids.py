@@ -13,7 +13,12 @@ from .contrastive import at_least_float32
 
 # %% ../../nbs/parts/centroids.ipynb #6e2db9c8
 def one_hot(y:Tensor, n_classes:int)->Tensor: # (..., n_classes) bool
-    "Class membership, independent of values, so that `vmap` can map it over clients (torch's own cannot)."
+    """Class membership, independent of values, so that `vmap` can map it over clients (torch's own cannot).
+
+    >>> one_hot(torch.tensor([0, 2]), 3)
+    tensor([[ True, False, False],
+            [False, False,  True]])
+    """
     return y[..., None] == torch.arange(n_classes, device=y.device)
 
 @at_least_float32
@@ -22,17 +27,31 @@ def class_sums(
     y:Tensor,      # (b,) their classes
     n_classes:int,
 )->tuple[Tensor,Tensor]: # (C, k) sums; (C,) counts
-    "Sums and counts of each class: what can be added up over batches."
+    """Sums and counts of each class: what can be added up over batches.
+
+    >>> class_sums(torch.ones(3, 2), torch.tensor([0, 0, 1]), 2)
+    (tensor([[2., 2.],
+            [1., 1.]]), tensor([2., 1.]))
+    """
     member = one_hot(y, n_classes).to(z)
     return member.T @ z, member.sum(0)
 
 @at_least_float32
 def square_sum(z:Tensor)->Tensor: # (b, k) -> ()
-    "Sum of the squared lengths of representations."
+    """Sum of the squared lengths of representations.
+
+    >>> square_sum(torch.ones(3, 2))
+    tensor(6.)
+    """
     return z.square().sum()
 
 def class_means(sums:Tensor, counts:Tensor)->Tensor: # (..., C, k), (..., C) -> (..., C, k)
-    "Mean of each class, 0 where there is no sample (FedCoSR Eq. 3)."
+    """Mean of each class, 0 where there is no sample (FedCoSR Eq. 3).
+
+    >>> class_means(torch.tensor([[2., 2.], [0., 0.]]), torch.tensor([2., 0.]))
+    tensor([[1., 1.],
+            [0., 0.]])
+    """
     return sums / counts.clamp(min=1)[..., None]   # FedCoSR Eq. 3, FedSSC Eq. 4
 
 # %% ../../nbs/parts/centroids.ipynb #8d3e5fe8
@@ -41,7 +60,12 @@ def pool_centroids(
     counts:Tensor,      # (m, C) samples behind each mean; 0 where a client does not own the class
     weighted:bool=True, # by class counts (FedCoSR Eq. 6), or equally (FedProto's code)
 )->tuple[Tensor,Tensor]: # (C, k) global centroids, 0 where no client owns the class; (C,) bool, owned classes
-    "Average class means over the clients that own the class."
+    """Average class means over the clients that own the class.
+
+    >>> means, counts = torch.tensor([[[1.]], [[4.]]]), torch.tensor([[2.], [1.]])
+    >>> pool_centroids(means, counts)
+    (tensor([[2.]]), tensor([True]))
+    """
     w = counts if weighted else (counts > 0).to(counts)
     w = w / w.sum(0).clamp(min=1)                                     # FedCoSR Eq. 6
     return torch.einsum('mc,mck->ck', w, means), (counts > 0).any(0)  # FedCoSR Eq. 6
@@ -53,7 +77,11 @@ def to_centroids(
     mean:Tensor, # (C, k) centroids
     have:Tensor, # (C,) bool, classes that have one
 )->Tensor:       # (), in the unit of z squared
-    "Squared distance to the centroid of the own class, mean over samples and elements (FedProto Eq. 8)."
+    """Squared distance to the centroid of the own class, mean over samples and elements (FedProto Eq. 8).
+
+    >>> to_centroids(torch.zeros(1, 2), torch.tensor([0]), mean=torch.ones(1, 2), have=torch.tensor([True]))
+    tensor(1.)
+    """
     return torch.where(have[y][:, None], (z - mean[y])**2, 0.).mean()
 
 # %% ../../nbs/parts/centroids.ipynb #7be0ad69
@@ -62,5 +90,9 @@ def nearness(
     mean:Tensor, # (C, k) centroids
     have:Tensor, # (C,) bool, classes that have one
 )->Tensor:       # (b, C) scores
-    "Negative squared distance to each centroid, mean over elements; -1e9 where there is no centroid."
+    """Negative squared distance to each centroid, mean over elements; -1e9 where there is no centroid.
+
+    >>> nearness(torch.zeros(1, 2), mean=torch.tensor([[0., 0.], [1., 1.]]), have=torch.tensor([True, True]))
+    tensor([[-0., -1.]])
+    """
     return torch.where(have, -((z[:, None] - mean)**2).mean(2), -1e9)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LATE_TESTS', 'LATE', 'MEASURED', 'RUN_COLUMNS', 'pooled', 'per_round', 'summary', 'late_rounds', 'late_means',
-           'chosen_rounds', 'table_of_means', 'described', 'in_short', 'read_rows']
+           'evaluations_in_words', 'chosen_rounds', 'table_of_means', 'described', 'in_short', 'read_rows']
 
 # %% ../../nbs/runs/rows.ipynb #a5c00003
 import math
@@ -85,6 +85,14 @@ def late_means(table:pd.DataFrame)->pd.DataFrame: # one row per run
     means = means.assign(evaluations=late.groupby('run').size(), last=last.micro)
     return last.drop(columns=['micro', *of_clients]).join(means).reset_index()
 
+# %% ../../nbs/runs/rows.ipynb #b4044c45
+def evaluations_in_words(results:pd.DataFrame)->str: # of `summary`
+    "What a result is the mean of, and after which round: 'mean of the last 5 evaluations, round 30'."
+    found = results[['evaluations', 'round']].dropna().astype(int).drop_duplicates()
+    if len(found) != 1: return 'mean of the last evaluations'
+    n, last = found.iloc[0]
+    return (f'mean of the last {n} evaluations' if n > 1 else 'the last evaluation') + f', round {last}'
+
 # %% ../../nbs/runs/rows.ipynb #1c1c46fd
 def chosen_rounds(
     rows:pd.DataFrame,
@@ -98,8 +106,9 @@ def chosen_rounds(
 # %% ../../nbs/runs/rows.ipynb #3e9a1b74
 def table_of_means(t:pd.DataFrame, row:str, column:str, value:str, sort=False)->pd.DataFrame: # row x column
     "A column as a table; several values of a cell count with their mean, nan are left out."
-    groups = t.dropna(subset=value).groupby([row, column], sort=sort)
-    return groups[value].mean().unstack(column, sort=sort)
+    t = t.dropna(subset=[row, column, value])
+    means = t.groupby([row, column])[value].mean().unstack(column)
+    return means if sort else means.reindex(index=t[row].unique(), columns=t[column].unique())
 
 # %% ../../nbs/runs/rows.ipynb #b6abb3ea
 RUN_COLUMNS = [

@@ -32,8 +32,7 @@ from .run import Run, check_federation, dataset, find_root, label, load_register
 from .store import Store
 from .workers import cores
 from .train import train
-from .rows import in_short, read_rows
-from .rows import per_round, summary
+from .rows import evaluations_in_words, in_short, per_round, read_rows, summary
 from .watch import Extras
 
 # %% ../../nbs/runs/simulate.ipynb #2e2ffc04
@@ -48,7 +47,7 @@ def simulate(
     store='',        # folder that keeps the run; otherwise it is deleted with the result
     device='cpu',
     data_root=None,
-    **settings,      # of the run: n_clients=10, n_rounds=10, partition, optimiser, validation=0.1, seed, ...
+    **settings,      # of the run: n_clients=20, n_rounds=30, partition, optimiser, validation=0.1, seed, ...
 )->'Simulation':
     """Train a method and return its rows, models and curves. Rows of a test set are never trained on, unless
     the partition says protocol='pooled'. What is given stays as it is: the run has copies."""
@@ -60,7 +59,7 @@ def simulate(
         raise ValueError("beginning='own' draws the weights of each client, and a module has weights: give a "
                          'function that builds it, or leave one out')
     data = data_spec(data, labels, test, clients)
-    settings = dict(n_clients=10, n_rounds=10) | fitting(data, settings, model, data_root, kept=bool(store))
+    settings = fitting(data, settings, model, data_root, kept=bool(store))
     run = Run.of(method_spec(method, kept=bool(store)), data=data, **settings)
     check_federation(run, data_root)
     folder = None if store else tempfile.TemporaryDirectory(prefix='fedcl-')
@@ -82,9 +81,8 @@ class Simulation:
     def __str__(self):
         last = summary(self.rows)
         numbers = f'accuracy {last.micro.item():.1f} % (sd over clients {last.sd_clients.item():.1f})'
-        split = in_short(self.run.partition, PARTITIONS)
-        where = f'{self.run.n_clients} clients, {split}, round {self.run.n_rounds}'
-        return f'{label(self.run)} on {self.run.data.name}, {where}: {numbers}'
+        where = f'{self.run.n_clients} clients, {in_short(self.run.partition, PARTITIONS)}'
+        return f'{label(self.run)} on {self.run.data.name}, {where}: {numbers}, {evaluations_in_words(last)}'
 
     def curve(self, moment='merged', split='test')->pd.DataFrame:
         "Accuracy by round: columns round, micro, macro, sd_clients, in percent."

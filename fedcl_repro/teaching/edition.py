@@ -95,7 +95,8 @@ LENT = """from fedcl_repro.teaching.grading import Checks
 
 checks = Checks({page!r})"""
 
-def folded_text(title:str, text:str)->str: return f'<details><summary>{title}</summary>\n\n{text}\n\n</details>'
+def folded_text(title:str, text:str)->str:
+    return f'<details><summary>{title}</summary>\n\n{text}\n\n</details>'
 
 def below(blank:Blank)->list:
     "The cells that follow a blank: its check, then a hint and the solution."
