@@ -250,7 +250,7 @@ def test_pages_show_the_verdicts_of_the_committed_rows():
 # The others are above.
 FLOORS = (
     'core docments user_code data', 'parts', 'federation', 'methods', 'runs', 'evidence', 'show', 'papers',
-    'publish distributed', 'commands')
+    'publish teaching distributed', 'commands')
 
 
 def floor_of(module): # ['runs', 'store']
@@ -397,7 +397,9 @@ def test_methods_name_their_functions():
 
 # What the papers themselves call alike: their tables and figures, and the functions that judge them.
 ARTIFACT = re.compile(r'(judge_)?(table|fig)\d+$')
-SHARED_NAMES = {'compare'} # cells with their published numbers in evidence/verdict, methods in show/compare
+# compare: published numbers (evidence/verdict), methods (show/compare);
+# images: those that a run trains on (evidence/plan), those of some rows (teaching/lent)
+SHARED_NAMES = {'compare', 'images'}
 
 
 def exported_names(path):
