@@ -5,6 +5,7 @@ import contextlib
 import doctest
 import inspect
 import io
+import math
 import re
 import shutil
 import subprocess
@@ -18,6 +19,8 @@ import torch
 import fedcl_repro
 from fedcl_repro import cli
 from fedcl_repro.parts import contrastive
+from fedcl_repro.runs.run import dataset
+from fedcl_repro.runs.simulate import data_spec, named_data
 from fedcl_repro.show.compare import compare, numbers_of
 
 ROOT = Path(__file__).parents[1]
@@ -94,7 +97,7 @@ def test_the_readme_prints_what_it_says(block, fresh):
 
 
 def test_a_print_says_what_its_number_is_the_mean_of():
-    for n_rounds, words in ((1, 'the last evaluation, round 1'), (5, 'mean of the last 2 evaluations, round 5')):
+    for n_rounds, words in ((1, 'the last evaluation, round 1'), (5, 'the last 2 evaluations, round 5')):
         assert words in str(fedcl_repro.simulate('fedavg', n_clients=3, n_rounds=n_rounds))
 
 
@@ -119,7 +122,8 @@ def compiled(folder, *tables):
     "Compile a manuscript with these tables by LaTeX; what it says."
     if not shutil.which('pdflatex'): pytest.skip('apt-get install texlive-latex-base')
     rules = ''.join(rf'\newcommand\{name}rule{{\hline}}' for name in ('top', 'mid', 'bottom'))
-    lines = [r'\documentclass{article}', rf'\IfFileExists{{booktabs.sty}}{{\usepackage{{booktabs}}}}{{{rules}}}',
+    lines = [r'\documentclass{article}',
+             rf'\IfFileExists{{booktabs.sty}}{{\usepackage{{booktabs}}}}{{{rules}}}',
              r'\usepackage{graphicx}', r'\begin{document}', *tables, r'\end{document}']
     (folder/'paper.tex').write_text('\n'.join(lines))
     done = subprocess.run(['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'paper'], cwd=folder,
@@ -138,7 +142,8 @@ def test_from_a_comparison_to_a_compiled_page(store, tmp_path):
     assert rf'\textbf{{{best.accuracy:.1f} $\pm$ {best.sd:.1f}}}' in text and r'\toprule' in text
     assert text.count(r'$^\dagger$ &') == (numbers['rank'] == 'not distinguishable from best').sum()
     assert r'\label{tab:t}' in text and 'mean of the last evaluation' not in text
-    assert b'/Type3' not in (tmp_path/'f.pdf').read_bytes() and b'/FontFile2' in (tmp_path/'f.pdf').read_bytes()
+    picture = (tmp_path/'f.pdf').read_bytes()
+    assert b'/Type3' not in picture and b'/FontFile2' in picture # TrueType
     compiled(tmp_path, r'\input{t}', r'\includegraphics[width=5cm]{f.pdf}', r'See Table~\ref{tab:t}.')
 
 
@@ -154,7 +159,7 @@ def test_the_paper_table_has_the_numbers_of_the_comparison(store):
     with pytest.raises(ValueError, match="'' or 'paper', got 'latex'"): found.table(style='latex')
 
 
-@pytest.mark.parametrize('name', ['fedcosr/table2', 'mfcl/table2', 'fedssc/table1', 'mapl/table1', 'fedcosr/fig5'])
+@pytest.mark.parametrize('name', ['fedcosr/table2', 'mfcl/table2', 'mapl/table1', 'fedcosr/fig5'])
 def test_the_tables_of_an_artifact_compile(name, tmp_path):
     table, csv = tmp_path/'t.tex', tmp_path/'t.csv'
     said('show', name, '--table', table, '--csv', csv)
@@ -170,3 +175,107 @@ def test_a_file_that_cannot_be_written_is_refused_before_training(words, says, c
     monkeypatch.chdir(tmp_path)
     assert cli.main(['compare', 'fedavg', 'fedper', *words]) == 2
     assert says in capsys.readouterr().err
+
+
+# --- data as people have them
+
+PATIENTS = pd.DataFrame(dict(
+    age=[float(k % 7) for k in range(60)], dose=[k % 2 for k in range(60)],
+    diagnosis=['healthy' if k % 2 else 'ill' for k in range(60)],
+    hospital=[('Charité', 'Mayo', 'Pavlov')[k % 3] for k in range(60)]))
+
+
+@pytest.mark.parametrize('suffix', ['csv', 'tsv', 'parquet', 'feather'])
+def test_a_table_is_read_with_its_label_and_clients(suffix, tmp_path):
+    path = tmp_path/f'patients.{suffix}'
+    if suffix in ('parquet', 'feather'):
+        pytest.importorskip('pyarrow', reason="pip install -e '.[tables]'")
+        getattr(PATIENTS, f'to_{suffix}')(path)
+    else: PATIENTS.to_csv(path, index=False, sep=',' if suffix == 'csv' else '\t')
+    numbers, labels = PATIENTS[['age', 'dose']].to_numpy(), list(PATIENTS.diagnosis)
+    by_hand = fedcl_repro.own_dataset(numbers, labels, clients=list(PATIENTS.hospital))
+    ds = dataset(named_data(f'{path}(label=diagnosis, client=hospital)'), '')
+    assert (ds.fingerprint, ds.classes) == (by_hand.fingerprint, ('healthy', 'ill'))
+    assert ds.id_names == {'client': ('Charité', 'Mayo', 'Pavlov')}
+
+
+def test_names_of_clients_stay_in_rows_tables_and_figures(tmp_path):
+    path, figure = tmp_path/'patients.csv', tmp_path/'f.svg'
+    PATIENTS.to_csv(path, index=False)
+    columns = dict(labels='diagnosis', clients='hospital', n_rounds=2)
+    result = fedcl_repro.simulate('fedavg', path, store=tmp_path/'runs', **columns)
+    assert list(result.clients().client_name) == ['Charité', 'Mayo', 'Pavlov'] and result.run.n_clients == 3
+    assert set(result.rows.query('client >= 0').client_name) == set(PATIENTS.hospital)
+    assert {line.get_label() for line in result.plot().lines} > set(PATIENTS.hospital)
+    again = fedcl_repro.simulate('fedavg', PATIENTS, **columns)
+    pd.testing.assert_frame_equal(result.clients(), again.clients())
+    (id,) = (p.parent.name for p in (tmp_path/'runs').glob('*/run.json'))
+    out = said('show', id, '--store', tmp_path/'runs', '--figure', figure)
+    assert all(name in out and name in figure.read_text() for name in PATIENTS.hospital)
+
+
+def test_pictures_of_mixed_sizes_need_a_side(tmp_path):
+    from PIL import Image
+    for k, size in enumerate([(20, 30), (40, 12)]):
+        for c in 'ab':
+            (tmp_path/c).mkdir(exist_ok=True)
+            Image.new('RGB', size, (255, 0, 0)).save(tmp_path/c/f'{k}.png')
+    with pytest.raises(ValueError, match='say side=32'): dataset(named_data(tmp_path), '')
+    ds = dataset(named_data(f'{tmp_path}(side=8)'), '')
+    assert ds.shape == (3, 8, 8) and (ds.x[:, 0] == 255).all()
+    files = 'a/0.png a/1.png b/0.png b/1.png'.split()
+    table = pd.DataFrame(dict(file=files, label=[0, 0, 1, 1], seen=1))
+    table.to_csv(tmp_path/'t.csv', index=False)
+    with pytest.warns(UserWarning, match='not read: seen'):
+        ds = dataset(named_data(f'{tmp_path}/t.csv(side=8)'), '')
+    assert ds.shape == (3, 8, 8) and list(ds.y) == [0, 0, 1, 1]
+
+
+class Pairs(torch.utils.data.Dataset):
+    "As torch has them."
+    classes = ['zero', 'one']
+    def __len__(self): return 40
+    def __getitem__(self, k): return torch.full((1, 8, 8), k % 2 / 2), k % 2
+
+
+def test_pairs_are_what_their_arrays_are():
+    pairs = Pairs()
+    x, y = torch.stack([pairs[k][0] for k in range(40)]), [pairs[k][1] for k in range(40)]
+    expected = data_spec(x, y)
+    loader = torch.utils.data.DataLoader(pairs, batch_size=4)
+    for given in (pairs, loader, [pairs[k] for k in range(40)], (pairs[k] for k in range(40))):
+        assert data_spec(given) == expected
+    assert dataset(data_spec(pairs), '').classes == ('zero', 'one')
+    with_clients = data_spec(pairs, clients=['a', 'b'] * 20)
+    assert dataset(with_clients, '').id_names == {'client': ('a', 'b')}
+
+
+def test_a_data_set_of_hugging_face():
+    datasets = pytest.importorskip('datasets')
+    from PIL import Image
+    about = datasets.Features(dict(image=datasets.Image(), label=datasets.ClassLabel(names=['cat', 'dog']),
+                                   client=datasets.Value('string')))
+    images = [Image.new('L', (8, 8), 20 * (k % 4)) for k in range(40)]
+    rows = dict(image=images, label=[0, 1] * 20, client=['Ann', 'Bob'] * 20)
+    ds = dataset(data_spec(datasets.Dataset.from_dict(rows, features=about)), '')
+    assert (ds.shape, ds.classes, ds.id_names) == ((1, 8, 8), ('cat', 'dog'), dict(client=('Ann', 'Bob')))
+    vectors = datasets.Dataset.from_pandas(PATIENTS)
+    found = dataset(data_spec(vectors, 'diagnosis', clients='hospital'), '')
+    assert found.fingerprint == dataset(data_spec(PATIENTS, 'diagnosis', clients='hospital'), '').fingerprint
+
+
+@pytest.mark.parametrize('change, given, says', [
+    ({}, dict(labels='diagnose'), "no column 'diagnose' for the label, but age, dose"),
+    ({}, {}, 'which column is the label? label=NAME: age, dose'),
+    ({}, dict(labels='diagnosis'), "the column 'hospital' holds no numbers"),
+    (dict(age=math.nan), dict(labels='diagnosis', clients='hospital'), "'age' lacks 60 values"),
+    (dict(hospital=None), dict(labels='diagnosis', clients='hospital'), '60 rows have no hospital'),
+])
+def test_a_table_that_does_not_say_enough_is_refused(change, given, says):
+    with pytest.raises(ValueError, match=re.escape(says)): data_spec(PATIENTS.assign(**change), **given)
+
+
+@pytest.mark.parametrize('name', ['none.csv', 'none.npz', 'some/none', 'none.parquet(label=y)'])
+def test_a_missing_file_is_called_missing(name, capsys):
+    assert cli.main(['run', '--method', 'fedavg', '--data', name]) == 2
+    assert f'no such file or folder: {Path.cwd()}/{name.partition("(")[0]}' in capsys.readouterr().err

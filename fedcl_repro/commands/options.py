@@ -107,7 +107,8 @@ BACKLOG = flag('--backlog', "the names of the project's list for the profile, nb
 
 # %% ../../nbs/commands/options.ipynb #1ec49d6f
 RUN_SETTINGS = [
-    run_option('--data', 'a name such as cifar10, an npz file, or a folder of pictures'),
+    run_option('--data', 'such as cifar10, a folder of pictures "scans(side=32)", a file (.npz, .csv, '
+                         '.parquet, .feather) "a.csv(label=y, client=ward)"'),
     run_option('--partition', 'such as "dirichlet(concentration=0.5)"'),
     run_option('--model', 'such as cnn'),
     number('--validation', None, 0., 'share of the training images to choose a round by', 1., 'SHARE'),

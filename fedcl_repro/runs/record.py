@@ -26,7 +26,7 @@ from ..federation.clients import training_notes
 from ..federation.method import Probe
 from ..federation.metrics import mean_over_classes, measured
 from ..federation.rounds import State, enter, stage_of
-from .run import Run, config, dataset, find_root
+from .run import Run, client_names, config, dataset, find_root
 
 # %% ../../nbs/runs/record.ipynb #4dfc8d63
 MEASURE_COLUMNS = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n']
@@ -228,6 +228,7 @@ def provenance(run:Run, data_root, device:str, seconds:float)->dict:
         device=torch.cuda.get_device_name() if device.startswith('cuda') else 'cpu',
         data=dataset(run.data, str(find_root(data_root))).fidelity,
         data_sha256=data_digests([run], data_root)[run.data],
+        **({'client_names': names} if (names := client_names(run, data_root)) else {}),
     )
 
 # %% ../../nbs/runs/record.ipynb #44fe145b

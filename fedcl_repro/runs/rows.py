@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['LATE_TESTS', 'LATE', 'MEASURED', 'RUN_COLUMNS', 'pooled', 'per_round', 'summary', 'late_rounds', 'late_means',
-           'evaluations_in_words', 'chosen_rounds', 'table_of_means', 'described', 'in_short', 'read_rows']
+           'evaluations_in_words', 'chosen_rounds', 'table_of_means', 'described', 'in_short', 'read_rows',
+           'with_names', 'by_client']
 
 # %% ../../nbs/runs/rows.ipynb #a5c00003
 import math
@@ -23,7 +24,8 @@ from .store import Store
 LATE_TESTS = 5        # evaluations whose mean is the result of a run
 LATE = 2 * LATE_TESTS # evaluations that show whether a curve is level
 
-MEASURED = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n'] # differ within a run
+# columns that differ within a run
+MEASURED = ['round', 'client', 'client_name', 'owner', 'moment', 'split', 'metric', 'value', 'n']
 
 def pooled(rows:pd.DataFrame, keys:list)->pd.DataFrame: # keys, value, n
     "Means over clients, weighted by their samples, and how many samples these are."
@@ -145,7 +147,20 @@ def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:
     for run in dict.fromkeys(runs):
         id = run_id(run, data_root)
         if not store.has(id): continue
-        rows, _ = store.read(id, config(run), data[run.data])
-        tables.append(rows.assign(run=id, **described(run)))
+        rows, about = store.read(id, config(run), data[run.data])
+        tables.append(with_names(rows, about).assign(run=id, **described(run)))
     if not tables: return pd.DataFrame(columns=columns)
-    return pd.concat(tables, ignore_index=True)[columns]
+    rows = pd.concat(tables, ignore_index=True)
+    return rows[columns + ['client_name'] * ('client_name' in rows)]
+
+def with_names(rows:pd.DataFrame, about:dict)->pd.DataFrame: # about: provenance
+    "Rows of a run with a column `client_name`, if its clients have names."
+    if 'client_names' not in about: return rows
+    return rows.assign(client_name=rows.client.map(dict(enumerate(about['client_names']))))
+
+def by_client(rows:pd.DataFrame, moment='merged')->pd.DataFrame: # client, perhaps client_name; n, accuracy
+    "The accuracy of each client in the last test of a run, in percent."
+    tests = rows.query("metric == 'accuracy' and split == 'test' and client >= 0 and moment == @moment")
+    last = tests[tests['round'] == tests['round'].max()]
+    named = [k for k in ('client', 'client_name') if k in last]
+    return last[[*named, 'n']].assign(accuracy=100 * last.value).reset_index(drop=True)

@@ -6,8 +6,8 @@
 __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'check_model_once', 'Run', 'load_registers', 'packed_entries',
            'enter_packed', 'methods', 'resolved', 'range_of', 'check', 'stages', 'check_needs', 'own_sources', 'config',
            'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset', 'run_id', 'setting',
-           'label', 'shards', 'on_device', 'tested_clients', 'federation', 'federation_with', 'check_fits', 'images_of',
-           'check_federation', 'check_model', 'tell_single_images']
+           'label', 'shards', 'on_device', 'tested_clients', 'client_names', 'federation', 'federation_with',
+           'check_fits', 'images_of', 'check_federation', 'check_model', 'tell_single_images']
 
 # %% ../../nbs/runs/run.ipynb #a1252a17
 import functools
@@ -252,6 +252,14 @@ def tested_clients(run:Run): # tuple of ids, or None for all
     if not 0 < run.eval_clients < run.n_clients: return None
     order = stream(run.seed, 'evaluation').permutation(run.n_clients)
     return tuple(sorted(order[:run.eval_clients].tolist()))
+
+# %% ../../nbs/runs/run.ipynb #c5d9944c
+def client_names(run:Run, data_root=None)->list: # of texts; empty if they have none
+    "The names of a run's clients: those of a column of ids, each of which is a client."
+    if run.partition.name != 'by_column': return []
+    data = dataset(run.data, str(find_root(data_root)))
+    names = data.id_names.get(setting(run, 'partition.column'), ())
+    return list(names) if len(names) == run.n_clients else []
 
 # %% ../../nbs/runs/run.ipynb #9c10bc5c
 def federation(run:Run, data_root=None, device='cpu')->Fed:
