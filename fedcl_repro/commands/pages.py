@@ -34,8 +34,8 @@ def pages_verb(options):
     print(f'to work with the copies: export FEDCL_PAPERS={out.resolve() / "papers"}')
 
 # %% ../../nbs/commands/pages.ipynb #3e0bb4c6
-def docs_verb(options)->bool: # whether something is wrong
-    "Build the site and open it."
+def docs_verb(options):
+    "Build the site and open it; warnings of Sphinx are said, and the site is there."
     import webbrowser
     from fedcl_repro.publish.site import build_site
     check_folder(options.out, '--out')
@@ -44,11 +44,11 @@ def docs_verb(options)->bool: # whether something is wrong
     print(warnings, file=sys.stderr, end='')
     print(f'site: {path.resolve()}')
     if not options.no_open: webbrowser.open(path.resolve().as_uri())
-    return bool(warnings)
 
 # %% ../../nbs/commands/pages.ipynb #3e0bb4cb
 def report_verb(options):
     "Write the pages that are computed from committed rows."
+    from fedcl_repro.publish.front import write_front_pictures, written_front
     from fedcl_repro.show.findings import status_table, write_pictures, written_files
     from fedcl_repro.evidence.plan import committed_records, run_from
     from fedcl_repro.runs.code_digest import changed_since, stale_text
@@ -62,6 +62,7 @@ def report_verb(options):
     if options.only_print: print(status_table())
     else:
         write_pictures()
-        for path, text in written_files().items():
+        write_front_pictures()
+        for path, text in (written_files() | written_front()).items():
             write_text(path, text)
             print(f'written: {path}')

@@ -38,9 +38,8 @@ class Claim:
                               # share less the share that is needed
     rivals: tuple = ()        # labels of which our table must have one; `holds` needs them all
     where: dict = field(default_factory=dict) # column -> values: the settings that it is about; empty: all
-    floors: tuple = ()        # untrained labels that our table must have; runs below them decide nothing
+    floors: tuple = ()        # untrained labels; nothing was learned that is not above those that are there
     higher: tuple = ()        # labels that it puts above others: each of them has to be above the floors
-    unless: Callable = None   # table -> another reason why these runs cannot decide it, or ''
     told: str = ''            # other evidence: {} are the means of `needs`; {each}, {all} name them; {margin}
     also: tuple = ()          # further labels that the table must have
     printed: str | dict = ''  # printed table on which it is checked, too; or what `Paper.printed` takes
@@ -64,10 +63,12 @@ class Claim:
         everything = ', '.join(f'{name} {value:.2f}' for name, value in table.mean().items())
         return self.told.format(*means, margin=margin.mean(), each=each, all=everything)
 
-    def why_open(self, table)->str:
-        "Why this table cannot decide it; empty if it can."
-        if self.unless or not self.floors: return self.unless(table) if self.unless else ''
-        return below_floors((*self.needs, *self.rivals), self.higher, self.floors, table)
+    def not_learned(self, table, word:str)->str:
+        "What is not above the floors, so that the claim cannot be decided; empty if it can."
+        tables = table.values() if isinstance(table, dict) else [table]
+        compared = [label for label in (*self.needs, *self.rivals) if label not in self.floors]
+        found = (below_floors(compared, self.higher, self.floors, t, word == 'holds') for t in tables)
+        return next(filter(None, found), '')
 
 def claims(place:str, *said:Claim, **more)->list: # of Claim
     "The claims of a paper in one place. `more`: other fields that they share, such as `of` or `where`."
@@ -133,15 +134,19 @@ def limited(name:str, says:str, told:str, high=None, low=None, **about)->Claim:
     return Claim(says, (name,), margin, equal=low is None, told=told, **about)
 
 # %% ../../nbs/evidence/claim.ipynb #13cb0fa1
-def below_floors(compared, higher, floors, table)->str:
-    "Why these labels decide nothing: the best, or the worst of the higher ones, is not above the floors."
-    means, floor = table.mean(), table[list(floors)].mean().max()
-    best_run = means[[label for label in compared if label in means]].max()
-    not_above = f'is not above an untrained floor of {floor:.1f} %'
-    if best_run <= floor: return f'the best of these, {best_run:.1f} %, {not_above}'
-    worst = means[list(higher)]
-    if not len(worst) or worst.min() > floor: return ''
-    return f'{worst.idxmin()}, {worst.min():.1f} %, {not_above}'
+def below_floors(compared, higher, floors, table, each=False)->str: # empty: enough was learned
+    """Why these labels decide nothing: the best, or one of the higher ones, is not above the best floor, or
+    any is not (`each`), since it is no merit to be above a method that fails."""
+    means = table.mean()
+    known = means[[label for label in floors if label in means]]
+    own = means[[label for label in compared if label in means]]
+    if not len(known): return ''
+    floor, name = known.max(), known.idxmax().removeprefix('floor: ')
+    above = f'is not above {name}, {floor:.1f} %'
+    if own.max() <= floor: return f'the best of these, {own.max():.1f} %, {above}'
+    asked = own if each else means[list(higher)]
+    failed = asked[asked <= floor]
+    return f'{failed.idxmin()}, {failed.min():.1f} %, {above}' if len(failed) else ''
 
 # %% ../../nbs/evidence/claim.ipynb #1219eda6
 @cache

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FINDING', 'DATA_OF_PROFILE', 'TONES', 'HIDDEN', 'write_report', 'own_verdicts', 'facts', 'findings_on_papers',
-           'front_picture', 'what_was_run', 'what_was_decided', 'run_summary', 'report_summary', 'counts_of',
-           'decided_claims', 'shown_page', 'own_picture', 'body_of', 'prose', 'shown', 'block', 'picture']
+           'front_picture', 'what_was_run', 'what_was_decided', 'run_summary', 'report_summary', 'decided_claims',
+           'shown_page', 'own_picture', 'body_of', 'prose', 'shown', 'block', 'picture']
 
 # %% ../../nbs/publish/report.ipynb #c5bc1fe8
 import base64
@@ -17,7 +17,7 @@ from pathlib import Path
 from ..core import write_text
 from ..evidence.experiments import papers_folder
 from ..show.formulas import html_with_formulas
-from ..evidence.verdict import COMPARISONS, amount_of, verdict_counts
+from ..evidence.verdict import DECIDED, amount_of, verdict_counts
 
 # %% ../../nbs/publish/report.ipynb #97211030
 def write_report(
@@ -89,13 +89,13 @@ def what_was_run(pages:list, about:dict)->str:
 
 # %% ../../nbs/publish/report.ipynb #41b70cfc
 def what_was_decided(pages:list, profile:str)->str:
-    "How many verdicts the pages hold; on a stand-in they decide nothing."
+    "How many verdicts the pages hold; digits judge nothing."
     said = [v for _, verdicts in pages for v in verdicts]
     claims, cells = ([v for v in said if v['kind'] == kind] for kind in ('claim', 'cell'))
     numbers = f"{amount_of(len(claims), 'claim')} and {amount_of(len(cells), 'printed number')}"
     if not said: return ''
-    if profile == 'quick': return f'{numbers} have a counterpart on digits, which decides nothing about them.'
-    fit = sum(v['word'] in COMPARISONS for v in cells)
+    if profile == 'quick': return f'Digits judge nothing: {numbers} wait for runs on the papers\' data.'
+    fit = sum(v['word'] in DECIDED for v in cells)
     return f'{numbers} were checked; {fit} of the numbers can be compared.'
 
 # %% ../../nbs/publish/report.ipynb #41b70cfd
@@ -114,27 +114,18 @@ def report_summary(executed:list, verdicts:dict, about:dict)->list: # of lines
 # %% ../../nbs/publish/report.ipynb #52f6722f
 TONES = { # of verdicts in the report
     'holds': 'good',
-    'within': 'good',
+    'agrees': 'good',
     'fails': 'bad',
-    'above': 'bad',
-    'below': 'bad',
-    'mixed': 'odd',
+    'differs': 'bad',
+    'not learned': 'odd',
     'contradicts itself': 'odd',
 }
 
-# %% ../../nbs/publish/report.ipynb #1936be96
-def counts_of(verdicts:list)->dict: # word -> how many
-    "Verdict counts; those on a stand-in are one number."
-    others = [v for v in verdicts if not v['word'].startswith('stand-in')]
-    counts, on_digits = verdict_counts(others), len(verdicts) - len(others)
-    return counts | dict({'on digits': on_digits} if on_digits else {})
-
 # %% ../../nbs/publish/report.ipynb #6e7a7aa4
 def decided_claims(pages:list, profile:str)->list: # of verdicts
-    "The claims of all pages that say something; none on a stand-in, which decides nothing."
+    "The claims of all pages that say something; digits judge nothing."
     if profile == 'quick': return []
-    claims = [v for _, said in pages for v in said if v['kind'] == 'claim' and v['word'] != 'not run']
-    return [v for v in claims if not v['word'].startswith('stand-in')]
+    return [v for _, said in pages for v in said if v['kind'] == 'claim' and v['word'] != 'not run']
 
 # %% ../../nbs/publish/report.ipynb #587e4ff6
 def shown_page(page:dict, verdicts:list)->dict:
@@ -143,7 +134,7 @@ def shown_page(page:dict, verdicts:list)->dict:
     try: body = body_of(path) if path.exists() else ''
     except ValueError: body = '' # cut off, on a full disk
     shown_here = own_picture(body) if page['status'] == 'ok' else ''
-    return page | dict(counts=counts_of(verdicts), file=path.name, body=body, picture=shown_here)
+    return page | dict(counts=verdict_counts(verdicts), file=path.name, body=body, picture=shown_here)
 
 def own_picture(body:str)->str: # HTML
     "The first picture after the mark of a stand-in, which shows what was trained here, or else the first."

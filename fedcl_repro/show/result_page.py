@@ -86,10 +86,10 @@ def show_verdicts(verdicts:list):
 
 # %% ../../nbs/show/result_page.ipynb #ca4d0002
 CONCLUSIONS = {
-    'holds': 'In these runs the sentence is true.',
-    'fails': 'In these runs the sentence is not true.',
-    'undecided': 'These runs decide nothing.', # for want of replicates, or because they are below a floor
-    'one run': 'One run does not decide a difference of this size.'}
+    'holds': 'In these runs the claim is true.',
+    'fails': 'In these runs the claim is not true.',
+    'open': 'Open', # and its reason
+    'not learned': 'Nothing was learned that could be compared: a trivial baseline is not exceeded.'}
 
 def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
     """The first claim that trained runs measure, whatever it became; replicates come before one run, and our
@@ -103,12 +103,14 @@ def card_lines(v:Verdict)->dict: # heading -> text
     printed = f' Its margin in print is {v.printed:+.2f}.' if v.printed is not None else ''
     between = f' (interval {v.interval[0]:+.2f} to {v.interval[1]:+.2f})' if v.interval else ''
     size = f'Our runs: {v.size}.' if v.size else "The size is the paper's."
+    if v.differs: size += f" Settings: {', '.join(v.differs)}."
     told, *more = v.evidence.split('; ') # the margin is told if it is not the number itself
+    when = ''.join(f', {words}' for words in (v.tested and f'tested {v.tested}', v.turned) if words)
     return {
         'We ask' if v.source == OURS else 'The paper says': f'{v.what} ({v.source}).{printed}',
-        'Here': '; '.join([told, *(part for part in more[:1] if part.startswith('margin'))]) + between,
+        'Here': '; '.join([told, *(part for part in more[:1] if part.startswith('margin'))]) + between + when,
         'What may differ': f'{size} The partition and the seeds are ours.',
-        'Conclusion': CONCLUSIONS[v.word]}
+        'Conclusion': CONCLUSIONS[v.word] + (f': {v.reason}.' if v.reason else '')}
 
 # %% ../../nbs/show/result_page.ipynb #ca4d0003
 def show_card(lines:dict):
@@ -140,7 +142,7 @@ class ResultPage(Page):
 
     def judged_maps(self)->list: # of Verdict
         "Verdicts on the maps of the runs that this page trained, if its experiment keeps maps."
-        judge = self.entry.about['judge_maps']
+        judge = self.entry.about['judge_maps'] if self.profile != 'quick' else None # digits judge nothing
         return judge(self.maps, self.rows, self.profile) if judge else []
 
     @cached_property

@@ -224,7 +224,7 @@ def payoff_rows(
 def ends_of(table:pd.DataFrame)->pd.Series: # label -> percent, largest first
     "Mean of the last evaluations of each run, then over the runs of a label."
     runs = table[late_rounds(table)].groupby(['label', 'run']).micro.mean()
-    return runs.groupby('label').mean().sort_values(ascending=False)
+    return runs.groupby('label').mean().sort_values(ascending=False, kind='stable')
 
 def ends_sentence(table:pd.DataFrame)->str:
     "Where the curves end."
@@ -233,7 +233,7 @@ def ends_sentence(table:pd.DataFrame)->str:
 
 # %% ../../nbs/show/tour.ipynb #0566e17c
 def claims_sentence(names:tuple)->str:
-    """How many of the paper's claims hold, fail and are undecided. Our own questions and the sentences that
+    """How many of the paper's claims hold, fail and are open. Our own questions and the sentences that
     printed numbers answer are not counted; a claim on several pages counts once."""
     claims = [v for name in names for v in committed_verdicts(name)[1] if v.kind == 'claim']
     asked = {v.what: v for v in claims if v.source != OURS and v.basis == 'runs'}

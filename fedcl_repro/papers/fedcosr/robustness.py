@@ -44,13 +44,13 @@ def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
         elif missing == {'FedPAC'}: failed.append(True)
     ended = f'{failed.count(False)} of {len(failed)} runs of FedPAC went to their end'
     evidence = ended if failed else 'FedPAC was not run there'
-    return [claim_of_runs(NOT_APPLICABLE, failed, evidence, 'FedCoSR V-B2', profile != 'quick')]
+    return [claim_of_runs(NOT_APPLICABLE, failed, evidence, 'FedCoSR V-B2')]
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #cbca3149
 def more_of_table3(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on Table III besides the claims about each column, and on its cells."
     said = judge_fedpac(rows, profile) + judge_often(rows, profile)
-    return said + every_cell('table3', rows, profile, 'Table III')
+    return said + every_cell('table3', rows, 'Table III')
 
 @experiment(FEDCOSR, 'fedcosr/table3', '100 clients, and other degrees of skew', margins='table3',
             also=more_of_table3)
@@ -124,7 +124,7 @@ def judge_fig7(rows:pd.DataFrame, profile:str)->list: # of Verdict
     tables, facts = by_seed(SHARES.measured(rows, 'accuracy'), SHARES.keys), facts_by_setting(SHARES, rows)
     least, splits = len(kept_in(profile)), dict.fromkeys(split for split, _ in tables) or ['']
     own = {split: {key: t for key, t in tables.items() if key[0] == split} for split in splits}
-    return [ask_across(c, own[split], profile != 'quick', split, least, SHARES, facts)
+    return [ask_across(c, own[split], split, least, SHARES, facts)
             for split in splits for c in FIG7_SAID]
 
 @experiment(FEDCOSR, 'fedcosr/fig7', 'Accuracy when every client keeps 5 to 25 % of its data',

@@ -152,7 +152,7 @@ def judge_changes(rows:pd.DataFrame, profile:str)->list: # of Verdict
         rounds = [{r.n_rounds for r in facts[key].settings} for key in keys if key in facts]
         alike = len(rounds) == 2 and rounds[0] == rounds[1]
         both = {key: tables[c.of][key] for key in keys} if alike else {}
-        out.append(ask_across(c, both, profile != 'quick', words, paper=FEDCOSR, facts=facts))
+        out.append(ask_across(c, both, words, paper=FEDCOSR, facts=facts))
     return out
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5e2c71b7
@@ -173,7 +173,7 @@ def over_sizes(high:str, low:str, rows:pd.DataFrame, profile:str)->list: # of Ve
         seeds = f"{pairs.index.get_level_values('seed').nunique()} seeds of {chance.partitions} partition"
         told = f'{len(pairs)} pairs at {len(own)} sizes, {seeds}: sizes are no replicates'
         known = replace(chance, images=None, alone=None)
-        v = answer(c, pairs.reset_index(drop=True), where, profile != 'quick', known)
+        v = answer(c, pairs.reset_index(drop=True), where, known)
         usual = replicates_in_words(len(pairs), chance.partitions)
         found.append(replace(v, evidence=v.evidence.replace(usual, told)))
     return found

@@ -146,13 +146,13 @@ def graph_numbers(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per r
 # %% ../../../nbs/papers/mapl/graphs.ipynb #7c632d25
 def progress(rows:pd.DataFrame, profile:str)->pd.DataFrame: # what, seed -> the last round's numbers
     "Draw the weight across clusters and the similarity of classifiers by round."
-    from fedcl_repro.show.figures import panels
+    from fedcl_repro.show.figures import PALETTE, panels
     table = graph_numbers(rows, profile)
-    color = {what: f'C{k}' for k, what in enumerate(table.what.unique())} # replicates alike
-    table = table.groupby(['what', 'seed'], sort=False)
-    with panels(1, 2, (7.5, 2.5), legend=True) as ((a, b),):
+    color = dict(zip(sorted(table.what.unique()), PALETTE.values())) # replicates alike
+    table = table.groupby(['what', 'seed'])
+    with panels(1, 2, (8.6, 3), legend=True) as ((a, b),):
         for (what, seed), t in table:
-            a.plot(t['round'], t.across, 'o-', ms=3, lw=1, c=color[what], label=what)
+            a.plot(t['round'], t.across, 'o-', ms=3, lw=1, c=color[what], label=what if seed == 0 else None)
             b.plot(t['round'], t.apart, 'o-', ms=3, lw=1, c=color[what])
         a.axhline(10, ls=':', c='gray', label='a tenth')
         b.axhline(0, ls='--', lw=1, c='gray', label='alike within and across')
@@ -202,8 +202,7 @@ SPREAD = 'in the earlier round, embeddings do not form the clusters'
 def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5.1')->list: # of Verdict
     "Whether embeddings of different clients lie together by cluster, before and after (Fig. 4c, 5c, 6c)."
     if profile == 'quick' or not (len(maps) and len(rows)):
-        why = MAPL.not_asked if profile == 'quick' else ''
-        return [claim(sentence, [], why, source) for sentence in (CLUSTERED, SPREAD)]
+        return [claim(sentence, [], '', source) for sentence in (CLUSTERED, SPREAD)]
     table, out = map_numbers(maps, rows, profile), []
     last, reduced = rows['round'].max(), [r for r in rows.settings.unique() if smaller(r, MAPL.sizes)]
     size = MAPL.size(reduced) if reduced else ''

@@ -54,7 +54,7 @@ def judge_cost(c, artifact:str)->Verdict:
     else:
         got, how = formula, f'{formula:.2g} by the formula'
         if method not in COST_RIVALS: how += f', {counted:.2g} counted'
-    word = 'within' if abs(got / c.value - 1) < .06 else 'above' if got > c.value else 'below'
+    word = 'agrees' if abs(got / c.value - 1) < .06 else 'differs'
     what = f"{c.method}, {c.model}: {c.metric.replace('_', ' ')}"
     return Verdict(what, word, f'{how}; {c.value:.2g} printed', f'MFCL Table {artifact[5:]}')
 
@@ -227,7 +227,7 @@ def strongest(near:pd.DataFrame, scenario:str)->str:
     "The attack of a scenario with the highest mean correlation, such as 'C0D1, search'."
     return near[[attack for attack in near if attack.startswith(scenario)]].mean().idxmax()
 
-def judge_images(what:str, near:pd.DataFrame, hard:str, easy='', fits=True)->Verdict:
+def judge_images(what:str, near:pd.DataFrame, hard:str, easy='')->Verdict:
     "Whether one attack shows less than another, or less than `SOMETHING_SEEN`, of images that both tried."
     attacks = [hard, easy] if easy else [hard]
     told = ' and '.join(f'{near[a].mean():.2f} by {a}' for a in attacks)
@@ -237,14 +237,14 @@ def judge_images(what:str, near:pd.DataFrame, hard:str, easy='', fits=True)->Ver
     c = Claim(what, tuple(attacks), margin, told=f'correlation {told}', place='MFCL 5.6.2')
     n = tried.index.unique('module').size
     images = f'{len(tried)} images of {n} module{"s" * (n > 1)}'
-    v = answer(c, tried, data_fits=fits, chance=Chance(size=VICTIM_SIZE))
+    v = answer(c, tried, chance=Chance(size=VICTIM_SIZE))
     return replace(v, evidence=v.evidence.replace(replicates_in_words(n, 0), images))
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #a77ac4e5
-def judge_attacks(near:pd.DataFrame, fits=True)->list: # of Verdict
+def judge_attacks(near:pd.DataFrame)->list: # of Verdict
     "What Section 5.6.2 says of the four scenarios. `near`: (module, image) x attack, correlations."
     def judged(what, *scenarios):
-        return judge_images(what, near, *(strongest(near, s) for s in scenarios), fits=fits)
+        return judge_images(what, near, *(strongest(near, s) for s in scenarios))
     return [
         judged('Without collusion there is nothing to decode with (C0D0)', 'C0D0'),
         judged('Without collusion and with DataMix reconstruction is not possible (C0D1)', 'C0D1'),
