@@ -5,6 +5,7 @@ import contextlib
 import doctest
 import inspect
 import io
+import json
 import math
 import re
 import shutil
@@ -19,8 +20,13 @@ import torch
 import fedcl_repro
 from fedcl_repro import cli
 from fedcl_repro.parts import contrastive
-from fedcl_repro.runs.run import dataset
+from fedcl_repro.runs.models import network_input
+from fedcl_repro.runs.rows import per_round
+from fedcl_repro.runs.run import dataset, run_id
 from fedcl_repro.runs.simulate import data_spec, named_data
+from fedcl_repro.runs.store import Store
+from fedcl_repro.runs.train import train
+from fedcl_repro.runs.watch import Extras
 from fedcl_repro.show.compare import compare, numbers_of
 
 ROOT = Path(__file__).parents[1]
@@ -279,3 +285,173 @@ def test_a_table_that_does_not_say_enough_is_refused(change, given, says):
 def test_a_missing_file_is_called_missing(name, capsys):
     assert cli.main(['run', '--method', 'fedavg', '--data', name]) == 2
     assert f'no such file or folder: {Path.cwd()}/{name.partition("(")[0]}' in capsys.readouterr().err
+
+
+# --- training as people do it
+
+EARLY = dict(n_clients=4, n_rounds=60, validation=.2, patience=3, partition='quantity(minimum=40)', seed=1)
+
+
+@pytest.fixture(scope='module')
+def early(store):
+    "A run that ends early, with its models."
+    return fedcl_repro.simulate('fedper', store=store/'early', **EARLY)
+
+
+def test_the_model_that_validation_chose_is_kept_beside_the_last(early):
+    "The chosen models have the test accuracy of the chosen round, and the last ones that of the last."
+    chosen, last = early.chosen(), early.rows['round'].max()
+    assert chosen['round'] < last < 60
+    predictions, images = early.predictions(), dataset(early.run.data, '').x
+    for at, r in (('valid', chosen['round']), ('last', last)):
+        right = 0
+        for client in range(4):
+            own = predictions['client'] == client
+            scores = early.model(client, at=at)(network_input(images[predictions['row'][own]]))
+            right += int((scores.argmax(1).numpy() == predictions['y'][own]).sum())
+        expected = early.curve().set_index('round').micro[r]
+        assert 100 * right / len(predictions['y']) == pytest.approx(expected, abs=1e-3)
+
+
+def test_patience_ends_a_run_and_the_rows_say_so(early, tmp_path):
+    "After exactly three evaluations that are no better than the chosen one; results are of the chosen round."
+    valid = early.curve(split='valid').set_index('round').micro
+    assert valid.idxmax() == early.chosen()['round'] == valid.index[-4] and len(valid) < 60
+    (line,) = early.rows[early.rows.metric == 'chosen_round'].itertuples()
+    assert (line.value, line.round) == (valid.idxmax(), valid.index[-1])
+    assert f'{early.chosen().micro:.1f} %' in str(early)
+    assert f'at the round that validation chose, stopped after round {valid.index[-1]} of 60' in str(early)
+    shown = said('show', run_id(early.run), '--store', early.store.root)
+    assert f'stopped after round {valid.index[-1]} of 60: no better' in shown
+
+
+def test_a_resumed_run_has_the_same_chosen_models(early, tmp_path):
+    "Interrupted after the chosen round: its models are in the checkpoint."
+    class Stop(Exception): pass
+    def stop(done):
+        if done == early.chosen()['round'] + 1: raise Stop
+    kept = Store(tmp_path)
+    with pytest.raises(Stop): train(early.run, kept, every=0, progress=stop, extras=Extras(models=True))
+    assert kept.checkpoint(run_id(early.run)).exists()
+    again = fedcl_repro.simulate('fedper', store=tmp_path, **EARLY)
+    assert run_id(again.run) == run_id(early.run) and again.chosen().equals(early.chosen())
+    for a, b in zip(again.model(2, at='valid').parameters(), early.model(2, at='valid').parameters()):
+        assert torch.equal(a, b)
+
+
+def test_predictions_have_scores_and_true_labels(early):
+    p = early.predictions()
+    assert set(p) == {'client', 'row', 'y', 'merged', 'merged_scores', 'trained', 'trained_scores'}
+    assert (p['merged_scores'].argmax(1) == p['merged']).mean() > .99 # of equal scores in half precision, any
+    assert (p['y'] == dataset(early.run.data, '').y[p['row']]).all()
+    assert 100 * (p['y'] == p['merged']).mean() == pytest.approx(early.curve().micro.iloc[-1], abs=1e-3)
+
+
+def test_a_model_is_loaded_by_the_name_of_its_run(early):
+    id = run_id(early.run)
+    for name in (id, id[:6]):
+        model = fedcl_repro.load_model(name, 1, store=early.store.root)
+        for a, b in zip(model.parameters(), early.model(1).parameters()): assert torch.equal(a, b)
+    with pytest.raises(ValueError, match="0 runs in .* begin with 'zzz'"):
+        fedcl_repro.load_model('zzz', store=early.store)
+
+
+INTERRUPTED = '''
+import os, signal, sys, threading
+from fedcl_repro import simulate
+def log(settings):
+    def tell(rows):
+        if rows and rows[0][0] == 3 and not os.path.exists('interrupted'):
+            open('interrupted', 'w').close()
+            os.kill(os.getpid(), signal.SIGINT)
+        print('rounds', sorted({row[0] for row in rows}), flush=True)
+    return tell
+result = simulate('fedavg', n_clients=3, n_rounds=6, store='runs', log=log)
+print(len(result.curve()))
+'''
+
+
+def test_an_interrupted_simulation_goes_on(tmp_path, fresh, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = fresh.run(f'import os\nos.chdir({str(tmp_path)!r})\n' + INTERRUPTED)
+    assert first.returncode == 130 and 'stopped after round 3 of 6; the same call goes on' in first.stderr
+    assert list((tmp_path/'runs').glob('*.ckpt'))
+    second = fresh.run(f'import os\nos.chdir({str(tmp_path)!r})\n' + INTERRUPTED)
+    assert second.returncode == 0, second.stderr
+    told = [f'rounds {some}' for some in ([1, 2, 3], [4], [5], [6], [])]
+    assert second.stdout.splitlines() == [*told, '6']
+
+
+def test_a_logger_gets_the_settings_once_and_rows_as_they_come():
+    calls, rows = [], []
+    def log(settings):
+        calls.append(settings)
+        return rows.append
+    result = fedcl_repro.simulate('fedper', n_clients=3, n_rounds=2, log=log)
+    (settings,) = calls
+    assert (settings['run'], settings['optimiser.lr']) == (run_id(result.run), .003)
+    assert [sorted({row[0] for row in some}) for some in rows] == [[1], [2], []]
+
+
+def logged(name, folder):
+    "A run that the command has logged: its id, and test accuracies by round as the store has them."
+    pytest.importorskip(name, reason=f"pip install -e '.[{name}]'")
+    places = '--store', folder/'runs', '--log', f'{name}:{folder}', '--jobs', 1
+    said('run', '--method', 'fedper', *OPTIONS, *places)
+    (id,) = (p.parent.name for p in (folder/'runs').glob('*/run.json'))
+    rows = Store(folder/'runs').read(id)[0]
+    return id, per_round(rows.assign(run=id)).set_index('round').micro / 100
+
+
+def test_tensorboard_has_the_curve(tmp_path):
+    id, expected = logged('tensorboard', tmp_path)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    events = EventAccumulator(str(tmp_path/id))
+    events.Reload()
+    found = {e.step: e.value for e in events.Scalars('test/merged/accuracy')}
+    assert found == pytest.approx(dict(expected), abs=1e-5)
+
+
+def records(log, block=32768):
+    "The records of a log in LevelDB's format: parts with checksum, length and type, in blocks."
+    at, whole = 7, b'' # after the magic number
+    while at + 7 <= len(log):
+        if at % block > block - 7: at += -at % block
+        size, kind = int.from_bytes(log[at + 4:at + 6], 'little'), log[at + 6]
+        whole += log[at + 7:at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4): # complete, or its last part
+            yield whole
+            whole = b''
+
+
+def test_weights_and_biases_has_the_curve_offline(tmp_path):
+    id, expected = logged('wandb', tmp_path)
+    from wandb.proto import wandb_internal_pb2
+    (path,) = tmp_path.glob('wandb/offline-run-*/run-*.wandb')
+    found = {}
+    for data in records(path.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        values = {i.key or '/'.join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+        if values: found[values['_step']] = values['test/merged/accuracy']
+    assert found == pytest.approx(dict(expected), abs=1e-5) and id in path.name
+
+
+def test_mlflow_has_the_curve(tmp_path):
+    id, expected = logged('mlflow', tmp_path)
+    from mlflow import MlflowClient
+    client = MlflowClient(f'sqlite:///{tmp_path}/mlflow.db')
+    (run,) = client.search_runs([client.get_experiment_by_name('fedcl_repro').experiment_id])
+    found = {m.step: m.value for m in client.get_metric_history(run.info.run_id, 'test/merged/accuracy')}
+    assert found == pytest.approx(dict(expected), abs=1e-5)
+    assert (run.data.params['run'], run.data.params['n_rounds'], run.info.status) == (id, '3', 'FINISHED')
+
+
+@pytest.mark.parametrize('words, says', [
+    (('--patience', '3'), 'patience=3 looks at validation rows: say validation=0.1'),
+    (('--log', 'tensorbord:x'), 'write one of csv:FOLDER, tensorboard:FOLDER, wandb:FOLDER, mlflow:FOLDER'),
+    (('--log', 'csv'), 'write one of csv:FOLDER')])
+def test_what_cannot_be_logged_or_waited_for_is_refused(words, says, capsys):
+    assert cli.main(['run', '--method', 'fedavg', *words]) == 2
+    assert says in capsys.readouterr().err

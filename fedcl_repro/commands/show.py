@@ -160,6 +160,9 @@ def show_run(store:Store, id:str)->'Shown':
     if (rows.split == 'valid').any():
         best = summary(rows, at='valid').iloc[0]
         print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
+    if 'stopped_after' in about:
+        print(f"  stopped after round {about['stopped_after']} of {config['n_rounds']}: "
+              f"no better validation accuracy in {config['patience']} evaluations")
     if 'client_name' in rows: print(fitted_text(by_client(rows)))
     for metric in config.get('metrics', []):
         print(f'  {metric} {mean_of(rows, metric):.4f} (mean over clients)')

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LATE_TESTS', 'LATE', 'MEASURED', 'RUN_COLUMNS', 'pooled', 'per_round', 'summary', 'late_rounds', 'late_means',
-           'evaluations_in_words', 'chosen_rounds', 'table_of_means', 'described', 'in_short', 'read_rows',
-           'with_names', 'by_client']
+           'results_of', 'evaluations_in_words', 'chosen_rounds', 'table_of_means', 'described', 'in_short',
+           'read_rows', 'with_names', 'by_client']
 
 # %% ../../nbs/runs/rows.ipynb #a5c00003
 import math
@@ -88,8 +88,15 @@ def late_means(table:pd.DataFrame)->pd.DataFrame: # one row per run
     return last.drop(columns=['micro', *of_clients]).join(means).reset_index()
 
 # %% ../../nbs/runs/rows.ipynb #b4044c45
-def evaluations_in_words(results:pd.DataFrame)->str: # of `summary`
+def results_of(rows:pd.DataFrame)->pd.DataFrame: # see `summary`
+    "The result of each run: that of the round which validation chose, if runs end early; else `late`."
+    early = len(rows) > 0 and all(run.patience for run in rows.settings.unique())
+    return summary(rows, at='valid').assign(evaluations=math.nan) if early else summary(rows)
+
+def evaluations_in_words(results:pd.DataFrame)->str: # of `results_of`
     "What a result is the mean of, and after which round: 'mean of the last 5 evaluations, round 30'."
+    if 'evaluations' not in results: return 'mean of the last evaluations'
+    if results.evaluations.isna().all(): return 'at the round that validation chose'
     found = results[['evaluations', 'round']].dropna().astype(int).drop_duplicates()
     if len(found) != 1: return 'mean of the last evaluations'
     n, last = found.iloc[0]

@@ -66,6 +66,7 @@ class Run:
     shift: Spec = Spec('none')          # of the images, client by client
     validation: Range('[0, 1)') = 0.    # share of a client's training images
     metrics: tuple = ()                 # measured besides accuracy and loss
+    patience: Range('[0, inf)') = 0     # evaluations without better validation accuracy that end it
 
     @classmethod
     def of(cls, method, **settings):
@@ -85,7 +86,7 @@ REGISTERS = dict(
     optimiser=OPTIMISERS,
     shift=SHIFTS,
 )
-LATER = 'eval_clients', 'shift', 'validation', 'metrics' # settings newer than the first committed runs
+LATER = 'eval_clients', 'shift', 'validation', 'metrics', 'patience' # newer than the first committed runs
 REGISTERING = ('fedcl_repro.methods', 'fedcl_repro.parts', 'fedcl_repro.data', 'fedcl_repro.federation')
 
 def load_registers():
@@ -138,6 +139,8 @@ def check(run:Run):
     for spec in run.metrics: METRICS.resolve(spec) # an unknown metric is refused
     twice = [m for m in run.metrics if run.metrics.count(m) > 1]
     if twice: raise ValueError(f'metrics name {twice[0]} twice: leave one out')
+    if run.patience and not run.validation:
+        raise ValueError(f'patience={run.patience} looks at validation rows: say validation=0.1, too')
     stages(run)
     AUGMENTATIONS.build(run.augmentation)
 

@@ -20,7 +20,7 @@ from ..runs.store import Store
 from ..runs.rows import read_rows
 from ..runs.workers import tell_problems, train_all
 from ..data.partition import PARTITIONS
-from ..runs.rows import evaluations_in_words, in_short, per_round, summary, table_of_means
+from ..runs.rows import evaluations_in_words, in_short, per_round, results_of, table_of_means
 from .latex import PaperTable
 
 # %% ../../nbs/show/compare.ipynb #dc5d864f
@@ -147,7 +147,7 @@ def comparison_of(runs:list, store:Store, data_root=None)->Comparison:
     "The comparison of these runs, as far as they are finished."
     rows, by_seed = read_rows(runs, store, data_root), {r.seed: r for r in runs}
     columns = ['label', 'family', 'seed', 'round', 'micro']
-    results, curves = summary(rows), per_round(rows)
+    results, curves = results_of(rows), per_round(rows)
     results = results.reindex(columns=[*columns, 'evaluations'])
     curves = curves.reindex(columns=columns)
     scores = [scores_of(r, data_root) for r in by_seed.values()]
