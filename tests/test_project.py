@@ -89,7 +89,8 @@ def test_library_is_what_the_notebooks_export(tmp_path):
 
 
 IN_EXTRAS = dict( # import -> extra
-    furo='docs', sphinx='docs', docutils='docs', flwr='flower', ray='ray', umap='flt')
+    furo='docs', sphinx='docs', docutils='docs', flwr='flower', ray='ray', umap='flt', wandb='wandb',
+    mlflow='mlflow')
 
 
 def packages_imported(path):

@@ -52,6 +52,7 @@ class Dataset:
     classes: tuple = ()     # the names of the classes, if they have any
     held_out: bool = False  # a user gave the official test rows: clients train on them only if asked by name
     n_ids: dict = field(default_factory=dict) # column -> number of its ids, with those that have no row
+    id_names: dict = field(default_factory=dict) # column -> names of its ids, if they have any
     scale: tuple = () # of images that a user gave: kind of numbers, black, white
 
     @property

@@ -6,8 +6,8 @@
 __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'REHEARSED', 'Run', 'load_registers', 'packed_entries', 'enter_packed',
            'methods', 'resolved', 'range_of', 'check', 'stages', 'check_needs', 'own_sources', 'config',
            'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset', 'run_id', 'setting',
-           'label', 'shards', 'on_device', 'tested_clients', 'federation', 'federation_with', 'check_fits',
-           'tell_large', 'images_of', 'check_federation', 'rehearsed', 'tell_single_images']
+           'label', 'shards', 'on_device', 'tested_clients', 'client_names', 'federation', 'federation_with',
+           'check_fits', 'tell_large', 'images_of', 'check_federation', 'rehearsed', 'tell_single_images']
 
 # %% ../../nbs/runs/run.ipynb #a1252a17
 import functools
@@ -67,6 +67,7 @@ class Run:
     shift: Spec = Spec('none')          # of the images, client by client
     validation: Range('[0, 1)') = 0.    # share of a client's training images
     metrics: tuple = ()                 # measured besides accuracy and loss
+    patience: Range('[0, inf)') = 0     # evaluations without better validation accuracy that end it
 
     @classmethod
     def of(cls, method, **settings):
@@ -86,7 +87,7 @@ REGISTERS = dict(
     optimiser=OPTIMISERS,
     shift=SHIFTS,
 )
-LATER = 'eval_clients', 'shift', 'validation', 'metrics' # settings newer than the first committed runs
+LATER = 'eval_clients', 'shift', 'validation', 'metrics', 'patience' # newer than the first committed runs
 REGISTERING = ('fedcl_repro.methods', 'fedcl_repro.parts', 'fedcl_repro.data', 'fedcl_repro.federation')
 
 def load_registers():
@@ -139,6 +140,8 @@ def check(run:Run):
     for spec in run.metrics: METRICS.resolve(spec) # an unknown metric is refused
     twice = [m for m in run.metrics if run.metrics.count(m) > 1]
     if twice: raise ValueError(f'metrics name {twice[0]} twice: leave one out')
+    if run.patience and not run.validation:
+        raise ValueError(f'patience={run.patience} looks at validation rows: say validation=0.1, too')
     stages(run)
     AUGMENTATIONS.build(run.augmentation)
 
@@ -253,6 +256,14 @@ def tested_clients(run:Run): # tuple of ids, or None for all
     if not 0 < run.eval_clients < run.n_clients: return None
     order = stream(run.seed, 'evaluation').permutation(run.n_clients)
     return tuple(sorted(order[:run.eval_clients].tolist()))
+
+# %% ../../nbs/runs/run.ipynb #c5d9944c
+def client_names(run:Run, data_root=None)->list: # of texts; empty if they have none
+    "The names of a run's clients: those of a column of ids, each of which is a client."
+    if run.partition.name != 'by_column': return []
+    data = dataset(run.data, str(find_root(data_root)))
+    names = data.id_names.get(setting(run, 'partition.column'), ())
+    return list(names) if len(names) == run.n_clients else []
 
 # %% ../../nbs/runs/run.ipynb #9c10bc5c
 def federation(run:Run, data_root=None, device='cpu')->Fed:

@@ -202,12 +202,12 @@ LESS = 'Take fewer jobs (--jobs), a smaller model, fewer clients or smaller batc
 class Progress:
     """One bar for all rounds of all runs, at most 80 columns wide, with the last accuracy of a checkpoint or
     a finished run. Earlier rounds do not count in the estimate of the remaining time."""
-    def __init__(self, runs, store:Store, data_root=None, quiet=False):
+    def __init__(self, runs, store:Store, data_root=None, quiet=False, delay=0): # seconds before it is seen
         self.store, self.ids = store, {r: run_id(r, data_root) for r in runs}
         self.done = {r: checkpoint_progress(store, id)[0] for r, id in self.ids.items()}
         layout = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]'
         wide = min(80, shutil.get_terminal_size().columns)
-        bar = dict(unit='round', disable=quiet, smoothing=.1, ncols=wide, bar_format=layout)
+        bar = dict(unit='round', disable=quiet, smoothing=.1, ncols=wide, bar_format=layout, delay=delay)
         self.bar = tqdm(total=sum(r.n_rounds for r in runs), initial=sum(self.done.values()), **bar)
         self.last, self.read = '', -math.inf # the last accuracy in words, and when it was read
         self.ended = None                    # the run that was the last to end

@@ -6,15 +6,12 @@
 __all__ = ['RANKED', 'CALIBRATION', 'leaderboard', 'by_data', 'say_data', 'calibration']
 
 # %% ../../../nbs/papers/fedcosr/calibration.ipynb #ca110003
-from dataclasses import replace
-
 import pandas as pd
 
-from ...core import Spec
 from ...evidence.ask import Paper, experiment
 from ...evidence.experiments import reseeded
 from ...evidence.published import read_published
-from .experiments import FEDCOSR, SIZES
+from .experiments import SIZES
 from .optimisers import own_settings
 from ...runs.run import Run, methods
 

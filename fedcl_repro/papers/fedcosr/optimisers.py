@@ -14,8 +14,7 @@ import pandas as pd
 from ...core import Spec
 from ...evidence.ask import Paper, experiment
 from ...federation.optimisers import OPTIMISERS
-from .experiments import (
-    FEDCOSR, REDUCED, compared, place, printed, runs, say)
+from .experiments import REDUCED, compared, place, runs, say
 from .statements import FEDCOSR_SAID, PRACTICAL
 from .tuning import CHOSEN, public_settings, with_settings
 from ...parts.models import MODELS
