@@ -57,12 +57,29 @@ def answers(rows, profile='lite', also=()):
 def test_a_large_difference_is_found():
     better = dict(FedCoSR=66., FedSSC=66., MAPL=66., FedSimCLR=55.)
     yes, found = answers(rows_of(**better, **{'MFCL(GN)': 55.}))
-    assert yes == ['yes', 'yes', 'yes', 'yes', 'yes', 'no'], found
-    assert found.question.nunique() == 5
+    assert yes == ['yes', 'yes', 'yes', 'yes', 'no'], found
+    assert len(found) == found.question.nunique() == 5 # one answer each
     worse = dict.fromkeys(('FedPer', 'Ditto', 'LG-FedAvg', 'FedProto', 'MAPL', 'MOON'), 50.)
     worse |= dict.fromkeys(('FedProx after', 'MOON after', 'FedSSC after'), 50.)
     no, found = answers(rows_of(**worse | {'FedCoSR': 44., 'FedSSC': 44., 'FedAvg after': 58.}))
-    assert no == ['no', 'no', 'no', 'no', 'no', 'yes'], found
+    assert no == ['no', 'no', 'no', 'no', 'yes'], found
+    both, found = answers(rows_of(**better | {'FedSSC': 44., 'MFCL(GN)': 55.}))
+    assert both[2] == arena.IT_DEPENDS, found # class means help FedPer and hurt MOON
+
+
+def test_settings_are_chosen_at_the_moment_that_is_judged(tmp_path):
+    "Of two rates of FedAvg, that with which clients end best after their local epoch."
+    from fedcl_repro.runs.rows import chosen_rounds, read_rows
+    from fedcl_repro.runs.sweep import sweep
+    small = dict(data='digits', n_clients=3, n_rounds=2, partition='dirichlet(concentration=0.3)')
+    grid, store = {'optimiser.lr': [.01, .0001]}, Store(tmp_path)
+    chosen = {m: sweep(['fedavg'], grid, store=store, moment=m, **small).iloc[0] for m in ('merged', 'trained')}
+    runs = [arena.run_with(arena.Spec('fedavg'), {'optimiser.lr': lr}, validation=.1, seed=0, **small)
+            for lr in grid['optimiser.lr']]
+    best = chosen_rounds(read_rows(runs, store), 'trained').micro.max()
+    assert chosen['trained'].valid == pytest.approx(best)
+    assert chosen['merged'].valid != pytest.approx(best)
+    assert set(arena.arena_tuning().columns) >= {'moment'}
 
 
 def test_a_shared_model_is_tested_at_both_moments_of_one_run():
@@ -102,7 +119,7 @@ def test_choices_replace_those_of_their_profile(tmp_path, monkeypatch):
     monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path))
     def row(profile, rate):
         settings = f'optimiser.lr={rate}'
-        return dict(profile=profile, method='fedper', settings=settings, valid=1., test=1.)
+        return dict(profile=profile, method='fedper', settings=settings, moment='trained', valid=1., test=1.)
     for rows in ([row('lite', .01), row('quick', .01)], [row('lite', .001)]):
         arena.write_arena_tuning(pd.DataFrame(rows))
     for profile, rate in dict(lite=.001, paper=.001, quick=.01).items():

@@ -148,3 +148,51 @@ def test_images_are_drawn_from_the_seeds_whose_hits_are_known():
     claim, = (c for c in FEDSSC.claims_on('table1', 'lite') if c.sentence == 'FedSSC is more accurate than FedAvg')
     v, = ask(FEDSSC, [claim], rows, 'lite')
     assert v.interval[1] - v.interval[0] < 1.8 # was 3.1
+
+
+def test_below_a_trivial_baseline_nothing_was_learned_whoever_wins():
+    from fedcl_repro.papers.mfcl.statements import FLOORS
+    def word(own, rival, sentence=above('A', 'B', floors=FLOORS)):
+        numbers = pd.DataFrame(dict(A=own, B=rival) | dict.fromkeys(FLOORS, 40.), index=range(6))
+        return answer(sentence, numbers + .1 * np.random.default_rng(0).normal(size=numbers.shape)).word
+    assert [word(30., 20.), word(20., 30.), word(30., 50.)] == ['not learned'] * 3
+    assert word(50., 30.) == 'not learned' # above a method that failed
+    assert [word(50., 45.), word(45., 50.)] == ['holds', 'fails']
+
+
+def test_claims_of_mfcl_know_all_floors():
+    "Thumbnails and a random encoder are above every method of the committed runs without labels."
+    from fedcl_repro.evidence.experiments import committed_verdicts
+    _, verdicts = committed_verdicts('mfcl/table2')
+    asked = [v for v in verdicts if v.kind == 'claim' and v.basis == 'runs' and 'ξ = 0.01' in v.what]
+    assert len(asked) > 5 and {v.word for v in asked} == {'not learned'}
+    across = [v for v in verdicts if v.what.startswith('MFCL(TN) works best under skew') and v.basis == 'runs']
+    assert across and {v.word for v in across} == {'not learned'}
+
+
+def test_a_claim_says_where_its_sign_is_another():
+    "The other moment of a round, and another share of the images, stand in the evidence, the card and the answer."
+    from fedcl_repro.evidence.experiments import committed_verdicts
+    from fedcl_repro.show.result_page import card_lines
+    numbers = pd.DataFrame(dict(A=[60., 61.], B=[50., 52.]))
+    v = answer(KINDS['above'], numbers, chance=Chance(elsewhere={'after local training': numbers[['B', 'A']].set_axis(
+        ['A', 'B'], axis=1), 'on a tenth of the images': numbers}, tested='before local training'))
+    assert v.turned == 'but -9.50 after local training' and v.turned in v.evidence
+    assert card_lines(v)['Here'].endswith(f', tested before local training, {v.turned}')
+    said = {v.what: v for v in committed_verdicts('fedcosr/table2')[1]}
+    whole = said['FedCoSR is above Local: practical CIFAR-10']
+    assert 'on practical CIFAR-10, 10 % of the images' in whole.turned # below with all images, above with a tenth
+
+
+def test_both_moments_stand_side_by_side():
+    from fedcl_repro.evidence.ask import our_cells
+    from fedcl_repro.evidence.experiments import committed
+    from fedcl_repro.papers.fedcosr.experiments import FEDCOSR
+    from fedcl_repro.papers.mapl.experiments import MAPL
+    cells = our_cells(FEDCOSR, committed('fedcosr/table2', 'lite'), ['label', 'column']).set_index(['column', 'label'])
+    whole = cells.loc['practical CIFAR-10']
+    assert whole.merged.FedPer != whole.trained.FedPer and whole.micro.FedPer == whole.merged.FedPer
+    assert whole.micro['FedAvg + epoch'] == pytest.approx(whole.trained.FedAvg) # a baseline of its own
+    assert whole.micro['FedAvg + epoch'] - whole.micro.FedAvg > 20
+    mapl = our_cells(MAPL, committed('mapl/table1', 'lite'), ['label', *MAPL.keys])
+    assert mapl.micro.to_list() == pytest.approx(mapl.trained.to_list()) and mapl.merged.notna().all()

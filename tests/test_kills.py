@@ -220,22 +220,22 @@ def dies_at_first(path, tell):
     return os.getpid(), children(os.getppid())
 
 
-def crew(tasks, n):
+def done_by(tasks, n):
     "Results of tasks, and the deaths that were told."
     deaths = []
     def died(key, code): deaths.append((key, code))
-    return processes.Crew(tasks, n, died=died).run(), deaths
+    return processes.do_all(tasks, n, died=died), deaths
 
 
 def test_a_task_that_was_not_begun_has_not_died():
     tasks = {k: (leaves_after, ()) for k in range(4)}
-    assert crew(tasks, 2) == (dict.fromkeys(range(4), 'done'), [])
+    assert done_by(tasks, 2) == (dict.fromkeys(range(4), 'done'), [])
 
 
 def test_the_second_try_has_a_new_process_and_no_idle_one_beside_it(tmp_path):
     tasks = dict(a=(own_id, ()), b=(dies_at_first, (tmp_path/'b',)), c=(own_id, ()))
     others = children(os.getpid()) # such as a command that another test has begun
-    results, deaths = crew(tasks, 2)
+    results, deaths = done_by(tasks, 2)
     alone, team = results['b']
     assert deaths == [('b', -9)]
     assert set(team) - set(others) == {alone} and alone not in (results['a'], results['c'])
@@ -244,15 +244,15 @@ def test_the_second_try_has_a_new_process_and_no_idle_one_beside_it(tmp_path):
 def test_those_that_can_be_started_do_the_work(monkeypatch):
     begun = []
     class Scarce(processes.WorkerProcess):
-        def __init__(self, prepare):
+        def __init__(self, *args):
             if begun: raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')
             begun.append(1)
-            super().__init__(prepare)
+            super().__init__(*args)
     monkeypatch.setattr(processes, 'WorkerProcess', Scarce)
-    results, deaths = crew({k: (own_id, ()) for k in range(4)}, 3)
+    results, deaths = done_by({k: (own_id, ()) for k in range(4)}, 3)
     assert len(results) == 4 and len(set(results.values())) == 1 and not deaths
     with pytest.raises(OSError, match='no process can be started: Resource temporarily'):
-        crew(dict(a=(own_id, ())), 1)
+        done_by(dict(a=(own_id, ())), 1)
 
 
 @pytest.mark.parametrize('error', [

@@ -56,9 +56,8 @@ MUTANTS = ( # page, what its library says, the fault
     ('parts/twin_norm', 'z.permute(0, 2, 3, 1).reshape(pairs, 2, -1).transpose(0, 1)',
      'z.permute(0, 2, 3, 1).reshape(2, pairs, -1)'),
     # optimisers and privacy
-    ('federation/optimisers', "v = b2 * c['opt.v.' + k] + (1 - b2) * g * g",
-     "v = b2 * c['opt.v.' + k] + (1 - b2) * g"),
-    ('federation/optimisers', 'g = self.momentum * c[\'opt.sgd.\' + k] + g', 'g = c[\'opt.sgd.\' + k] + g'),
+    ('federation/optimisers', 'beta1=beta1, beta2=beta2', 'beta1=beta1, beta2=beta1'),
+    ('federation/optimisers', 'momentum=self.momentum, weight_decay', 'momentum=0., weight_decay'),
     ('federation/lars', 'trust * w / g.where(g > 0, 1.)', 'trust * g / w.where(w > 0, 1.)'),
     ('federation/privacy', 'v + shared[k] if i < j else v - shared[k]',
      'v + shared[k] if i < j else v + shared[k]'),

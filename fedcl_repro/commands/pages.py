@@ -34,8 +34,8 @@ def pages_verb(options):
     print(f'to work with the copies: export FEDCL_PAPERS={out.resolve() / "papers"}')
 
 # %% ../../nbs/commands/pages.ipynb #3e0bb4c6
-def docs_verb(options)->bool: # whether something is wrong
-    "Build the site and open it."
+def docs_verb(options):
+    "Build the site and open it; warnings of Sphinx are said, and the site is there."
     import webbrowser
     from fedcl_repro.publish.site import build_site
     check_folder(options.out, '--out')
@@ -44,7 +44,6 @@ def docs_verb(options)->bool: # whether something is wrong
     print(warnings, file=sys.stderr, end='')
     print(f'site: {path.resolve()}')
     if not options.no_open: webbrowser.open(path.resolve().as_uri())
-    return bool(warnings)
 
 # %% ../../nbs/commands/pages.ipynb #3e0bb4cb
 def report_verb(options):

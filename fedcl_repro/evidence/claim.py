@@ -138,9 +138,11 @@ def below_floors(compared, higher, floors, table, each=False)->str: # empty: eno
     """Why these labels decide nothing: the best, or one of the higher ones, is not above the best floor, or
     any is not (`each`), since it is no merit to be above a method that fails."""
     means = table.mean()
-    floor = means[[label for label in floors if label in means]].max() # nan: none is there
+    known = means[[label for label in floors if label in means]]
     own = means[[label for label in compared if label in means]]
-    above = f'is not above an untrained floor of {floor:.1f} %'
+    if not len(known): return ''
+    floor, name = known.max(), known.idxmax().removeprefix('floor: ')
+    above = f'is not above {name}, {floor:.1f} %'
     if own.max() <= floor: return f'the best of these, {own.max():.1f} %, {above}'
     asked = own if each else means[list(higher)]
     failed = asked[asked <= floor]

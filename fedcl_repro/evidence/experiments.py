@@ -386,7 +386,7 @@ def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         kept = json.loads(path.read_text(encoding='utf-8'))
         if kept['state'] == state:
-            return tuple(Verdict(**v | dict(interval=tuple(v['interval']))) for v in kept['verdicts'])
+            return tuple(Verdict(**v | {k: tuple(v[k]) for k in ('interval', 'differs')}) for v in kept['verdicts'])
     found = tuple(judge())
     content = json.dumps(dict(state=state, verdicts=[vars(v) for v in found]), indent=1)
     with contextlib.suppress(OSError): # a folder that only can be read

@@ -45,6 +45,9 @@ class Verdict:
     printed: float = None # of the published numbers
     label: str = ''       # of a cell: its method
     reason: str = ''      # why it is open: one of `REASONS`
+    tested: str = ''      # when its models were tested, in words, if that matters
+    turned: str = ''      # where else its margin has the other sign: 'but -0.54 after local training'
+    differs: tuple = ()   # settings of its runs that are not the paper's: 'lr 0.01 (paper 0.05)'
     def __post_init__(self):
         words = CELL_WORDS if self.kind == 'cell' else CLAIM_WORDS
         if self.word not in words:

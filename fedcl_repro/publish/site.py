@@ -8,16 +8,19 @@ __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'FRONT', 'WITH_LINK', 'SETTINGS',
            'with_next', 'ready_cells', 'relinked', 'relinked_cell', 'write_page', 'toctree', 'plain_title',
            'write_library', 'write_documents', 'line_of_list', 'write_lists', 'write_sources', 'setup', 'write_formula',
            'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values',
-           'is_safe', 'Cleaner', 'clean_html', 'clean_raw', 'complete_page', 'write_static', 'copy_notebooks',
-           'text_of_page', 'write_texts', 'without_colour', 'build_site']
+           'AsWritten', 'written_defaults', 'write_defaults', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw',
+           'complete_page', 'write_static', 'copy_notebooks', 'text_of_page', 'write_texts', 'without_colour',
+           'build_site']
 
 # %% ../../nbs/publish/site.ipynb #629bcecd
+import ast
 import html
 import inspect
 import json
 import re
 import shutil
 import tempfile
+import textwrap
 from functools import partial
 from html.parser import HTMLParser
 from io import StringIO
@@ -231,7 +234,6 @@ SETTINGS = dict(
     myst_heading_anchors=4,
     suppress_warnings=['myst.header', 'myst.xref_missing', 'config.cache'], # a test checks all links
     autodoc_typehints_format='short',
-    autodoc_preserve_defaults=True,
     autodoc_member_order='bysource',
     autodoc_inherit_docstrings=False,
     python_maximum_signature_line_length=60,
@@ -248,6 +250,7 @@ def setup(app):
     app.connect('doctree-resolved', clean_raw)
     app.connect('autodoc-skip-member', skip_values)
     app.connect('autodoc-process-docstring', add_shapes)
+    app.connect('autodoc-before-process-signature', write_defaults)
     app.connect('html-page-context', complete_page, priority=900) # after the theme
     return dict(parallel_read_safe=True, parallel_write_safe=True)
 
@@ -305,17 +308,18 @@ def link_names(app, doctree, page):
         link += node
 
 # %% ../../nbs/publish/site.ipynb #f9e9798b
-def escaped(line:str)->str: # reStructuredText
-    "A line of a docstring for Sphinx: backticks mark code, and nothing else has a meaning."
-    parts = re.split(r'`([^`]+)`', line)
+def escaped(text:str)->str: # reStructuredText
+    "A paragraph of a docstring for Sphinx: backticks mark code, and nothing else has a meaning."
+    parts = re.split(r'`([^`]+)`', text)
     parts[::2] = [re.sub(r'([\\*|_`])', r'\\\1', text) for text in parts[::2]]
-    parts[1::2] = [f'``{text}``' for text in parts[1::2]]
+    parts[1::2] = [f'``{text.strip()}``' for text in parts[1::2]]
     parts[2::2] = ['\\ ' * text[:1].isalnum() + text for text in parts[2::2]] # `Method`s
     return ''.join(parts)
 
 def add_shapes(app, what, name, object, options, lines):
     "Add the comments beside the parameters to the text of a function or class; docstrings are plain text."
-    lines[:] = [escaped(line) for line in lines]
+    paragraphs = '\n'.join(lines).split('\n\n')
+    lines[:] = '\n\n'.join(map(escaped, paragraphs)).split('\n')
     if what not in ('function', 'class', 'method'): return
     found = shapes(object)
     if found: lines.append('')
@@ -327,6 +331,26 @@ def skip_values(app, what, name, object, skip, options):
     "Leave out constants, and names that begin with an underscore."
     shown = inspect.isroutine(object) or inspect.isclass(object) or isinstance(object, property)
     return skip or name.startswith('_') or not shown
+
+# %% ../../nbs/publish/site.ipynb #f9e9798c
+class AsWritten(str): __repr__ = str.__str__
+
+def written_defaults(f)->dict: # parameter -> the text of its default
+    "Defaults as the source of a function has them; Sphinx counts them, and some signatures are put together."
+    try: arguments = ast.parse(textwrap.dedent(inspect.getsource(f))).body[0].args
+    except (OSError, TypeError, AttributeError, SyntaxError): return {} # without source, or no function
+    placed = [*arguments.posonlyargs, *arguments.args]
+    pairs = [*zip(placed[::-1], arguments.defaults[::-1]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    return {a.arg: AsWritten(ast.unparse(value)) for a, value in pairs if value}
+
+def write_defaults(app, object, bound):
+    "Let a signature show each default as it is written."
+    written = written_defaults(object)
+    if not written: return
+    signature = inspect.signature(object)
+    shown = [p if p.default is p.empty else p.replace(default=written.get(p.name, p.default))
+             for p in signature.parameters.values()]
+    getattr(object, '__func__', object).__signature__ = signature.replace(parameters=shown)
 
 # %% ../../nbs/publish/site.ipynb #517e0002
 ELEMENTS = set("""a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption
@@ -444,11 +468,14 @@ def without_colour(text:str)->str:
 # %% ../../nbs/publish/site.ipynb #f24b4425
 def build_site(out)->tuple: # (path of its first page, warnings as text)
     "Build the site into a folder."
-    try: from sphinx.application import Sphinx
+    try:
+        from sphinx.application import Sphinx
+        from sphinx.util.docutils import docutils_namespace
     except ImportError as e:
         raise ValueError("the site needs the extra `docs`: pip install -e '.[docs]'") from e
     out, warnings = Path(out), StringIO()
-    with tempfile.TemporaryDirectory() as work: # pictures of outputs are kept beside the built pages
+    # Pictures of outputs are kept beside the built pages.
+    with tempfile.TemporaryDirectory() as work, docutils_namespace():
         sources, built = Path(work) / 'sources', Path(work) / 'site'
         write_sources(sources)
         trees = Path(work) / 'doctrees'

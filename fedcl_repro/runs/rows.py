@@ -98,8 +98,9 @@ def chosen_rounds(
 # %% ../../nbs/runs/rows.ipynb #3e9a1b74
 def table_of_means(t:pd.DataFrame, row:str, column:str, value:str, sort=False)->pd.DataFrame: # row x column
     "A column as a table; several values of a cell count with their mean, nan are left out."
-    groups = t.dropna(subset=value).groupby([row, column], sort=sort)
-    return groups[value].mean().unstack(column, sort=sort)
+    t = t.dropna(subset=[row, column, value])
+    means = t.groupby([row, column])[value].mean().unstack(column)
+    return means if sort else means.reindex(index=t[row].unique(), columns=t[column].unique())
 
 # %% ../../nbs/runs/rows.ipynb #b6abb3ea
 RUN_COLUMNS = [

@@ -112,6 +112,7 @@ def sweep(
     budget=0,
     seeds=1,        # runs of each trial
     validation=.1,  # share of the clients' training images used for the choice
+    moment='merged', # at which a trial is judged: before local training, or after it ('trained')
     data_root=None,
     options=None,   # of `train_all`: jobs, minutes, device, ...
     **base)->pd.DataFrame: # see `chosen_trials`
@@ -129,16 +130,16 @@ def sweep(
             for method, each in tried.items() for n, t in enumerate(each)}
     everything = [r for some in runs.values() for r in some]
     n_failed = tell_problems(train_all(everything, store, data_root=data_root, **(options or {})))
-    chosen = chosen_trials(tried, runs, read_rows(everything, store, data_root), data_root)
+    chosen = chosen_trials(tried, runs, read_rows(everything, store, data_root), data_root, moment)
     chosen.attrs['failed'] = n_failed
     return chosen
 
 # %% ../../nbs/runs/sweep.ipynb #d194a0b9
-def trial_scores(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.DataFrame:
+def trial_scores(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None, moment='merged')->pd.DataFrame:
     "Validation and test accuracy of each trial, in percent: means over seeds, each run at its chosen round."
     if not len(rows): raise ValueError('no trial is finished')
-    valid = chosen_rounds(rows).set_index('run').micro
-    test = summary(rows, at='valid').set_index('run').micro
+    valid = chosen_rounds(rows, moment).set_index('run').micro
+    test = summary(rows, moment, at='valid').set_index('run').micro
     found = []
     for (method, n), seeds in runs.items():
         ids = [run_id(r, data_root) for r in seeds]
@@ -156,9 +157,11 @@ def first_good(values, worth=0.)->int:
     return int((values >= values.max() - worth).argmax())
 
 # %% ../../nbs/runs/sweep.ipynb #d194a0bc
-def chosen_trials(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None)->pd.DataFrame: # by method
+def chosen_trials(
+    tried:dict, runs:dict, rows:pd.DataFrame, data_root=None, moment='merged',
+)->pd.DataFrame: # by method
     "The trial with the best validation accuracy of each method; the first of equal ones."
-    scores = trial_scores(tried, runs, rows, data_root)
+    scores = trial_scores(tried, runs, rows, data_root, moment)
     if not len(scores): raise ValueError('no trial is finished')
     by_method = scores.groupby('method', sort=False)
     best = pd.concat([own.iloc[[first_good(own.valid)]] for _, own in by_method])

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from ..core import Spec, check_device
 from ..federation.executors import EXECUTORS
 from .code_digest import changed_since, stale_text
-from .processes import Crew, Died, noted, raise_if_noted, signal_name, signals_noted
+from .processes import Died, do_all, noted, raise_if_noted, signal_name, signals_noted
 from .record import data_digests
 from .rows import pooled
 from .run import (
@@ -248,7 +248,7 @@ def train_in_processes(runs:list, store:Store, processes:int, options:dict, prog
     found, left, alone = {}, list(range(len(runs))), set()
     while left and not noted():
         tasks = {k: (attempt_and_tell, (runs[k], store, options, own)) for k in left}
-        found |= Crew(tasks, processes, told=told, died=died).run()
+        found |= do_all(tasks, processes, told=told, died=died)
         left = [k for k in left if getattr(found.get(k), 'word', '') == 'interrupted']
         if left: continue
         left = [k for k, o in found.items() if getattr(o, 'short', False) and k not in alone]

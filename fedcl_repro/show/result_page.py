@@ -103,10 +103,12 @@ def card_lines(v:Verdict)->dict: # heading -> text
     printed = f' Its margin in print is {v.printed:+.2f}.' if v.printed is not None else ''
     between = f' (interval {v.interval[0]:+.2f} to {v.interval[1]:+.2f})' if v.interval else ''
     size = f'Our runs: {v.size}.' if v.size else "The size is the paper's."
+    if v.differs: size += f" Settings: {', '.join(v.differs)}."
     told, *more = v.evidence.split('; ') # the margin is told if it is not the number itself
+    when = ''.join(f', {words}' for words in (v.tested and f'tested {v.tested}', v.turned) if words)
     return {
         'We ask' if v.source == OURS else 'The paper says': f'{v.what} ({v.source}).{printed}',
-        'Here': '; '.join([told, *(part for part in more[:1] if part.startswith('margin'))]) + between,
+        'Here': '; '.join([told, *(part for part in more[:1] if part.startswith('margin'))]) + between + when,
         'What may differ': f'{size} The partition and the seeds are ours.',
         'Conclusion': CONCLUSIONS[v.word] + (f': {v.reason}.' if v.reason else '')}
 

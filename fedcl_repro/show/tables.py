@@ -20,7 +20,7 @@ from pandas.io.formats.style import Styler
 
 from .figures import majority_line
 from ..evidence.majority import majority_of, with_majority
-from ..evidence.ask import Paper, by_seed, key_columns, our_cells
+from ..evidence.ask import MOMENTS, Paper, by_seed, key_columns, our_cells
 from ..evidence.verdict import DECIDED, SMALLER, between_words, compare
 from ..runs.rows import LATE, LATE_TESTS
 
@@ -173,7 +173,7 @@ def with_notes(found:dict)->tuple: # {heading: (table, reasons)} -> {heading: ta
     return tables, [f"{reason}: {'; '.join(rows)}." for reason, rows in rows_of.items()]
 
 # %% ../../nbs/show/tables.ipynb #31311575
-COMPARED = ['first version', 'published', 'std', 'ours', 'interval', 'last', 'balanced', 'curve',
+COMPARED = ['first version', 'published', 'std', 'ours', 'interval', *MOMENTS, 'last', 'balanced', 'curve',
             'sd_clients', 'sd_seeds', 'replicates', 'difference', 'verdict', 'reason']
 
 def row_names(table:pd.DataFrame, more)->pd.Series:
@@ -198,6 +198,7 @@ def setting_blocks(
         heading = paper.say(*where.values(), profile) + (f', {words[key]}' if key in words else '')
         block = block.drop_duplicates('name')
         alike = dict(balanced=repeats(block.balanced, block.ours), replicates=block.replicates.nunique() < 2)
+        alike |= {m: m in block and 'trained' not in block or block[m].isna().all() for m in MOMENTS if m in block}
         empty = [column for column, says_nothing in alike.items() if says_nothing]
         shown = [column for column in COMPARED if column in block and column not in empty]
         part = block.set_index('name').rename_axis(None)[shown]
@@ -207,6 +208,7 @@ def setting_blocks(
 # %% ../../nbs/show/tables.ipynb #72841f80
 HOW_TO_READ = (
     '`interval`: of our accuracy over replicates (and shared test images), 95 %. '
+    '`merged` and `trained`: tested before and after the local training of a round. '
     f'{HOW_IT_ENDS} `std` and `sd_clients` are spreads over clients. `replicates`: if they differ, a mean is '
     'over other partitions than its neighbour; claims compare the replicates that both have.')
 

@@ -8,10 +8,10 @@ __all__ = ['SKEW', 'COLUMN_OF', 'SIZES', 'REDUCED', 'SMALLER', 'TENTH', 'SINGLE'
            'FAIRER', 'OFTEN', 'LARGER', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS',
            'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicated', 'public_runs',
            'earlier_runs', 'ending', 'scarce', 'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of',
-           'place', 'say', 'columns_of', 'printed', 'margins_in_print', 'often', 'among_three', 'below_mean',
-           'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cell_name', 'spread_name', 'first_name',
-           'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'draw_whole', 'earlier2', 'table2',
-           'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig5', 'fig8', 'with_arithmetic',
+           'place', 'say', 'columns_of', 'printed', 'margins_in_print', 'both_moments', 'often', 'among_three',
+           'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cell_name', 'spread_name',
+           'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'draw_whole', 'earlier2',
+           'table2', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig5', 'fig8', 'with_arithmetic',
            'precision', 'reading_of', 'by_reading', 'training_alone', 'both_prints', 'how_trained', 'columns_missing',
            'in_column_order', 'tables_of_paper', 'readings_table']
 
@@ -34,9 +34,10 @@ from ...show.result_page import display_all, say_line
 from ...runs.run import Run, methods, setting
 from ...show.tables import draw_dots, noted_table, show_dots, show_table
 from ...evidence.ask import (
-    Paper, ask_across, beside_print, by_seed, claim_of_runs, experiment, facts_by_setting,
-    images_and_rounds, printed_cells, readings, run_facts, share_of, size_told, span, stated)
+    Paper, after_epoch, ask_across, beside_print, by_seed, claim_of_runs, experiment, facts_by_setting,
+    images_and_rounds, label_after, printed_cells, readings, run_facts, share_of, size_told, span, stated)
 from ...evidence.verdict import SIZES as SIZES_DIFFER, cell_verdicts
+from ...runs.rows import summary
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #8b721d42
 SKEW = dict(dirichlet='concentration', pathological='classes') # what a split calls its number
@@ -158,7 +159,7 @@ def place(table:pd.DataFrame)->pd.DataFrame:
     "Rows or runs with the name of their `column`; a method with its chosen settings has the paper's name."
     columns = [column_of(r) for r in table.settings]
     labels = [label_of(r, label) for r, label in zip(table.settings, table.label)]
-    return table.assign(column=columns, label=labels).dropna(subset='column')
+    return table.assign(column=columns, label=label_after(table, labels)).dropna(subset='column')
 
 def say(column:str, profile:str)->str:
     return f'{column} (digits stand in)' if profile == 'quick' else column
@@ -186,9 +187,14 @@ def margins_in_print(table:str)->dict: # measure -> published cells
     "Accuracies and spreads of a table, and again for the columns of our runs of other sizes."
     return {of: with_endings(printed(table, of=of)) for of in PUBLISHED_AS}
 
+def both_moments(rows:pd.DataFrame)->pd.DataFrame:
+    "The rows, and those of shared models after a client's local training as further runs."
+    return pd.concat([rows, after_epoch(rows)])
+
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
-    printed=printed, margins=margins_in_print, says=FEDCOSR_SAID, personal=True)
+    printed=printed, margins=margins_in_print, says=FEDCOSR_SAID, personal=True,
+    tested=both_moments, alike=whole_column)
 FEDCOSR.measures.update(
     early=OverPart(FEDCOSR, 0., .2), late=OverPart(FEDCOSR, .8, 1.), rise=rise(FEDCOSR),
     unrest=unrest(FEDCOSR), loss_unrest=unrest(FEDCOSR, pooled_loss))
@@ -316,7 +322,7 @@ def two_ways(rows:pd.DataFrame)->pd.DataFrame: # a row a method and seed
     cell = printed('table2').query('column == @PRACTICAL').set_index('label').value
     tables = []
     for name, (faulty, moment, fault) in FAULTS.items():
-        def at(moment, who): return FEDCOSR.runs(rows[rows.method == who], moment).set_index('seed').micro
+        def at(moment, who): return place(summary(rows[rows.method == who], moment)).set_index('seed').micro
         ways = {AS_DEFINED: at('merged', name), WITH_FAULT: at(moment, faulty), CONTROL: at(moment, 'fedavg')}
         ways = pd.DataFrame(ways)
         label, = titles([name])

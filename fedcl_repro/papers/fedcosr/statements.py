@@ -65,6 +65,8 @@ FEDCOSR_SAID = dict(
         best('FedCoSR', SIXTEEN, where=dict(column=[*TABLE2, *REPEATED_COLUMNS]), place='FedCoSR V-B1'),
         above('FedCoSR', 'Local', where=dict(column=[PRACTICAL, PATHOLOGICAL, *REPEATED_COLUMNS]),
             place='ours'),
+        above('FedCoSR', 'FedAvg + epoch', 'FedCoSR is above FedAvg after one local epoch', place='ours',
+            where=dict(column=[PRACTICAL, *REPEATED_COLUMNS])),
         second('FedProto', SIXTEEN, where=dict(column=TABLE2), place='FedCoSR V-B1'),
         FAIREST],
     table3=[

@@ -131,7 +131,7 @@ def mapl_printed(artifact:str, **equal)->pd.DataFrame:
 
 MAPL = Paper(
     ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested, sizes=('mapl/table1', 'mapl/table4'),
-    title='MAPL', printed=mapl_printed, says=MAPL_SAID, personal=True,
+    title='MAPL', printed=mapl_printed, says=MAPL_SAID, personal=True, moment='trained',
     size=lambda runs: largest_in_words(runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
@@ -349,7 +349,8 @@ def times_as_much(rows:pd.DataFrame)->pd.Series: # one number for each network, 
     runs = ['dataset', 'network', 'n_clients', 'seed']
     sent = last.pivot_table(index=runs, columns='label', values='numbers')
     sent = sent.reindex(columns=dict.fromkeys([*CHEAPEST, *sent])).dropna(subset=list(CHEAPEST))
-    return sent.drop(columns=list(CHEAPEST)).div(sent[list(CHEAPEST)].max(axis=1), axis=0).stack()
+    times = sent.drop(columns=list(CHEAPEST)).div(sent[list(CHEAPEST)].max(axis=1), axis=0)
+    return times.melt(ignore_index=False).set_index('label', append=True).value.dropna()
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #9019cb0s
 def judge_formulas(rows, profile)->list: # of Verdict

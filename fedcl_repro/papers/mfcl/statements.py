@@ -21,7 +21,7 @@ TN, GN, BN = EACH_NORM = ['MFCL(TN)', 'MFCL(GN)', 'MFCL(BN)']
 SUPERVISED = ['FedAvg', 'FedProx', 'MOON']
 UNLABELLED = ['FSL', 'FedSimCLR', 'Orchestra', 'FedEMA', 'FedU', 'FeatARC']
 SMALL = ['HeteroFL', 'Split-Mix', 'FedPAC'] # methods for small resources
-FLOORS = ('floor: untrained, TN',)
+FLOORS = 'floor: untrained, TN', 'floor: 8x8 thumbnails', 'floor: random encoder'
 SKEWED, EVEN = dict(xi=[.01, .1, .5]), dict(xi=[200.])
 PAIRED = '', ', twins', ', views alone' # what a label says of the views that are positives
 
