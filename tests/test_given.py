@@ -733,8 +733,9 @@ def test_a_changed_converter_makes_its_file_anew(tmp_path):
 
 def test_a_run_whose_data_change_meanwhile_is_not_kept(tmp_path):
     np.savez(tmp_path/'own.npz', x=X, y=Y)
+    calls = iter(range(1, 9))
     def serve(server, inbox):
-        np.savez(tmp_path/'own.npz', x=255 - X, y=Y)
+        np.savez(tmp_path/'own.npz', x=X ^ next(calls), y=Y)
         return server
     with pytest.raises(ValueError, match='changed while it trained'):
         simulate(Method(serve=serve), tmp_path/'own.npz', store=tmp_path/'runs', **SMALL)

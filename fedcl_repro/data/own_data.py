@@ -325,7 +325,7 @@ def own_dataset(
     images, labels = zip(*[(x, y)] if test is None else [(x, y), test])
     n_train, x = len(as_numbers(x, 'images')), own_inputs(*images, layout=layout, value_range=value_range)
     numbers, words = numbered_labels(labels, classes)
-    if words and n_classes is None: n_classes = len(words)
+    if classes and words and n_classes is None: n_classes = len(words)
     y, n_classes_found = own_labels(numbers, len(x), n_classes)
     classes = checked_names(classes or words, n_classes_found)
     tell_classes(y, n_train, n_classes_found, classes, asked=n_classes is not None)
