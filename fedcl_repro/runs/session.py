@@ -55,6 +55,7 @@ class Session:
         self.late = list(before.get('late', ())) # (round, hits) of the last evaluations
         self.accuracy = before.get('accuracy')   # of merged models in the last evaluation
         self.watch = ignore # told of the rows of each evaluation
+        self.tests = None   # of the last evaluation in this process
 
     @property
     def finished(self): return self.state.round >= self.run.n_rounds

@@ -15,10 +15,10 @@ from .code_digest import changed_since
 from .models import models_to_keep
 from .processes import noted
 from .record import (
-    MEASURE_COLUMNS, examined, predictions, provenance, represented, sampled_split, separations)
+    MEASURE_COLUMNS, examined, predictions, provenance, represented, sampled_split, scores_by_moment, separations)
 from .run import Run, run_id
 from .session import Session, ignore, late_hits, one_core, usable_checkpoint
-from .store import Store, locked, save_checkpoint
+from .store import NotKept, Store, locked, save_checkpoint
 from .watch import Extras, has_all, watcher
 
 # %% ../../nbs/runs/train.ipynb #f280b0c5
@@ -85,6 +85,7 @@ def train_rounds(session, store:Store, id:str, deadline:float, every:float, prog
 def write_result(session:Session, store:Store, id:str, extras=Extras()):
     "Add a finished run to the store: its rows, predictions of its models, representations, provenance."
     s = session
+    s.tests = s.tests or scores_by_moment(s.execute, s.stages, s.state, s.owner, s.who) # of a last checkpoint
     arrays = dict(predictions=predictions(s.fed, s.tests), hits=late_hits(s.late))
     rows = s.rows
     sample = represented(s.execute, s.stages, s.state, s.who)
@@ -99,5 +100,8 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
     about['bytes_up'] = sum(s.state.up)
     about['bytes_down'] = sum(s.state.down)
     models = models_to_keep(s.run, s.execute, s.stages, s.state, list(s.tests)) if extras.models else None
-    store.write(id, pd.DataFrame(rows, columns=MEASURE_COLUMNS), about, models, **arrays)
-    s.execute.close()
+    try: store.write(id, pd.DataFrame(rows, columns=MEASURE_COLUMNS), about, models, **arrays)
+    except NotKept:
+        save_checkpoint(store, id, s.to_checkpoint() | dict(run=id)) # from which only they are written
+        raise
+    finally: s.execute.close()
