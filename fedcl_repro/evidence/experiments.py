@@ -7,9 +7,9 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'experim
            'made_once', 'matrix', 'reseeded', 'named_methods', 'method_labels', 'data_title', 'no_runs', 'Page',
            'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder', 'in_package', 'default_store',
            'committed_path', 'maps_path', 'hits_path', 'save_results', 'with_kept_rows', 'committed_rows',
-           'run_records', 'committed_runs', 'config_key', 'committed', 'save_hits', 'read_hits', 'committed_hits',
-           'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'computed_folder',
-           'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page', 'claims_of', 'evidence_on']
+           'run_records', 'committed_runs', 'check_saved', 'config_key', 'committed', 'save_hits', 'read_hits',
+           'committed_hits', 'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code',
+           'computed_folder', 'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page', 'claims_of', 'evidence_on']
 
 # %% ../../nbs/evidence/experiments.ipynb #6a77b91a
 import contextlib
@@ -213,14 +213,16 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     new = {config_key(about['config']) for about in records}
     kept = [about for about in before if config_key(about['config']) not in new] # of runs not in this store
     ids = [about['run'] for about in kept]
-    write_text(path, with_kept_rows(path, committed_rows(rows, about['tables']), ids))
+    text = with_kept_rows(path, committed_rows(rows, about['tables']), ids)
+    write_text(path, text)
     if about['maps']:
         maps = maps_of(runs, store, data_root, about['maps']).round(5)
         write_text(maps_path(path), with_kept_rows(maps_path(path), maps, ids))
     save_hits(path, [about['run'] for about in records], ids, store)
     places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
     def place(about): return places.get(config_key(about['config']), len(places)) # unnamed runs come last
-    records = sorted(kept + records, key=place)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    records = [about | dict(rows_sha256=digest) for about in sorted(kept + records, key=place)]
     write_text(known, json.dumps(records, indent=1))
     return path
 
@@ -275,10 +277,19 @@ def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenan
     missing = {config_key(config(r)): r for r in shown_runs(name, profile)}
     found = {}
     for path in sorted(own.parent.glob(f'*-{profile}.json'), key=rank):
-        for about in json_in(path.read_text(), str(path)):
+        records = json_in(path.read_text(), str(path))
+        check_saved(path.with_suffix('.csv'), records)
+        for about in records:
             run = missing.pop(config_key(about['config']), None)
             if run: found[about['run']] = path.with_suffix('.csv'), run, about
     return found
+
+def check_saved(path:Path, records:list):
+    "Refuse rows that were saved without their provenance, by a process that was ended in between."
+    digests = {about['rows_sha256'] for about in records if 'rows_sha256' in about}
+    if not digests - {hashlib.sha256(path.read_text(encoding='utf-8').encode()).hexdigest() if digests else ''}: return
+    raise ValueError(f'{path} and its provenance are of two saves, because the process that wrote them was '
+                     'ended: the same `fedcl run` with --save writes both again')
 
 def config_key(config:dict)->str: return json.dumps(config, sort_keys=True)
 
