@@ -107,10 +107,12 @@ BACKLOG = flag('--backlog', "the names of the project's list for the profile, nb
 
 # %% ../../nbs/commands/options.ipynb #1ec49d6f
 RUN_SETTINGS = [
-    run_option('--data', 'a name such as cifar10, an npz file, or a folder of pictures'),
+    run_option('--data', 'such as cifar10, a folder of pictures "scans(side=32)", a file (.npz, .csv, '
+                         '.parquet, .feather) "a.csv(label=y, client=ward)"'),
     run_option('--partition', 'such as "dirichlet(concentration=0.5)"'),
     run_option('--model', 'such as cnn'),
     number('--validation', None, 0., 'share of the training images to choose a round by', 1., 'SHARE'),
+    number('--patience', None, 1, 'stop after so many evaluations without better validation accuracy'),
     several('--metrics', 'NAME ...', 'beside accuracy: auc, balanced_accuracy, ...'),
     several('--set', 'NAME=VALUE', 'another setting: n_rounds=100, seed=1, optimiser="adam(lr=0.001)"'),
 ]
@@ -126,9 +128,8 @@ TRAINING = [
     flag('--retrain', 'train finished runs again whose rows come from other code'),
     text('--executor', 'NAME', 'how clients are run (`fedcl list executors`); auto: the fastest', 'auto'),
     USE,
-    flag('--keep-models', 'keep the trained models (`load_model` reads them)'),
-    text('--live', 'FOLDER', 'a CSV for each run that grows with each test'),
-    text('--tensorboard', 'FOLDER', 'event files of TensorBoard for each run'),
+    flag('--keep-models', 'keep the trained models, and those that --validation chose (`load_model`)'),
+    several('--log', 'NAME:FOLDER', 'rows as they come: csv:, tensorboard:, wandb: (offline), mlflow:'),
     text('--ray', 'ADDRESS', 'train on a Ray cluster: its address, or local'),
     number('--run-cpus', 1., .1, 'CPUs that a run takes there (1)'),
     number('--run-gpus', 0., 0., 'GPUs that a run takes there, such as 0.5 (0 on a CPU, else 1)'),

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'spec_text', 'stored', 'shown_of', 'rows_of', 'width', 'as_texts', 'fitted_text',
-           'text_chart', 'run_curves', 'draw_run_curves', 'check_outputs', 'save_picture_as', 'show_run',
-           'end_in_words', 'mean_of', 'Shown', 'table_of_runs', 'show_runs', 'show_artifact', 'has_numbers',
+           'text_chart', 'run_curves', 'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as',
+           'show_run', 'end_in_words', 'mean_of', 'Shown', 'table_of_runs', 'show_runs', 'show_artifact', 'has_numbers',
            'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
@@ -26,7 +26,7 @@ from ..evidence.comparable import CurveEnd, curve_ends
 from ..runs.run import methods
 from ..runs.store import Store
 from ..evidence.verdict import Verdict, verdict_counts
-from ..runs.rows import per_round, summary
+from ..runs.rows import by_client, per_round, summary, with_names
 from ..show.latex import PaperTable, check_tables, write_tables
 
 # %% ../../nbs/commands/show.ipynb #f8b382f4
@@ -58,7 +58,7 @@ def rows_of(store:Store, ids)->pd.DataFrame:
     found = []
     for id in ids:
         rows, about = store.read(id)
-        found.append(rows.assign(run=id, **shown_of(about['config'])))
+        found.append(with_names(rows, about).assign(run=id, **shown_of(about['config'])))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 # %% ../../nbs/commands/show.ipynb #48fe519f
@@ -110,6 +110,12 @@ def run_curves(rows:pd.DataFrame)->dict: # name -> column of percent by round
     runs = list(table.groupby('run', sort=False))[:len(PLOT_MARKS)]
     return {f'{curve[name].iloc[0]} [{run}]': curve.set_index('round').micro for run, curve in runs}
 
+def curves_of_clients(rows:pd.DataFrame)->dict: # name -> column of percent by round
+    "The same of each client, if the clients have names."
+    if 'client_name' not in rows: return {}
+    tests = rows.query("metric == 'accuracy' and moment == 'merged' and split == 'test'")
+    return {name: 100 * curve.set_index('round').value for name, curve in tests.groupby('client_name')}
+
 # %% ../../nbs/commands/show.ipynb #eed515ab
 def draw_run_curves(curves:dict, path):
     "Draw the same curves to a picture file; its suffix gives the format."
@@ -154,9 +160,13 @@ def show_run(store:Store, id:str)->'Shown':
     if (rows.split == 'valid').any():
         best = summary(rows, at='valid').iloc[0]
         print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
+    if 'stopped_after' in about:
+        print(f"  stopped after round {about['stopped_after']} of {config['n_rounds']}: "
+              f"no better validation accuracy in {config['patience']} evaluations")
+    if 'client_name' in rows: print(fitted_text(by_client(rows)))
     for metric in config.get('metrics', []):
         print(f'  {metric} {mean_of(rows, metric):.4f} (mean over clients)')
-    curves = run_curves(rows)
+    curves = run_curves(rows) | curves_of_clients(rows)
     print(text_chart(curves, min(60, width() - 9)))
     print(f'rows: {store.folder(id).resolve() / "rows.csv"}')
     if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')

@@ -58,7 +58,7 @@ def available_runs(names:list, options)->list: # of Run
     return [run for run in runs if has_data(str(run.data), options.data_root)]
 
 # %% ../../nbs/commands/train.ipynb #b9993ffa
-ONE_RUN = 'data', 'partition', 'model', 'validation', 'metrics'
+ONE_RUN = 'data', 'partition', 'model', 'validation', 'patience', 'metrics'
 
 def asked_settings(options)->dict: # setting -> value
     "The settings that the options name; own data add the settings that they need."
@@ -91,8 +91,7 @@ def prepared_store(options)->Store:
     if not options.ray and (options.run_cpus != 1 or options.run_gpus):
         raise ValueError('--run-cpus and --run-gpus say what a run takes of a cluster: add --ray ADDRESS')
     if not options.ray or options.executor == 'ray': check_device(options.device)
-    elif options.live or options.tensorboard:
-        raise ValueError('--live and --tensorboard write where a run trains: leave them out with --ray')
+    elif options.log: raise ValueError('--log writes where a run trains: leave it out with --ray')
     if options.ray or options.executor == 'ray':
         from fedcl_repro.federation.actors import connect_ray
         connect_ray(options.ray or 'local')
@@ -105,7 +104,7 @@ def training_of(options)->dict: # keywords of `train_all`
     "The options of training, apart from the data folder; whole runs on a cluster if one is requested."
     names = 'jobs', 'minutes', 'device', 'executor', 'checkpoint', 'retrain'
     how = {k: getattr(options, k) for k in names}
-    how['extras'] = Extras(options.keep_models, options.live, options.tensorboard)
+    how['extras'] = Extras(options.keep_models, tuple(options.log))
     how['state_memory'] = options.state_memory * 2**30 or math.inf
     if options.ray and options.executor != 'ray':
         from fedcl_repro.distributed.ray import train_on_ray

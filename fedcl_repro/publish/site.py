@@ -27,15 +27,16 @@ from io import StringIO
 from pathlib import Path
 
 import fedcl_repro
+
+from ..docments import shapes
 from .contents import (
     about_page, all_pages, book_folder, cells_of, defined_in, homes, internals, is_exported,
     module_of_page, sidebar, text_of, title_of, written_pages)
-from ..docments import shapes
 from .finish import finish
-from .front import FRONT_CELL, front_html
+from .front import front_html
+from ..runs.workers import cores
 from ..show.badge import badge_styles
 from ..show.formulas import mathml
-from ..runs.workers import cores
 from ..teaching.edition import write_course
 
 # %% ../../nbs/publish/site.ipynb #915b0ecc
