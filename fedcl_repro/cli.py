@@ -230,6 +230,15 @@ def _data():
     """
 
 # %% ../nbs/cli.ipynb #4fea9a1c
+@verb('pages', argument('out', 'FOLDER'))
+def _course():
+    """Write the course with blanks: you write the lines, and checks say what is wrong.
+
+    examples:
+      fedcl course my_course
+      jupyter lab my_course/01_data.ipynb
+    """
+
 @verb('pages', argument('out', 'OUT'))
 def _pages():
     """Copy the notebooks and the committed results to a folder.

@@ -9,7 +9,6 @@ __all__ = ['comments_beside', 'shapes', 'documented', 'document', 'Loader', 'Fin
 import ast
 import re
 import sys
-from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder, SourceFileLoader
 
 # %% ../nbs/docments.ipynb #7740017e
@@ -69,10 +68,9 @@ class Loader(SourceFileLoader):
         source = self.get_source(module.__name__)
         document(ast.parse(source).body, module, module.__name__, source.splitlines())
 
-class Finder(MetaPathFinder):
+class Finder: # no MetaPathFinder, whose other methods want an object
     "Finds the modules of this package as Python does, and gives them that loader."
-    @staticmethod
-    def find_spec(name, path=None, target=None):
+    def find_spec(self, name, path=None, target=None):
         if not name.startswith('fedcl_repro.'): return
         spec = PathFinder.find_spec(name, path, target)
         if spec and isinstance(spec.loader, SourceFileLoader): spec.loader = Loader(name, spec.origin)
@@ -80,4 +78,4 @@ class Finder(MetaPathFinder):
 
 def document_on_import():
     "From now on, add the comments when a module of this package is imported; called by the package itself."
-    if Finder not in sys.meta_path: sys.meta_path.insert(0, Finder)
+    if not any(isinstance(f, Finder) for f in sys.meta_path): sys.meta_path.insert(0, Finder())

@@ -12,7 +12,7 @@ import torch
 
 from fedcl_repro.teaching.edition import Blank, blanks_of, course_pages, emptied, marks, page_source
 from fedcl_repro.teaching.edition import readers_edition, write_course
-from fedcl_repro.teaching.grading import EMPTY, RIGHT, WRONG, Checks, as_function, judge, outcome
+from fedcl_repro.teaching.grading import EMPTY, SOLVED, WRONG, Checks, as_function, judge, outcome
 
 PAGES = course_pages()
 BLANKS = [(page, name) for page in PAGES for name in blanks_of(page)]
@@ -58,7 +58,7 @@ def test_an_untouched_page_runs_to_its_end_on_loans(page, untouched):
 def test_a_blank_takes_the_solution(page, name, untouched):
     space, _ = untouched(page)
     word, said = said_about(page, space, name, blanks_of(page)[name].solution)
-    assert word == RIGHT and re.search(r'largest difference (0|\d)e[+-]\d+', said), said
+    assert word == SOLVED and re.search(r'largest difference (0|\d)e[+-]\d+', said), said
 
 
 @pytest.mark.parametrize('page, name', BLANKS)
@@ -125,7 +125,7 @@ def toy(lines, given=GIVEN, solution=SOLUTION, **space):
     ('...', EMPTY, 'waits for your lines'),
     ('"What it does."\n    ...', EMPTY, 'waits for your lines'),
     ('raise NotImplementedError', EMPTY, 'NotImplementedError'),
-    ('return z.mean(0)', RIGHT, 'largest difference'),
+    ('return z.mean(0)', SOLVED, 'largest difference'),
     ('return z.mean(1)', WRONG, 'has shape (4,), expected (3,)'),
     ('return z.mean(0).float()', WRONG, 'has dtype torch.float32'),
     ('return z.mean(0).float().double() + 1e-7', WRONG, 'nearly right'),

@@ -50,7 +50,7 @@ from fedcl_repro.cli import main
 from fedcl_repro.federation.method import METHODS, Method, send, take
 from fedcl_repro.runs.run import Run
 from fedcl_repro.runs.store import Store
-from fedcl_repro.runs.train import train_all
+from fedcl_repro.runs.workers import train_all
 
 class Network(nn.Module):
     def __init__(self):

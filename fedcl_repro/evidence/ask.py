@@ -91,7 +91,8 @@ class Paper:
     says: dict = field(default_factory=dict) # artifact -> claims, or (profile) -> claims
     personal: bool = False  # clients are tested on their own classes, so the majority class is shown too
     moment: str = 'merged'  # when personal models are tested; a verdict says if another moment turns its sign
-    alike: Callable = None  # values of the keys -> those of the paper's setting, of which they are one size
+    layer: Callable = None  # run -> the layer at which its representations are tested, in words
+    alike: Callable = None  # values of the keys -> the paper's setting in words, of which they are one size
     size: Callable = images_and_rounds # runs -> their size in words, said where it is not the paper's
 
     @property
@@ -433,6 +434,9 @@ def at_other_moment(paper:Paper, rows:pd.DataFrame, measures)->dict: # measure -
     both = [m for m in measures if m in MEASURES]
     if not both or not len(rows) or not (rows.moment == other).any(): return {}
     runs = paper.place(summary(rows, other))
+    if other == 'merged': # a shared model before the epoch, under the name that it has after it
+        shared = runs[[owner_of(run) == 'shared' for run in runs.settings]]
+        runs = pd.concat([runs, shared.assign(label=shared.label + AFTER)])
     return {of: by_seed(runs, paper.keys, MEASURES[of]) for of in both}
 
 def elsewhere(paper:Paper, c:Claim, key:tuple, asked:dict, others:dict, profile:str)->dict: # words -> table
@@ -441,8 +445,10 @@ def elsewhere(paper:Paper, c:Claim, key:tuple, asked:dict, others:dict, profile:
     other = asked_rows(c, others[key]) if key in others else ()
     if len(other): found[MOMENTS['merged' if paper.moment == 'trained' else 'trained']] = other
     if not paper.alike: return found
-    same = {k: t for k, t in asked.items() if k != key and paper.alike(*k) == paper.alike(*key)}
-    return found | {f'on {paper.say(*k, profile)}': t for k, t in same.items()}
+    whole = paper.alike(*key)
+    def size(k): return paper.say(*k, profile).removeprefix(whole).strip(', ') or 'all images'
+    same = {k: t for k, t in asked.items() if k != key and paper.alike(*k) == whole}
+    return found | {f'with {size(k)}': t for k, t in same.items()}
 
 # %% ../../nbs/evidence/ask.ipynb #bc011fccc
 def facts_by_setting(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> facts of its runs
@@ -662,6 +668,7 @@ def our_cells(
         low, high = interval_of(paper, own, word, measure)
         means = own[[k for k in MEANS if k in own]].mean()
         both = {m: own.run.str.removesuffix(AFTER).map(each).mean() for m, each in moments.items()}
+        if paper.layer: both['layer'] = ', '.join(dict.fromkeys(map(paper.layer, own.settings)))
         ends = dict(curve=', '.join(dict.fromkeys(own.curve)), why=next(filter(None, own.why), ''))
         spread = dict(sd_seeds=own.micro.std(), seeds=len(own), low=low, high=high)
         found.append(dict(zip(on, cell)) | dict(means) | both | spread | ends)

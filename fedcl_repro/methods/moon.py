@@ -39,7 +39,7 @@ def like_received(net, client, x, z, temp)->torch.Tensor: # ()
 
 # %% ../../nbs/methods/moon.ipynb #dda45f84
 @METHODS.add('moon', title='MOON', family='contrastive', owner='shared',
-    papers='fedcrl fedcosr fedssc mfcl')
+    papers='fedcrl fedcosr fedssc mfcl', needs='vectors')
 def moon(*, mu=5., temp:POSITIVE=.5):
     "FedAvg with a contrast between the received and the previous model (Li et al., Eq. 3)."
     def loss(net, client, batch):

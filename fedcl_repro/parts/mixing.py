@@ -72,7 +72,7 @@ def square_distances(stacked:dict)->Tensor: # fields (m, ...) of m models -> (m,
     tensor([[ 0., 25.],
             [25.,  0.]], dtype=torch.float64)
     """
-    flat = torch.cat([v.flatten(1).double() for v in stacked.values()], 1)
+    flat = torch.cat([v.reshape(len(v), -1).double() for v in stacked.values()], 1)
     flat = flat - flat.mean(0)
     gram = flat @ flat.T
     square = gram.diagonal()

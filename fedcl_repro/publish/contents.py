@@ -35,6 +35,7 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Benchmarks': 'bench',
     'On several machines': 'distributed',
     'Verbs of the command': 'commands',
+    'How the course is made': 'teaching',
     'How the book is made': 'publish',
     'The command and this book': '',
 }

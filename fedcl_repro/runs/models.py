@@ -21,9 +21,9 @@ from ..federation.evaluation import clients_at
 from ..federation.fed import initial, pixels
 from ..federation.method import logits
 from ..federation.networks import Net, Worker
-from ..data.own_data import own_inputs, own_labels
+from ..data.own_data import as_numbers, own_inputs, own_labels
 from ..parts.models import architectures
-from .run import Run, run_id, run_recorded, stages
+from .run import Run, dataset, find_root, run_id, run_recorded, stages
 from .store import Store
 
 # %% ../../nbs/runs/models.ipynb #6684eb21
@@ -68,7 +68,9 @@ def load_model(
     clients = kept['models'][moment]
     if client not in clients:
         raise ValueError(f'run {id} has clients 0 to {max(clients)}, got {client!r}')
-    return module_of(run, kept, clients[client], client)
+    model = module_of(run, kept, clients[client], client)
+    model.image_scale = dataset(run.data, str(find_root(data_root))).scale
+    return model
 
 def run_named(name:str, store:Store)->tuple: # (id, Run)
     "A run of a store by the first letters of its id. Its data are not looked at."
@@ -129,7 +131,9 @@ def network_input(
     like:nn.Module=None,
 )->Tensor:  # (n, C, H, W) in [-1, 1], or (n, d)
     "Images in the form that a network takes."
-    x = torch.from_numpy(own_inputs(x))
+    kind, *limits = getattr(like, 'image_scale', ()) or ('',)
+    known = as_numbers(x, 'images').dtype.kind.replace('u', 'i') == kind # as the images of the run
+    x = torch.from_numpy(own_inputs(x, value_range=tuple(limits) if known else ()))
     if x.ndim == 4: x = x.permute(0, 2, 3, 1)
     first = next((p for p in like.parameters() if p.is_floating_point()), None) if like is not None else None
     return pixels(x, torch.float32 if first is None else first.dtype)

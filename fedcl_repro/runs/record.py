@@ -145,7 +145,7 @@ def sampled(fed, split='test', most=1000, who=None)->tuple: # (rows of the data 
     take = np.sort(first[chosen])
     return rows[take], client[take]
 
-def by_body(net, client, x): return net.body(x)
+def by_body(net, client, x): return net.body(x).flatten(1)
 
 # %% ../../nbs/runs/record.ipynb #6d6c4649
 def represented(execute, stages:tuple, state:State, who=None)->dict: # name -> array

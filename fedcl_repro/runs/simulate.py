@@ -28,7 +28,7 @@ from ..data.natural import has_test_ids
 from ..user_code import UnknownContent, is_own, source_digest
 from ..federation.method import METHODS, Method
 from ..data.own_data import TABLES, own_dataset, own_fingerprint, own_pairs, own_table
-from ..parts.models import MODELS, as_parts, check_network, copied, default_model
+from ..parts.models import MODELS, as_parts, copied, default_model, uncompiled
 from .models import load_model
 from .run import Run, check_federation, dataset, find_root, label, load_registers, run_id
 from .store import Store
@@ -243,20 +243,18 @@ def model_spec(model, ds:Dataset, kept=True): # a name, or a Spec
         raise ValueError('a model is a name, a module with .body and .head, or a function (shape, '
                          'n_classes) -> '
                          f'(body, head), got {type(model).__name__}')
+    model = uncompiled(model)
     if isinstance(model, nn.Module):
         as_parts(model) # refuses at once what is not a network
         name, own = name_by_content(type(model).__name__, model, kept), copied(model)
-        def build(shape, n_classes): return copied(own)
+        def build(shape, n_classes): return own
     else:
         plain_name = getattr(model, '__name__', 'network')
         name = name_by_content(plain_name, model, kept)
         what = f'the model {plain_name!r}'
         n = len(inspect.signature(model).parameters)
-        def build(shape, n_classes): return copied(call_own(what, model, *(shape, n_classes)[:n]))
-    with torch.random.fork_rng(devices=[]):
-        made = build(ds.shape, ds.n_classes)
-        check_network(as_parts(made), ds.shape, ds.n_classes, made)
-    MODELS.add(name, reads='anything')(build)
+        def build(shape, n_classes): return call_own(what, model, *(shape, n_classes)[:n])
+    MODELS.add(name, reads='anything', given=True)(build)
     return Spec(name)
 
 # %% ../../nbs/runs/simulate.ipynb #932b2cfc

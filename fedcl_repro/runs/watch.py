@@ -12,15 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 
 import pandas as pd
 
 from ..core import check_folder, expanded, write_text
 from .record import MEASURE_COLUMNS
+from .rows import pooled
 from .run import Run, config, label
 from .store import Store
-from .rows import pooled
 
 # %% ../../nbs/runs/watch.ipynb #1cf91fd2
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from tqdm import tqdm
 
-from ..core import Spec, check_device
+from ..core import check_device
 from ..federation.executors import EXECUTORS
 from .code_digest import changed_since, stale_text
 from .processes import Died, do_all, noted, raise_if_noted, signal_name, signals_noted
@@ -65,7 +65,7 @@ def train_all(
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     todo = lacking(runs, store, data_root, retrain, extras)
     say_once(slow_arithmetic(todo, device, multiplies_bfloat16()))
-    refused = impossible(todo, data_root)
+    refused = impossible(todo, data_root, executor)
     options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
     options |= dict(every=checkpoint, again=retrain, extras=extras, state_memory=state_memory)
     found = {o.run: o for o in refused}
@@ -272,19 +272,19 @@ def outcome_of(found, run:Run)->Outcome: # found: an Outcome, `Died` or None
     return Outcome(run, 'interrupted', 'it was not begun, or waits at its last checkpoint')
 
 # %% ../../nbs/runs/workers.ipynb #3f336dae
-def impossible(runs:list, data_root)->list: # of Outcome, failed
+def impossible(runs:list, data_root, executor='auto')->list: # of Outcome, failed
     "The runs that their data do not allow, reported before training; an error if no run is possible."
-    found = [Outcome(r, 'failed', why) for r, why in refusals(runs, data_root).items() if why]
+    found = [Outcome(r, 'failed', why) for r, why in refusals(runs, data_root, executor).items() if why]
     if found and len(found) == len(runs): raise ValueError(found[0].why)
     for text in dict.fromkeys(o.why for o in found): print(f'not possible: {text}', file=sys.stderr)
     return found
 
-def refusals(runs:list, data_root)->dict: # Run -> why it is not possible, or ''
-    "Checked once for all runs that differ only in method and seed."
-    alike = {r: replace(r, method=Spec('fedavg'), seed=0) for r in runs}
+def refusals(runs:list, data_root, executor='auto')->dict: # Run -> why it is not possible, or ''
+    "Checked once for all runs that differ only in their seed."
+    alike = {r: replace(r, seed=0) for r in runs}
     why = dict.fromkeys(alike.values(), '')
     for run in why:
-        try: check_federation(run, data_root)
+        try: check_federation(run, data_root, executor)
         except ValueError as e:
             why[run] = f'{run.partition} with {run.n_clients} clients on {run.data}: {e}'
     return {r: why[first] for r, first in alike.items()}

@@ -110,7 +110,7 @@ def noted_table(tables, caption='', notes=()): # HTML
     return HTML(''.join(parts) + ''.join(f'<p class="note">{with_code(line)}</p>' for line in notes))
 
 # %% ../../nbs/show/tables.ipynb #79464b5b
-TEXTS = dict(interval='', curve='', verdict='', reason='', why='') # columns of words, and the value for none
+TEXTS = dict(layer='', interval='', curve='', verdict='', reason='', why='') # columns of words, and the value for none
 
 def table_cells(
     paper:Paper,
@@ -173,7 +173,7 @@ def with_notes(found:dict)->tuple: # {heading: (table, reasons)} -> {heading: ta
     return tables, [f"{reason}: {'; '.join(rows)}." for reason, rows in rows_of.items()]
 
 # %% ../../nbs/show/tables.ipynb #31311575
-COMPARED = ['first version', 'published', 'std', 'ours', 'interval', *MOMENTS, 'last', 'balanced', 'curve',
+COMPARED = ['first version', 'published', 'std', 'ours', 'layer', 'interval', *MOMENTS, 'last', 'balanced', 'curve',
             'sd_clients', 'sd_seeds', 'replicates', 'difference', 'verdict', 'reason']
 
 def row_names(table:pd.DataFrame, more)->pd.Series:
