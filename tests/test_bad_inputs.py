@@ -20,7 +20,8 @@ from fedcl_repro.data.partition import partition
 from fedcl_repro.federation.fed import Fed, toy_images
 from fedcl_repro.federation.method import METHODS
 from fedcl_repro.runs import simulate as simulation
-from fedcl_repro.runs import train as training
+from fedcl_repro.runs import session
+from fedcl_repro.runs import workers
 from fedcl_repro.evidence.experiments import computed_folder, kept_verdicts, papers_folder
 from fedcl_repro.runs.models import accuracy_of, adapt, load_model
 from fedcl_repro.runs.run import REGISTERS, Run, load_registers, run_id
@@ -38,7 +39,7 @@ NOTEBOOKS = papers_folder().resolve().parent
 def no_work(monkeypatch):
     "Nothing may be trained, and no page executed."
     def work(*args, **kwargs): raise AssertionError('work began')
-    for name in ('train', 'train_in_processes'): monkeypatch.setattr(training, name, work)
+    for name in ('train', 'train_in_processes'): monkeypatch.setattr(workers, name, work)
     monkeypatch.setattr(simulation, 'train', work)
     monkeypatch.setattr(train_verbs, 'execute_pages', work)
 
@@ -211,11 +212,11 @@ def test_a_partition_is_refused(spec, n_clients, says):
     (dict(scarcity='last_clients(clients=30)'), 'the last 30 of 20 clients'),
 ]))
 def test_an_impossible_run_is_refused_before_any_other(settings, says, tmp_path, monkeypatch, capsys):
-    def all_done(runs, *rest): return [training.Outcome(r, 'done') for r in runs]
+    def all_done(runs, *rest): return [workers.Outcome(r, 'done') for r in runs]
     wrong, right = Run.of('fedavg', **settings), Run.of('fedavg')
-    with pytest.raises(ValueError, match='.'): training.train_all([wrong], Store(tmp_path), quiet=True)
-    monkeypatch.setattr(training, 'train_lacking', all_done)
-    outcomes = training.train_all([right, wrong], Store(tmp_path), quiet=True)
+    with pytest.raises(ValueError, match='.'): workers.train_all([wrong], Store(tmp_path), quiet=True)
+    monkeypatch.setattr(workers, 'train_lacking', all_done)
+    outcomes = workers.train_all([right, wrong], Store(tmp_path), quiet=True)
     assert [o.word for o in outcomes] == ['done', 'failed'] and says in outcomes[1].why
     assert says in capsys.readouterr().err
 
@@ -352,7 +353,7 @@ def test_a_damaged_run_is_set_aside(text, tmp_path, capsys):
     (folder/'run.json').write_text(text)
     (folder/'rows.csv').write_text('round,value\n1,0.5\n')
     with pytest.raises(DamagedRun): store.read(run_id(run))
-    assert training.lacking([run], store, None) == [run] and not folder.exists()
+    assert workers.lacking([run], store, None) == [run] and not folder.exists()
     assert 'is damaged' in capsys.readouterr().err and list((tmp_path/'set-aside').iterdir())
 
 
@@ -366,7 +367,7 @@ def test_a_foreign_checkpoint_is_set_aside(content, tmp_path, capsys):
     whole = dict(round=1, clients={}, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
     if isinstance(content, bytes): store.checkpoint(id).write_bytes(content)
     else: save_checkpoint(store, id, whole | dict(run='another') if content == 'other run' else content)
-    assert training.usable_checkpoint(run, store, id, False) is None
+    assert session.usable_checkpoint(run, store, id, False) is None
     assert not store.checkpoint(id).exists() and 'is no checkpoint of this run' in capsys.readouterr().err
 
 
@@ -375,7 +376,7 @@ def test_a_checkpoint_of_more_clients_is_set_aside(tmp_path, capsys):
     whole = dict(round=1, clients={2: {}}, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
     save_checkpoint(store, run_id(run), whole)
     assert load_checkpoint(store, run_id(run))['round'] == 1
-    assert training.usable_checkpoint(run, store, run_id(run), False) is None
+    assert session.usable_checkpoint(run, store, run_id(run), False) is None
     assert 'is of another run' in capsys.readouterr().err
 
 
@@ -515,7 +516,7 @@ OWN_FAULTS = named([
     ('--model bad_none', 'a network has the parts body, head'),
     ('--model bad_index', "the model 'bad_index' fails in own_code.py, line 15: IndexError"),
     ('--model bad_shape', 'does not read inputs of shape (1, 16, 16)'),
-    ('--model bad_classes', 'expected (2, 10): one for each class'),
+    ('--model bad_classes', 'expected (4, 10): one for each class'),
     ('--partition bad_rows', 'rows of client 0 must be whole numbers from 0 to 1796'),
     ('--partition bad_tests', 'client 0 is tested on 5 of the rows it trains on'),
     ('--partition bad_few', 'the partition has 1 clients to train and 1 to test, and the run 20'),
@@ -626,7 +627,7 @@ SIMULATIONS = {
     'a sparse tensor': (dict(data=torch.eye(40).to_sparse()), 'must be a dense tensor with values'),
     'a tensor without values': (dict(data=torch.zeros(40, 6, device='meta')), 'must be a dense tensor'),
     'a column of labels': (dict(labels=CLASSES[:, None]), 'take .reshape(-1)'),
-    'labels that lack': (dict(labels=[None] * 40), 'labels must be an array of numbers'),
+    'labels that lack': (dict(labels=[None] * 40), 'labels hold missing entries'),
     'a number as clients': (dict(clients=5), 'must have one entry for each of 40 rows'),
     'more clients than ids': (dict(clients=CLASSES, n_clients=7), '7 clients for 4 ids'),
     'clients, and a partition': (dict(clients=CLASSES, partition='dirichlet'), 'leave one out'),
@@ -642,8 +643,8 @@ SIMULATIONS = {
     'a number as data folder': (dict(data_root=3), 'a path is a text, got 3'),
     'a number as model': (dict(model=3), 'a model is a name, a module'),
     'a layer as model': (dict(model=nn.Linear(64, 4)), 'got Linear without body, head'),
-    'a model that fails': (dict(model=fails), "fails in test_bad_inputs.py, line"),
-    'a model of three': (dict(model=lambda a, b, c: None), 'missing 1 required positional argument'),
+    'a model that fails': (dict(DEALT, model=fails), "fails in test_bad_inputs.py, line"),
+    'a model of three': (dict(DEALT, model=lambda a, b, c: None), 'missing 1 required positional argument'),
     'a model of pictures': (dict(DEALT, data=VECTORS, model='cnn'), 'these data are feature vectors'),
     'views of vectors': (dict(DEALT, data=VECTORS, augmentation='simclr'), 'is about square images'),
     'turned vectors': (dict(DEALT, data=VECTORS, shift='rotation'), "use shift='none'"),
@@ -691,7 +692,7 @@ TRAININGS = named([
 
 @pytest.mark.parametrize('runs, options, says', TRAININGS)
 def test_a_training_is_refused(runs, options, says, tmp_path):
-    with pytest.raises(ValueError) as refused: training.train_all(runs, tmp_path, **options)
+    with pytest.raises(ValueError) as refused: workers.train_all(runs, tmp_path, **options)
     assert says in str(refused.value)
 
 
@@ -733,7 +734,7 @@ COMMANDS = named([
     ((*ONE, '--device', 'gpu'), "must be 'cpu' or 'cuda'"),
     ((*ONE, '--ray', 'local'), 'Ray is not installed'),
     ((*ONE, '--executor', 'ray'), 'Ray is not installed'),
-    ((*ONE, '--ray', 'local', '--live', 'curves'), 'leave them out with --ray'),
+    ((*ONE, '--ray', 'local', '--log', 'csv:curves'), 'leave it out with --ray'),
     ((*ONE, '--run-cpus', '2'), 'add --ray ADDRESS'),
     ((*ONE, '--store', '/dev/null'), 'name another one with --store'),
     ((*ONE, '--store', '/proc/nowhere'), 'name another one with --store'),
@@ -753,8 +754,9 @@ COMMANDS = named([
     (('plan', '--backlog', 'fedcosr'), 'leave names of experiments out'),
     ((*ONE, '--backlog'), '--backlog only for experiments'),
     ((*ONE, '--executor', 'lop'), "unknown executor 'lop' (did you mean 'loop'?)"),
-    ((*ONE, '--method', 'moon', '--set', 'seed=1'), 'seed cannot be set'),
-    ((*ONE, '--method', 'fedavg'), 'FedAvg is named twice'),
+    ((*ONE, '--method', 'moon'), '`fedcl compare fedavg moon` trains and compares several'),
+    (('compare', 'fedavg', 'moon', '--set', 'seed=1'), 'seed cannot be set'),
+    (('compare', 'fedavg', 'fedavg'), 'FedAvg is named twice'),
     (('compare', 'fedavg'), 'a comparison needs two methods, got 1'),
     (('compare', 'fedavg', 'moon', '--out', 'curves.txt'), 'its name must end in one of .svg, .png, .pdf'),
     (('list', 'methods', 'fedavgg'), "did you mean 'fedavg'?"),
@@ -762,7 +764,7 @@ COMMANDS = named([
     (('reproduce', 'fedcosr/fig4', '--out', '/dev/null'), 'name another one with --out'),
     (('reproduce', 'fedcosr/fig4', '--out', '~nobody_of_this_name/a'), 'no home folder is known'),
     (('reproduce', 'fedcosr/tabel2'), "did you mean 'fedcosr/table2'?"),
-    ((*ONE, '--live', '/dev/null'), 'name another one with --live'),
+    ((*ONE, '--log', 'csv:/dev/null'), 'name another one with --log'),
     ((*ONE, '--metrics', 'no'), "unknown metric 'no'"),
     ((*ONE, '--validation', '1'), 'validation must lie in [0, 1)'),
     ((*ONE, '--use', 'none.py'), 'no such file'),
@@ -783,7 +785,7 @@ COMMANDS = named([
     (('bench', '--device', 'tpu'), "must be 'cpu' or 'cuda'"),
     (('bench', '--workload', 'digit'), "unknown workload 'digit' (did you mean 'digits'?)"),
     ((*ONE, '--store', 'a\0b'), 'holds a character of number 0'),
-    ((*ONE, '--live', 'a\0b'), 'holds a character of number 0'),
+    ((*ONE, '--log', 'csv:a\0b'), 'holds a character of number 0'),
     (('study', 'a\0b'), 'holds a character of number 0'),
     (('study', '/dev/zero'), 'it is no plain file'),
     (('data', '--data-root', '/dev/null'), 'is no folder: name one with --data-root'),

@@ -1,6 +1,8 @@
 """The book: its map is complete, its site builds without a warning, and every link of it leads somewhere."""
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -163,6 +165,64 @@ def site(tmp_path_factory):
     from fedcl_repro.publish.site import build_site
     first, warnings = build_site(tmp_path_factory.mktemp('site'))
     return first.parent, warnings
+
+
+def docstring_warnings(folder, modules):
+    "What Sphinx says about the signatures and docstrings of modules."
+    pytest.importorskip('sphinx', reason="the site needs the extra docs: pip install -e '.[docs]'")
+    from fedcl_repro.publish.site import SETTINGS
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace
+    text = '\n'.join(f'.. automodule:: {m}\n   :members:\n   :undoc-members:\n' for m in modules)
+    (folder/'index.rst').write_text(f'Library\n=======\n\n{text}', encoding='utf-8')
+    of_pages = ('html_static_path', 'html_favicon')
+    settings = {k: v for k, v in SETTINGS.items() if k not in of_pages}
+    warnings = io.StringIO()
+    with docutils_namespace():
+        Sphinx(folder, None, folder/'out', folder/'trees', 'dummy', settings, None, warnings).build()
+    return warnings.getvalue()
+
+
+def test_every_signature_and_docstring_of_the_library_can_be_shown(tmp_path):
+    from fedcl_repro.publish.contents import all_pages, module_of_page
+    modules = sorted(filter(None, map(module_of_page, all_pages())))
+    assert len(modules) > 100
+    assert not docstring_warnings(tmp_path, modules)
+
+
+ODD = dict( # definitions, each with whether Sphinx has something to say
+    composed=('import inspect\ndef g(*, a=1, b=[]): "Two settings."\n'
+              'def f(x, y=len, *, a=3, **more): "More."\nf.__signature__ = inspect.signature(g)', False),
+    settings=('import inspect\ndef g(*, a=1, b=2): "Two settings."\ndef f(**settings): "Those of g."\n'
+              'f.__signature__ = inspect.signature(g)', False),
+    lines=('def f(\n    x=dict(\n        a=1,\n    ),\n    *, y=None, z): "Lines."', False),
+    method=('class F:\n    def f(self, x, /, y=(1, 2)): "A method."\n'
+            '    @classmethod\n    def g(cls, y=3): "A."', False),
+    wraps=('import functools\ndef g(a, *, b=1): "G."\n'
+           '@functools.wraps(g)\ndef f(*a, **b): return g(*a, **b)', False),
+    two_lines=('def f():\n    """Of `(a, *, b) ->\n    c`, `d."""', False),
+    paragraphs=('def f():\n    """Of `a.\n\n    And `b` *."""', False),
+    spaces=('def f(): "Of ` a `."', False),
+    indented=('def f():\n    """Of\n        a\n      b."""', True),
+)
+
+
+def test_odd_signatures_and_docstrings_are_shown(tmp_path, monkeypatch):
+    for name, (source, _) in ODD.items(): (tmp_path/f'odd_{name}.py').write_text(f'"Odd."\n{source}\n')
+    monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
+    lines = docstring_warnings(tmp_path, [f'odd_{name}' for name in ODD]).splitlines()
+    assert {name for name in ODD for line in lines if f'odd_{name}' in line} == {
+        name for name, (_, faulty) in ODD.items() if faulty}, lines
+
+
+def test_docs_ends_well_when_the_site_was_made(tmp_path, monkeypatch, capsys):
+    "A warning is said, and the site is there: 0. (Without a site it is an error.)"
+    import fedcl_repro.publish.site as site
+    from fedcl_repro.cli import main
+    monkeypatch.setattr(site, 'build_site', lambda out: (tmp_path/'index.html', 'a warning of Sphinx\n'))
+    assert main(['docs', '--no-open', '--out', str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert 'a warning of Sphinx' in said.err and f'site: {tmp_path.resolve()/"index.html"}' in said.out
 
 
 @pytest.mark.slow

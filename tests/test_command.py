@@ -13,7 +13,8 @@ import pytest
 from fedcl_repro import cli
 from fedcl_repro.show import compare as comparing
 from fedcl_repro.evidence import experiments
-from fedcl_repro.runs import train as training
+from fedcl_repro.runs import train as train_module
+from fedcl_repro.runs import workers
 from fedcl_repro.evidence.citations import citations, citations_of, reference_text
 from fedcl_repro.show.compare import Comparison, replicates
 from fedcl_repro.runs.run import Run, methods, run_id
@@ -126,8 +127,8 @@ def test_a_table_without_numbers_says_nothing_there(monkeypatch):
 def test_a_progress_bar_fits_and_shows_the_last_accuracy(tmp_path, capsys):
     "Also where the terminal is wider; the accuracy is that of a checkpoint, or of a finished run."
     store, runs = Store(tmp_path), [Run.of('fedavg', n_rounds=2, n_clients=3, seed=s) for s in range(2)]
-    training.train(runs[0], store)
-    progress = training.Progress(runs, store)
+    train_module.train(runs[0], store)
+    progress = workers.Progress(runs, store)
     for k, run in enumerate(runs): progress.put((run, 2 - k))
     text = str(progress.bar)
     progress.close()
@@ -223,9 +224,11 @@ def test_each_replicate_has_a_seed_and_a_partition_of_its_own():
         with pytest.raises(ValueError, match=why): replicates(names, 3, more)
 
 
-def test_two_methods_of_run_are_compared(tmp_path, capsys):
+def test_methods_are_compared(tmp_path, capsys):
     small = ['--set', 'n_rounds=2', '--set', 'n_clients=3', '--store', str(tmp_path/'runs'), '--jobs', '1']
-    code, out, _ = said(capsys, 'run', '--method', 'fedavg', '--method', 'fedper', '--seeds', '2', *small)
+    code, _, why = said(capsys, 'run', '--method', 'fedavg', '--method', 'fedper', *small)
+    assert code == 2 and '`fedcl compare fedavg fedper`' in why
+    code, out, _ = said(capsys, 'compare', 'fedavg', 'fedper', '--seeds', '2', *small)
     assert code == 0 and 'minus FedAvg' in out and '2 replicates' in out
     picture = tmp_path/'curves.svg'
     asked = 'compare', 'fedavg', 'fedper', '--seeds', '2', '--out', str(picture)

@@ -1,5 +1,6 @@
 """The course: eight pages, each with little new code, a question, an answer and a check against the library.
 That the pages run, and so that each check holds, is tested with all other concept pages."""
+import ast
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT/'nbs'/'course').glob('*.ipynb'))
 IDEA, PAGE = 30, 150 # lines of new code, at most
-LIBRARY, RECAP, QUESTION = "The library's name for it", 'In three sentences', 'A question for you'
+LIBRARY, RECAP = "The library's name for it", 'In three sentences'
+BOX = 'differences_from_paper('
+EXERCISES, QUESTION = 'Five exercises', 'A question for you'
 
 
 def page(path): return path.stem
@@ -32,7 +35,10 @@ def sections(found):
 
 
 def lines_of(source):
-    "Lines of code: no blanks, imports, comments or brackets alone."
+    "Lines of code: no blanks, imports, comments, docstrings or brackets alone."
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and (text := ast.get_docstring(node, clean=False)):
+            source = source.replace(f'"""{text}"""', '')
     for line in map(str.strip, source.splitlines()):
         if re.search(r'\w', line) and not re.match(r'(import|from) |#', line): yield line
 
@@ -44,7 +50,7 @@ def new_lines(paths):
         pages[path] = []
         for heading, some in sections(cells(path)).items():
             for kind, source, tags in some:
-                if kind != 'code': continue
+                if kind != 'code' or source.startswith(BOX): continue
                 new = [line for line in lines_of(source) if line not in known]
                 known.update(new)
                 pages[path].append((heading, 'hide' in tags, new))
@@ -68,13 +74,20 @@ def sentences(text): return [s for s in re.split(r'(?<=[.!?])\s+', text.strip())
 def lacks(found):
     "What a page of the course lacks, in words."
     under, missing = sections(found), []
-    last = list(under)[-2:]
-    if last != [RECAP, QUESTION]: return [f'ends with {last}, expected {[RECAP, QUESTION]}']
-    named, ((_, recap, _),), ((_, asked, _),) = under.get(LIBRARY, []), under[RECAP], under[QUESTION]
+    ends = [RECAP, EXERCISES, QUESTION]
+    last = list(under)[-3:]
+    if last != ends: return [f'ends with {last}, expected {ends}']
+    named = under.get(LIBRARY, [])
+    ((_, recap, _),), ((_, exercises, _),), ((_, asked, _),) = (under[heading] for heading in ends)
     if '**The question.**' not in found[0][1]: missing.append('a question to begin with')
     check = '\n'.join(source for kind, source, _ in named if kind == 'code')
     if 'fedcl_repro' not in check or not re.search('^assert difference < 1e-12$', check, re.M):
         missing.append('a check that the library finds the same, to 1e-12')
+    boxes = [source for _, source, tags in found if source.startswith(BOX)]
+    if len(boxes) != 1: missing.append(f'one box with the differences from the paper, has {len(boxes)}')
+    lengths = re.findall(r'^\d\. \*\((a line|five lines|ten lines|an afternoon)\)\* ', exercises, re.M)
+    if len(lengths) != 5 or lengths[-1] != 'an afternoon':
+        missing.append('five exercises, from a line to an afternoon')
     said = sentences(recap.partition('\n')[2])
     if len(said) != 3: missing.append(f'three sentences, has {len(said)}')
     answer = re.search(r'<details><summary>Answer</summary>\n\n.{80,}</details>', asked, re.S)
@@ -128,12 +141,74 @@ def test_pages_travel_with_the_package(tmp_path):
     assert [p.name for p in sorted((copied/'course').glob('*.ipynb'))] == [p.name for p in PAGES]
 
 
+def shown_curves(path):
+    "The calls of a page that draw or print curves: (names after the page's own, as written)."
+    for kind, source, _ in cells(path):
+        if kind != 'code': continue
+        for page, rest in re.findall(r"^(?:show_curves|last_values)\('(\w+)', curves(.*)\)$", source, re.M):
+            assert page == path.stem
+            yield re.findall(r"'([^']+)'", rest)
+
+
+@pytest.mark.parametrize('path', PAGES[1:], ids=page)
+def test_curves_have_five_seeds_and_comparisons_are_paired(path):
+    from fedcl_repro.teaching.lent import stored_curves
+    stored, calls = stored_curves(path.stem), list(shown_curves(path))
+    assert calls and all(against and set(against) <= set(stored) for against in calls)
+    assert all(len(values) == 5 for values in stored.values())
+    code = '\n'.join(source for kind, source, _ in cells(path) if kind == 'code')
+    drawn = re.findall(r'ax\.plot\(range\(1, 11\), (.*)', code)
+    assert all(values.startswith('100 * torch.tensor(kept)') for values in drawn), 'a curve without a band'
+
+
+def test_stored_curves_are_what_a_page_computes():
+    "One page with another seed; `python tests/store_curves.py` writes them all."
+    from store_curves import curves_of
+
+    from fedcl_repro.teaching.lent import stored_curves
+    for name, curve in curves_of('04_class_means', 3).items():
+        assert stored_curves('04_class_means')[name][3] == pytest.approx(curve, abs=1e-3), name
+
+
+REPORTS = re.compile(r'\b[Tt]he paper (says|claims|promises|states|reports|writes|argues)\b')
+
+
+def reports_without_quotation(text):
+    "Sentences that report what a paper says and quote neither words nor a formula."
+    for sentence in sentences(re.sub(r'\s+', ' ', text)):
+        if REPORTS.search(sentence) and not re.search(r'"[^"]{8,}"|\$.+\$', sentence): yield sentence
+
+
+@pytest.mark.parametrize('path', [*PAGES, *sorted((ROOT/'nbs'/'tours').glob('*.ipynb'))], ids=page)
+def test_what_a_paper_says_is_quoted(path):
+    text = '\n\n'.join(source for kind, source, _ in cells(path) if kind == 'markdown')
+    assert not list(reports_without_quotation(text))
+
+
+def test_a_report_without_quotation_is_noticed():
+    said = 'The paper says that then neither can look back at an image.'
+    assert list(reports_without_quotation(f'{said} It is so.')) == [said]
+    assert not list(reports_without_quotation('The paper writes "the more challenging step" of it.'))
+
+
+def test_a_box_has_what_differs_and_nothing_else():
+    from fedcl_repro.teaching.lent import settings_that_differ
+    same, other = {'contrastive temperature': 0.1}, {'contrastive temperature': .5}
+    assert settings_that_differ(dict(fedcrl=same)) == []
+    assert settings_that_differ(dict(fedcrl=other)) == [('FedCRL', 'contrastive temperature', '0.1', '0.5')]
+    with pytest.raises(ValueError, match='fedssc has no setting'):
+        settings_that_differ(dict(fedssc={'mu': 1}))
+
+
 GOOD = [
     ('markdown', '# 1. A page\n> About it\n\n**The question.** What?', []),
     ('code', 'a = 1', []),
     ('markdown', "## The library's name for it\n\nIt is this.", []),
     ('code', 'from fedcl_repro.core import stream\nassert difference < 1e-12', []),
+    ('code', 'differences_from_paper(dict(mapl={}))', ['hide']),
     ('markdown', '## In three sentences\n\nOne. Two. Three.', []),
+    ('markdown', '## Five exercises\n\n' + '\n'.join(f'{k}. *({n})* Do it.' for k, n in enumerate(
+        ('a line', 'five lines', 'ten lines', 'ten lines', 'an afternoon'), 1)), []),
     ('markdown', '## A question for you\n\nWhy?\n\n<details><summary>Answer</summary>\n\n' + 'Because. ' * 12
      + '</details>\n\n**Next:** [on](02_b.ipynb)', []),
 ]
@@ -146,10 +221,13 @@ def test_a_complete_page_lacks_nothing(): assert not lacks(GOOD)
     (0, '**The question.**', ''),
     (2, "## The library's name for it", '## Names'),
     (3, '1e-12', '1e-2'),
-    (4, ' Three.', ''),
-    (5, 'Why?', 'Because.'),
-    (5, '<summary>Answer</summary>', ''),
-    (5, '**Next:**', 'Next:'),
+    (4, 'differences_from_paper(', 'differences('),
+    (5, ' Three.', ''),
+    (6, '4. *(ten lines)*', '4.'),
+    (6, '## Five exercises', '## Exercises'),
+    (7, 'Why?', 'Because.'),
+    (7, '<summary>Answer</summary>', ''),
+    (7, '**Next:**', 'Next:'),
 ])
 def test_what_a_page_lacks_is_noticed(at, old, new):
     kind, source, tags = GOOD[at]

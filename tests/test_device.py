@@ -69,11 +69,6 @@ def test_recorded_steps_run_on_an_accelerator(name, monkeypatch):
 
 
 @pytest.mark.parametrize('name', FLAGS)
-def test_stacks_run_on_an_accelerator(name, monkeypatch):
-    runs_on_an_accelerator(name, 'batched', monkeypatch)
-
-
-@pytest.mark.parametrize('name', FLAGS)
 def test_resumes_on_an_accelerator(name, monkeypatch):
     with accelerator(monkeypatch) as device:
         fed = federation(name, device, p=.3, opt=Adam())
@@ -105,7 +100,7 @@ def test_faults_are_found(fault, monkeypatch):
 
 @real
 @pytest.mark.parametrize('name', METHODS)
-@pytest.mark.parametrize('executor', ['loop', 'batched', 'graphs'])
+@pytest.mark.parametrize('executor', ['loop', 'graphs'])
 def test_executors_agree_on_cuda(name, executor):
     "In float64, with SGD. The loop on a CPU is not asked: augmentations and masks are drawn on the device."
     opt = SGD(.05, .9)

@@ -18,7 +18,7 @@ from fedcl_repro.publish import execute as pages
 
 from fedcl_repro.runs import processes
 
-from fedcl_repro.runs import train as training
+from fedcl_repro.runs import workers
 from fedcl_repro.runs.processes import Interrupted
 from fedcl_repro.runs.run import Run, run_id
 from fedcl_repro.runs.code_digest import sources
@@ -197,7 +197,7 @@ def many_kills(tmp_path, nursery, who, how, jobs, n, uninterrupted):
 
 def check_whole(store, wanted):
     "The rows are those of an uninterrupted training, and nothing else is left once the command looks again."
-    assert training.lacking(RUNS, store, None) == []
+    assert workers.lacking(RUNS, store, None) == []
     assert bytes_of(store) == wanted
     left = [p.name for p in store.root.iterdir() if p.suffix != '.lock']
     assert sorted(left) == sorted(IDS), left
@@ -220,22 +220,22 @@ def dies_at_first(path, tell):
     return os.getpid(), children(os.getppid())
 
 
-def crew(tasks, n):
+def done_by(tasks, n):
     "Results of tasks, and the deaths that were told."
     deaths = []
     def died(key, code): deaths.append((key, code))
-    return processes.Crew(tasks, n, died=died).run(), deaths
+    return processes.do_all(tasks, n, died=died), deaths
 
 
 def test_a_task_that_was_not_begun_has_not_died():
     tasks = {k: (leaves_after, ()) for k in range(4)}
-    assert crew(tasks, 2) == (dict.fromkeys(range(4), 'done'), [])
+    assert done_by(tasks, 2) == (dict.fromkeys(range(4), 'done'), [])
 
 
 def test_the_second_try_has_a_new_process_and_no_idle_one_beside_it(tmp_path):
     tasks = dict(a=(own_id, ()), b=(dies_at_first, (tmp_path/'b',)), c=(own_id, ()))
     others = children(os.getpid()) # such as a command that another test has begun
-    results, deaths = crew(tasks, 2)
+    results, deaths = done_by(tasks, 2)
     alone, team = results['b']
     assert deaths == [('b', -9)]
     assert set(team) - set(others) == {alone} and alone not in (results['a'], results['c'])
@@ -244,15 +244,15 @@ def test_the_second_try_has_a_new_process_and_no_idle_one_beside_it(tmp_path):
 def test_those_that_can_be_started_do_the_work(monkeypatch):
     begun = []
     class Scarce(processes.WorkerProcess):
-        def __init__(self, prepare):
+        def __init__(self, *args):
             if begun: raise OSError(errno.EAGAIN, 'Resource temporarily unavailable')
             begun.append(1)
-            super().__init__(prepare)
+            super().__init__(*args)
     monkeypatch.setattr(processes, 'WorkerProcess', Scarce)
-    results, deaths = crew({k: (own_id, ()) for k in range(4)}, 3)
+    results, deaths = done_by({k: (own_id, ()) for k in range(4)}, 3)
     assert len(results) == 4 and len(set(results.values())) == 1 and not deaths
     with pytest.raises(OSError, match='no process can be started: Resource temporarily'):
-        crew(dict(a=(own_id, ())), 1)
+        done_by(dict(a=(own_id, ())), 1)
 
 
 @pytest.mark.parametrize('error', [
@@ -265,23 +265,25 @@ def test_a_run_that_found_too_little_memory_is_tried_again(tmp_path, monkeypatch
     def train(run, store, **options):
         (tried/f'{run.seed}-{os.getpid()}').touch()
         if run.seed and (run.seed == 2 or len(list(tried.glob(f'{run.seed}-*'))) == 1): raise error
-    monkeypatch.setattr(training, 'train', train)
+    monkeypatch.setattr(workers, 'train', train)
     found = train_all(RUNS, Store(tmp_path/'store'), jobs=2, quiet=True)
     assert [o.word for o in found] == ['done', 'done', 'failed']
     assert 'fewer jobs (--jobs)' in found[2].why
     assert [len(list(tried.glob(f'{seed}-*'))) for seed in range(3)] == [1, 2, 2]
 
 
-def test_the_checkpoint_of_a_finished_run_does_not_stay(tmp_path):
-    "The process was killed after it had written the rows. A newer checkpoint is of a second training."
+@pytest.mark.parametrize('minutes', [-60, 0, 60])
+@pytest.mark.parametrize('code, stays', [('a', False), ('b', True), ('a, then b', True)])
+def test_the_checkpoint_of_a_finished_run_does_not_stay(code, stays, minutes, tmp_path):
+    """The process was killed after it had written the rows. A checkpoint of other code is of a second training.
+    What a clock says of the files decides nothing."""
     store, id = Store(tmp_path), IDS[0]
-    store.write(id, pd.DataFrame(dict(value=[1.])), {})
+    store.write(id, pd.DataFrame(dict(value=[1.])), dict(sources='a'))
+    save_checkpoint(store, id, dict(run=id, sources=code))
     finished = (store.folder(id)/'run.json').stat().st_mtime_ns
-    for newer in (False, True):
-        store.checkpoint(id).write_bytes(b'')
-        os.utime(store.checkpoint(id), ns=(finished, finished + (10**9 if newer else -10**9)))
-        training.lacking(RUNS[:1], store, None)
-        assert store.checkpoint(id).exists() == newer
+    os.utime(store.checkpoint(id), ns=(finished, finished + minutes * 60 * 10**9))
+    workers.lacking(RUNS[:1], store, None)
+    assert store.checkpoint(id).exists() == stays
 
 
 def test_too_little_memory_is_no_damage(tmp_path, monkeypatch):
@@ -292,7 +294,7 @@ def test_too_little_memory_is_no_damage(tmp_path, monkeypatch):
     monkeypatch.setattr('torch.load', short)
     monkeypatch.setattr(Path, 'read_text', short)
     with pytest.raises(OSError): load_checkpoint(store, 'a', set_aside=True)
-    with pytest.raises(OSError): training.intact(store, 'a')
+    with pytest.raises(OSError): workers.intact(store, 'a')
     assert store.checkpoint('a').exists() and store.folder('a').exists()
 
 

@@ -46,7 +46,8 @@ MUTANTS = ( # page, what its library says, the fault
     ('parts/graph', 'w.norm(dim=-1, keepdim=True) if rule.norm == 2',
      'w.norm(1, dim=-1, keepdim=True) if rule.norm == 2'),
     ('parts/graph', '(w - rule.rate * slope)', '(w + rule.rate * slope)'),
-    ('papers/mapl/graph_measures', '(1 - warmup/rounds) * (M/2) / (M - 1)', '(1 - warmup/rounds) * (M/2) / M'),
+    ('papers/mapl/graph_measures', '(1 - warmup/rounds) * (M/2) / (M - 1)',
+     '(1 - warmup/rounds) * (M/2) / M'),
     # Twin Normalization
     ('parts/twin_norm', 'pair_var = pair_var + ((first - second) / 2)**2',
      'pair_var = pair_var + (first - second)**2'),
@@ -55,9 +56,8 @@ MUTANTS = ( # page, what its library says, the fault
     ('parts/twin_norm', 'z.permute(0, 2, 3, 1).reshape(pairs, 2, -1).transpose(0, 1)',
      'z.permute(0, 2, 3, 1).reshape(2, pairs, -1)'),
     # optimisers and privacy
-    ('federation/optimisers', "v = b2 * c['opt.v.' + k] + (1 - b2) * g * g",
-     "v = b2 * c['opt.v.' + k] + (1 - b2) * g"),
-    ('federation/optimisers', 'g = self.momentum * c[\'opt.sgd.\' + k] + g', 'g = c[\'opt.sgd.\' + k] + g'),
+    ('federation/optimisers', 'beta1=beta1, beta2=beta2', 'beta1=beta1, beta2=beta1'),
+    ('federation/optimisers', 'momentum=self.momentum, weight_decay', 'momentum=0., weight_decay'),
     ('federation/lars', 'trust * w / g.where(g > 0, 1.)', 'trust * g / w.where(w > 0, 1.)'),
     ('federation/privacy', 'v + shared[k] if i < j else v - shared[k]',
      'v + shared[k] if i < j else v + shared[k]'),

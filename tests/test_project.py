@@ -89,7 +89,8 @@ def test_library_is_what_the_notebooks_export(tmp_path):
 
 
 IN_EXTRAS = dict( # import -> extra
-    furo='docs', sphinx='docs', docutils='docs', flwr='flower', ray='ray', umap='flt')
+    furo='docs', sphinx='docs', docutils='docs', flwr='flower', ray='ray', umap='flt', wandb='wandb',
+    mlflow='mlflow')
 
 
 def packages_imported(path):
@@ -186,13 +187,13 @@ def test_every_executor_is_listed_and_can_be_asked_for(capsys):
     from fedcl_repro.federation.loop import EXECUTORS
     main(['list', 'executors'])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == list(EXECUTORS) and {'loop', 'batched', 'graphs'} <= set(listed)
+    assert listed == list(EXECUTORS) and {'loop', 'graphs'} <= set(listed)
     for verb in (['run', '--method', 'fedavg'], ['reproduce']):
         assert main([*verb, '--executor', 'lop']) == 2
         assert "unknown executor 'lop' (did you mean 'loop'?): choose from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('executor', ['batched', 'graphs'])
+@pytest.mark.parametrize('executor', ['graphs'])
 def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, capsys):
     "A run of the command under each of them ends as under the loop, up to rounding."
     from fedcl_repro.cli import main
@@ -250,7 +251,7 @@ def test_pages_show_the_verdicts_of_the_committed_rows():
 # The others are above.
 FLOORS = (
     'core docments user_code data', 'parts', 'federation', 'methods', 'runs', 'evidence', 'show', 'papers',
-    'publish distributed', 'commands')
+    'publish teaching distributed', 'commands')
 
 
 def floor_of(module): # ['runs', 'store']
@@ -397,7 +398,9 @@ def test_methods_name_their_functions():
 
 # What the papers themselves call alike: their tables and figures, and the functions that judge them.
 ARTIFACT = re.compile(r'(judge_)?(table|fig)\d+$')
-SHARED_NAMES = {'compare'} # cells with their published numbers in evidence/verdict, methods in show/compare
+# compare: published numbers (evidence/verdict), methods (show/compare);
+# images: those that a run trains on (evidence/plan), those of some rows (teaching/lent)
+SHARED_NAMES = {'compare', 'images'}
 
 
 def exported_names(path):

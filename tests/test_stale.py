@@ -9,7 +9,7 @@ from fedcl_repro.cli import main
 from fedcl_repro.federation.method import METHODS
 from fedcl_repro.runs import record as measures
 from fedcl_repro.runs import code_digest as sources
-from fedcl_repro.runs import train as training
+from fedcl_repro.runs import workers
 from fedcl_repro.evidence.experiments import committed_path, committed_runs, save_results
 from fedcl_repro.runs.processes import Interrupted
 from fedcl_repro.runs.run import Run, run_id
@@ -39,7 +39,7 @@ def own_method(tmp_path, monkeypatch):
     "Makes the method as a new process would, with its text as part of the package's code."
     def write(text):
         monkeypatch.setattr(sources, 'package_code', lambda: sources.code_hash(text))
-        training.SAID_ONCE.clear()
+        workers.SAID_ONCE.clear()
         sys.modules.pop(MODULE, None)
         METHODS.pop('own_scaled', None)
         exec(text, fresh())
@@ -92,7 +92,7 @@ def test_a_run_begun_by_other_code_says_so(own_method, tmp_path, capsys):
     assert 'the code changed after round 1' in capsys.readouterr().err
     _, about = store.read(run_id(run))
     assert ', then ' in about['sources']
-    assert training.lacking([run], store, None) == [] and '--retrain' in capsys.readouterr().err
+    assert workers.lacking([run], store, None) == [] and '--retrain' in capsys.readouterr().err
     assert trained(store, retrain=True)[0] == ['done']
 
 

@@ -76,7 +76,8 @@ def write_majority_of(name:str, profile:str, data_root=None):
     if not scores: return
     table = pd.concat(t.assign(**dict(zip(DECIDE, key))) for key, t in (known | scores).items())
     table = table[[*DECIDE, 'client', 'value', 'balanced', 'n']].round(5)
-    write_text(committed_scores_path(), table.sort_values([*DECIDE, 'client']).to_csv(index=False))
+    table = table.sort_values([*DECIDE, 'client'], kind='stable')
+    write_text(committed_scores_path(), table.to_csv(index=False))
     committed_scores.cache_clear()
 
 # %% ../../nbs/evidence/majority.ipynb #maj00010

@@ -18,8 +18,8 @@ import pandas as pd
 OURS = 'ours' # the source of a sentence that is in no paper
 WIDE = 6.     # points: a longer interval distinguishes nothing
 MARKS = { # of each word: its mark, beside which the word always stands
-    'holds': '✔', 'fails': '✘', 'agrees': '=', 'differs': '≠', 'open': '○', 'not learned': '▽', 'not run': '–',
-    'contradicts itself': '↯'}
+    'holds': '●', 'fails': '■', 'open': '◇', 'not learned': '▽', 'not run': '–', 'contradicts itself': '⇄',
+    'agrees': '≈', 'differs': '≠'}
 CLAIM_WORDS = 'holds', 'fails', 'open', 'not learned', 'not run', 'contradicts itself'
 CELL_WORDS = 'agrees', 'differs', 'open', 'not run', 'contradicts itself'
 DECIDED = 'holds', 'fails', 'agrees', 'differs'

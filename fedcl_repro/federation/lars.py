@@ -29,17 +29,6 @@ class LARS:
     def start(self, params:dict)->dict:
         return under('opt.lars.', {k: torch.zeros_like(v) for k, v in params.items()})
 
-    def step(self, c:dict, grads:dict)->dict:
-        new, lr = {}, rate(self.lr, c['round'])
-        for k, g in grads.items():
-            w = c[k]
-            if w.ndim > 1:
-                g = g + self.decay * w
-                g = g * trust_ratio(torch.linalg.vector_norm(w), torch.linalg.vector_norm(g), self.trust)
-            u = self.momentum * c['opt.lars.' + k] + lr * g
-            new |= {'opt.lars.' + k: u, k: w - u}
-        return new
-
     def step_(self, c:dict, grads:dict):
         layers = [k for k in grads if c[k].ndim > 1]
         if layers:

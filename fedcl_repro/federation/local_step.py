@@ -18,12 +18,11 @@ def local_step(carrier:'Carrier', sweep:Sweep, batch):
     "Train on a batch, `sweep.repeat` times; then keep the notes of the last forward pass."
     for _ in range(sweep.repeat):
         with torch.enable_grad(), carrier.fed.arithmetic():
-            loss, notes = carrier.forward(batch) # () for one client, (m,) for m stacked ones
-            objective = loss.sum()               # no client's loss depends on another's weights
-        grads = torch.autograd.grad(objective, list(carrier.leaves.values()), materialize_grads=True)
+            loss, notes = carrier.forward(batch)
+        grads = torch.autograd.grad(loss, list(carrier.leaves.values()), materialize_grads=True)
         with torch.no_grad():
             carrier.update(dict(zip(carrier.leaves, grads)))
-            carrier.total += loss.detach() * batch.y.shape[loss.ndim] # samples in a client's batch
+            carrier.total += loss.detach() * len(batch.y)
     take_notes(carrier, sweep, notes)
 
 # %% ../../nbs/federation/local_step.ipynb #7faeeb53
@@ -42,8 +41,8 @@ def changed_fields(after, fields:dict, notes:dict)->dict:
 class Carrier:
     """The tensors of a client during a sweep. A subclass provides `fed` and `sweep`; `live`, the client's
     fields, which `net` reads; `leaves`, those that are trained, by name; `total`, the loss summed over
-    samples and repeated steps, () or (m,) for m stacked clients; `replace`, which continues with fields."""
-    def forward(self, batch)->tuple: # (loss () or (m,), notes)
+    samples and repeated steps; `replace`, which continues with fields."""
+    def forward(self, batch)->tuple: # (loss (), notes)
         self.net.refresh(batch.noise)
         return self.sweep.fn(self.net, self.live, batch)
 

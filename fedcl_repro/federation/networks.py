@@ -81,7 +81,7 @@ def no_part(part:str, net:nn.ModuleDict)->AttributeError:
 
 # %% ../../nbs/federation/networks.ipynb #4f39e0cf
 class MappedNet:
-    "`net.body(x)` with fields that are arguments of the call: of a client in a stack, or of a look-ahead."
+    "`net.body(x)` with fields that are arguments of the call: such as those of a look-ahead."
     def __init__(self, net, fields:dict, training:bool, n_classes:int, noise:dict):
         self._net, self._fields, self._noise = net, fields, noise
         self._training, self.n_classes = training, n_classes

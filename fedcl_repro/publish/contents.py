@@ -35,6 +35,7 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Benchmarks': 'bench',
     'On several machines': 'distributed',
     'Verbs of the command': 'commands',
+    'How the course is made': 'teaching',
     'How the book is made': 'publish',
     'The command and this book': '',
 }
@@ -44,7 +45,7 @@ FIRST = { # folder -> its first pages in this order
     'parts': 'contrastive centroids mixing twin_norm self_supervised graph simplex proximal '
              'fields models backbones resnet slim autoencoder',
     'federation': 'method rounds messages steps local_step loop fed evaluation class_means networks '
-                  'optimisers peers privacy executors batched cuda_graphs',
+                  'optimisers peers privacy executors cuda_graphs',
     'methods': 'basic fedcosr fedssc mfcl mapl fedsimclr personal_layers prototypes proximal mixing moon '
                'perfedavg fedproc fedpac feddyn byol orchestra fsl heterofl splitmix featarc',
     'runs': 'run store train',

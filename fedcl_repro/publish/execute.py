@@ -11,9 +11,9 @@ import ast
 import inspect
 import logging
 import os
+import signal
 import time
 import warnings
-import signal
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from ..core import check_type, json_in, parse_value
 from ..evidence.experiments import (
     Page, default_store, experiments, in_one_word, papers_folder, verdicts_path)
-from ..runs.processes import Crew, Died, with_parent
+from ..runs.processes import Died, do_all, with_parent
 from ..runs.store import Store
 from ..runs.workers import cores
 
@@ -155,7 +155,7 @@ def do_pages(tasks:dict, jobs:int)->dict: # name -> row of the report, or `Died`
             bar.update()
         def died(name, code):
             bar.write(f'{name}: its process died (exit code {code}) and is tried again at the end')
-        return Crew(tasks, jobs, partial(page_worker, jobs), told, died).run()
+        return do_all(tasks, jobs, partial(page_worker, jobs), told, died)
 
 def page_row_of(name:str, found, path)->dict: # found: a row, `Died` or None
     "A row of the report, even for a page that was not executed to its end."

@@ -34,8 +34,8 @@ def constant(value):
     return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 # %% ../../nbs/runs/code_digest.ipynb #93fa6a80
-CODE = ('core.py', 'data', 'parts', 'federation', 'methods', 'runs/run.py', 'runs/session.py', 'runs/train.py',
-        'runs/record.py')
+CODE = ('core.py', 'data', 'parts', 'federation', 'methods', 'runs/run.py', 'runs/session.py',
+        'runs/train.py', 'runs/record.py')
 
 @functools.cache
 def package_code()->str: # 12 hex digits

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SIGNALS', 'NOTED', 'START', 'STARTING', 'Interrupted', 'noted', 'signal_name', 'note', 'signals_noted',
-           'raise_if_noted', 'with_parent', 'note_sigterm', 'quiet_worker', 'serve', 'without_main', 'WorkerProcess',
-           'Died', 'Crew']
+           'raise_if_noted', 'with_parent', 'note_sigterm', 'quiet_worker', 'claimed', 'walk', 'without_main',
+           'WorkerProcess', 'Died', 'Team', 'do_all', 'ignore_death']
 
 # %% ../../nbs/runs/processes.ipynb #6ed96812
 import contextlib
@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for
@@ -76,17 +77,21 @@ def quiet_worker():
     signal.signal(signal.SIGTERM, note_sigterm)
     with_parent()
 
-def serve(pipe, prepare):
-    "Do the tasks that come through a pipe, until a signal or None comes, or the pipe is closed."
+def claimed(claims:str, number:int)->bool:
+    "Whether this process is the first to take a task: the file of its number can be made once."
+    try: os.close(os.open(f'{claims}/{number}', os.O_CREAT | os.O_EXCL))
+    except FileExistsError: return False
+    return True
+
+def walk(pipe, tasks:dict, claims:str, prepare):
+    "In a worker: do each task that no other has claimed, until a signal comes."
     prepare()
-    def tell(what): pipe.send(('told', what))
-    while not noted():
-        try: task = pipe.recv()
-        except EOFError: return
-        if task is None or noted(): return
-        pipe.send(('begun', None))
-        function, args = task
-        pipe.send(('done', function(*args, tell)))
+    for number, (key, (function, args)) in enumerate(tasks.items()):
+        if noted(): return
+        if not claimed(claims, number): continue
+        def tell(what): pipe.send(('told', key, what))
+        pipe.send(('begun', key, None))
+        pipe.send(('done', key, function(*args, tell)))
 
 # %% ../../nbs/runs/processes.ipynb #c6f7c4e0
 START = 'spawn' # a process starts without the state of this one
@@ -105,32 +110,23 @@ def without_main():
 
 # %% ../../nbs/runs/processes.ipynb #c6f7c4eb
 class WorkerProcess:
-    "A process with a pipe, and the key of its task."
-    def __init__(self, prepare):
+    "A process that walks the tasks."
+    def __init__(self, tasks:dict, claims:str, prepare):
         context = multiprocessing.get_context(START)
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, prepare))
+        self.pipe, theirs = context.Pipe(duplex=False)
+        self.process = context.Process(target=walk, args=(theirs, tasks, claims, prepare))
         with without_main(): self.process.start()
         theirs.close() # so that the pipe closes with the process
-        self.key = None
-        self.begun = False # whether it has begun its task
-        self.n_done = 0    # tasks
+        self.key = None     # of the task that it does
+        self.begun = False  # whether it has begun a task
 
-    def give(self, key, task):
-        self.key, self.begun = key, False
-        with contextlib.suppress(OSError): self.pipe.send(task) # a dead process is found by `hear`
-
-    def hear(self): # ('begun', None), ('told', what), ('done', result) or ('dead', exit code)
+    def hear(self): # ('begun', key, None), ('told', key, what), ('done', key, result) or ('ended', key, code)
         "The next message; the end of the process is one too."
         try: return self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            return 'dead', self.process.exitcode
-
-    def end(self):
-        "End it; if it is busy, at once."
-        if self.key is not None: self.process.kill()
-        else: self.give(None, None) # no more tasks
+            self.pipe.close()
+            return 'ended', self.key, self.process.exitcode
 
 # %% ../../nbs/runs/processes.ipynb #95103773
 @dataclass(frozen=True)
@@ -145,97 +141,84 @@ class Died:
                 'memory was short: free some, or take a smaller model, fewer clients or smaller batches')
 
 # %% ../../nbs/runs/processes.ipynb #f00d3001
-class Crew:
-    "Processes that do all tasks."
-    def __init__(self, tasks:dict, n:int, prepare=quiet_worker, told=print, died=print):
-        self.tasks = tasks         # key -> (function, args)
-        self.n = n                 # processes
-        self.prepare = prepare     # called at the start of a process
-        self.told = told           # called with (key, what) when a task sends a message
-        self.died = died           # called with (key, exit code) when a task is to be tried again
-        self.workers = []
-        self.waiting = list(tasks) # keys
-        self.again = []            # keys whose process died; each is tried again alone
-        self.once = set()          # keys of tasks whose process died
-        self.results = {}
-        self.stopping = False
+class Team:
+    "Workers that walk one list of tasks."
+    def __init__(self, tasks:dict, n:int, prepare, told, died):
+        self.tasks, self.n, self.prepare, self.told, self.died = tasks, n, prepare, told, died
+        self.open = dict.fromkeys(tasks) # tasks that nobody has begun, as far as we heard
+        self.workers, self.results, self.deaths = [], {}, {}
+        self.stopping, self.barren = False, 0 # barren: processes that ended before they had begun a task
 
-    def run(self)->dict: # key -> result or `Died`; without tasks that a signal prevented
-        "Do all tasks."
-        try:
-            while self.waiting or self.again or self.busy():
-                if noted(): self.stop()
-                for key in self.ready(): self.begin(key)
-                for pipe in wait_for([w.pipe for w in self.workers], .2): self.hear(pipe)
-        finally: self.close()
-        return self.results
+    def run(self)->tuple: # (key -> result, key -> exit code of its process)
+        "Let the workers do the tasks."
+        with tempfile.TemporaryDirectory() as self.claims:
+            try:
+                while True:
+                    if noted(): self.stop()
+                    while self.wants_another(): self.start()
+                    if not self.workers: return self.results, self.deaths
+                    for pipe in wait_for([w.pipe for w in self.workers], .2): self.hear(pipe)
+            finally:
+                for w in self.workers: w.process.kill()
+                for w in self.workers: w.process.join()
 
-    def busy(self)->list: return [w for w in self.workers if w.key is not None]
+    def wants_another(self)->bool:
+        idle = sum(w.key is None for w in self.workers)
+        return not self.stopping and len(self.workers) < self.n and idle < len(self.open)
 
-    def close(self):
-        "End all processes without waiting for busy ones."
-        for w in self.workers: w.end()
-        for w in self.workers:
-            w.process.join()
-            w.pipe.close()
-        self.workers = []
+    def start(self):
+        "One more worker. If none can be started, the existing ones do all tasks."
+        try: self.workers.append(WorkerProcess(self.tasks, self.claims, self.prepare))
+        except OSError as e:
+            if not self.workers: raise OSError(e.errno, f'no process can be started: {e.strerror}') from e
+            self.n = len(self.workers)
+
+    def stop(self):
+        "Begin nothing more, and let every worker stop where it can continue."
+        if not self.stopping:
+            for w in self.workers: w.process.terminate()
+        self.stopping = True
 
 # %% ../../nbs/runs/processes.ipynb #f00d3002
 @patch
-def ready(self:Crew)->list:
-    "The keys of the tasks that begin now."
-    if not self.waiting and self.again and not self.busy():
-        self.close() # an idle process keeps its memory
-        return [self.again.pop(0)]
-    free = self.n - len(self.busy())
-    now, self.waiting = self.waiting[:free], self.waiting[free:]
-    return now
-
-@patch
-def begin(self:Crew, key):
-    "Give a task to an idle worker, or to a new one. If none can be started, the existing ones do all tasks."
-    worker = next((w for w in self.workers if w.key is None), None)
-    if worker is None:
-        try: worker = WorkerProcess(self.prepare)
-        except OSError as e:
-            if not self.workers: raise OSError(e.errno, f'no process can be started: {e.strerror}') from e
-            self.waiting.insert(0, key)
-            self.n = len(self.workers)
-            return
-        self.workers.append(worker)
-    worker.give(key, self.tasks[key])
-
-@patch
-def stop(self:Crew):
-    "Begin nothing more, and let every worker stop where it can continue."
-    if self.stopping: return
-    self.stopping = True
-    self.waiting, self.again = [], []
-    for w in self.busy(): w.process.terminate()
-
-# %% ../../nbs/runs/processes.ipynb #f00d3003
-@patch
-def hear(self:Crew, pipe):
+def hear(self:Team, pipe):
     "Handle a message of a worker, or its end."
     (worker,) = (w for w in self.workers if w.pipe is pipe)
-    word, what = worker.hear()
-    if word == 'begun': worker.begun = True
-    elif word == 'told': self.told(worker.key, what)
-    elif word == 'dead': self.bury(worker, what)
+    word, key, what = worker.hear()
+    if word == 'told': self.told(key, what)
+    elif word == 'ended': self.bury(worker, what)
+    elif word == 'begun':
+        worker.key, worker.begun = key, True
+        self.open.pop(key, None)
     else:
-        self.results[worker.key] = what
         worker.key = None
-        worker.n_done += 1
+        self.results[key] = what
 
 @patch
-def bury(self:Crew, worker:WorkerProcess, code:int):
+def bury(self:Team, worker:WorkerProcess, code:int):
     "Continue without a worker."
     self.workers.remove(worker)
-    key = worker.key
-    if key is None or self.stopping: return
-    if worker.n_done and not worker.begun: self.waiting.insert(0, key) # it was ended while it was idle
-    elif key in self.once: self.results[key] = Died(code)
+    if self.stopping: return
+    if worker.key is not None: dead = [worker.key]
+    elif code == 0 or worker.begun: return # it found no more tasks, or was asked to end between two
     else:
-        self.once.add(key)
-        self.again.append(key)
+        self.barren += 1
+        dead = list(self.open) if self.barren > self.n else []
+    for key in dead:
+        self.open.pop(key, None)
+        self.deaths[key] = code
         self.died(key, code)
+
+# %% ../../nbs/runs/processes.ipynb #f00d3003
+def do_all(tasks:dict, n:int, prepare=quiet_worker, told=print, died=print)->dict:
+    """Do all tasks, key -> (function, args), in n processes: key -> result or `Died`, without those that a
+    signal prevented. `prepare` is called at the start of a process, `told` with (key, message) of a task,
+    `died` with (key, exit code) when a task is to be tried again."""
+    results, _ = Team(tasks, n, prepare, told, died).run()
+    for key in [k for k in tasks if k not in results]:
+        if noted(): break
+        again, deaths = Team({key: tasks[key]}, 1, prepare, told, ignore_death).run()
+        results |= again | {k: Died(code) for k, code in deaths.items()}
+    return results
+
+def ignore_death(key, code:int): "A task that dies twice has failed; its result says so."

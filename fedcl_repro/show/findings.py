@@ -12,15 +12,15 @@ from functools import partial
 
 from matplotlib import rc_context
 
+from ..evidence.ask import PAPER_OF, our_cells
+from ..evidence.claim import paper_file
 from ..evidence.comparable import curve_ends, smaller
 from ..evidence.experiments import (
     PROFILES, committed, committed_verdicts, evidence_on, experiments, papers_folder)
 from ..evidence.majority import with_majority
 from ..evidence.published import PAPER_NAMES
-from ..evidence.claim import paper_file
-from .scoreboard import headline_verdict, scoreboard_figure
-from ..evidence.ask import PAPER_OF, our_cells
 from ..evidence.verdict import ONE_RUN, OURS, verdict_counts
+from .scoreboard import headline_verdict
 
 # %% ../../nbs/show/findings.ipynb #9b529d4a
 def status_of(name:str)->tuple: # (profile, or '-'; its verdicts in words)
@@ -129,7 +129,6 @@ def replace_between(text:str, name:str, body:str, file='the README')->str:
 
 WRITTEN = { # file, from the folder of the notebooks -> what is computed in it
     'papers/status.md': dict(findings=findings, verdicts=status_table, sizes=sizes_told),
-    '../README.md': dict(findings=partial(findings, 'nbs/papers/')),
 }
 
 def written_files()->dict: # path -> text
@@ -143,16 +142,19 @@ def written_files()->dict: # path -> text
 
 # %% ../../nbs/show/findings.ipynb #7f9dcf00
 def write_pictures():
-    "Draw the pictures that the README and the site show, from committed rows."
-    save_picture('scoreboard', scoreboard_figure)
+    "Draw the pictures of experiments, from committed rows."
     for name, e in experiments().items():
         draw = e.about['picture']
         profile = committed_verdicts(name)[0] if draw else None
         if profile in PROFILES:
             save_picture(name.replace('/', '-'), partial(draw, committed(name, profile), profile))
 
-def save_picture(name:str, draw):
+def save_picture(name:str, draw, tight=True):
     "A figure as SVG, the same bytes each time. `draw`: () -> figure."
+    import matplotlib.pyplot as plt
     path = papers_folder().parent / 'media' / f'{name}.svg'
-    with rc_context({'svg.hashsalt': name}):
-        draw().savefig(path, bbox_inches='tight', metadata={'Date': None})
+    with rc_context({'svg.hashsalt': name, 'svg.fonttype': 'none'}):
+        fig = draw()
+        how = dict(bbox_inches='tight') if tight else dict(facecolor=fig.get_facecolor())
+        fig.savefig(path, metadata={'Date': None}, **how)
+        plt.close(fig)

@@ -12,30 +12,36 @@ import pandas as pd
 from .figures import majority_line
 
 # %% ../../nbs/show/maps.ipynb #19c3d5b6
-def scatter(ax, at:np.ndarray, colour, title=''):
-    "Points of a plane, coloured by a whole number."
-    cmap = 'tab10' if np.max(colour) < 10 else 'tab20'
-    ax.scatter(*np.asarray(at).T, c=colour, cmap=cmap, s=7, lw=0)
+def scatter(ax, at:np.ndarray, group, title='', first=0):
+    "Points of a plane, coloured by a whole number, with a legend of the numbers, counted from `first`."
+    import matplotlib.pyplot as plt
+    at, group = np.asarray(at), np.asarray(group)
+    colours = plt.get_cmap('tab10' if group.max() < 10 else 'tab20')
+    for k in np.unique(group):
+        ax.scatter(*at[group == k].T, color=colours(int(k)), s=9, lw=0, label=k + first)
     ax.set(title=title, xticks=[], yticks=[])
+    columns = -(-len(np.unique(group)) // 10)
+    ax.legend(loc='center left', bbox_to_anchor=(1, .5), frameon=False, fontsize=8, ncols=columns,
+              handletextpad=.1, labelspacing=.25, columnspacing=.8, markerscale=2)
 
 # %% ../../nbs/show/maps.ipynb #d0d3de86
 def draw_map(m:pd.DataFrame, title=''):
     "A map twice: by client, and by class."
     import matplotlib.pyplot as plt
-    fig, (left, right) = plt.subplots(1, 2, figsize=(6, 2.8))
-    scatter(left, m[['x', 'y']], m.client, 'by client')
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3))
+    scatter(left, m[['x', 'y']], m.client, 'by client', first=1)
     scatter(right, m[['x', 'y']], m.label, 'by class')
     fig.suptitle(title)
     fig.tight_layout()
     plt.show()
 
 # %% ../../nbs/show/maps.ipynb #5ca77e01
-def draw_classes(found:dict, wide=3): # title -> ((n, 2) places, (n,) classes)
+def draw_classes(found:dict, wide=2): # title -> ((n, 2) places, (n,) classes)
     "Panels of points, coloured by class."
     from fedcl_repro.show.figures import panels
     across = min(wide, len(found))
     down = -(-len(found) // across)
-    with panels(down, across, (2.8*across, 2.8*down)) as axes:
+    with panels(down, across, (4.2*across, 3*down)) as axes:
         for ax in axes.flat[len(found):]: ax.set_visible(False)
         for ax, (title, (at, y)) in zip(axes.flat, found.items()): scatter(ax, at, y, title)
 

@@ -224,7 +224,7 @@ def payoff_rows(
 def ends_of(table:pd.DataFrame)->pd.Series: # label -> percent, largest first
     "Mean of the last evaluations of each run, then over the runs of a label."
     runs = table[late_rounds(table)].groupby(['label', 'run']).micro.mean()
-    return runs.groupby('label').mean().sort_values(ascending=False)
+    return runs.groupby('label').mean().sort_values(ascending=False, kind='stable')
 
 def ends_sentence(table:pd.DataFrame)->str:
     "Where the curves end."

@@ -168,7 +168,8 @@ def arena_runs(profile:str, also=(), tuned=None)->list: # of Run
 def spot_checked(specs)->list: # of labels
     "FedAvg and the best three of the committed profile `lite`; all methods until it is trained."
     runs = ARENA.runs(committed('arena/arena', 'lite'))
-    best = runs.groupby('label').micro.mean().sort_values(ascending=False).index if len(runs) else specs
+    means = runs.groupby('label').micro.mean().sort_values(ascending=False, kind='stable')
+    best = means.index if len(runs) else specs
     names = dict.fromkeys(label.removesuffix(AFTER) for label in best)
     return list(dict.fromkeys(['FedAvg', *list(names)[:3]])) if len(runs) else list(specs)
 
@@ -196,7 +197,7 @@ def arena_table(rows:pd.DataFrame, store:Store)->pd.DataFrame: # one row per lab
         line = dict(label=label, family=own.family.iloc[0], pooled=sure.mean, sure=sure)
         line |= dict(clients=own.macro.mean(), apart=interval(apart, level) if len(apart) else None)
         lines.append(line | dict(sent=sent.mean, sent_sure=sent, hours=own.hours.mean(), n=len(own)))
-    return pd.DataFrame(lines).sort_values('pooled', ascending=False, ignore_index=True)
+    return pd.DataFrame(lines).sort_values('pooled', ascending=False, kind='stable', ignore_index=True)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #5051bcd1
 def arena_shown(table:pd.DataFrame, spot=None)->pd.DataFrame:

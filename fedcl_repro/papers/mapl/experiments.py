@@ -349,7 +349,8 @@ def times_as_much(rows:pd.DataFrame)->pd.Series: # one number for each network, 
     runs = ['dataset', 'network', 'n_clients', 'seed']
     sent = last.pivot_table(index=runs, columns='label', values='numbers')
     sent = sent.reindex(columns=dict.fromkeys([*CHEAPEST, *sent])).dropna(subset=list(CHEAPEST))
-    return sent.drop(columns=list(CHEAPEST)).div(sent[list(CHEAPEST)].max(axis=1), axis=0).stack()
+    times = sent.drop(columns=list(CHEAPEST)).div(sent[list(CHEAPEST)].max(axis=1), axis=0)
+    return times.melt(ignore_index=False).set_index('label', append=True).value.dropna()
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #9019cb0s
 def judge_formulas(rows, profile)->list: # of Verdict

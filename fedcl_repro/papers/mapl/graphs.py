@@ -146,13 +146,13 @@ def graph_numbers(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per r
 # %% ../../../nbs/papers/mapl/graphs.ipynb #7c632d25
 def progress(rows:pd.DataFrame, profile:str)->pd.DataFrame: # what, seed -> the last round's numbers
     "Draw the weight across clusters and the similarity of classifiers by round."
-    from fedcl_repro.show.figures import panels
+    from fedcl_repro.show.figures import PALETTE, panels
     table = graph_numbers(rows, profile)
-    color = {what: f'C{k}' for k, what in enumerate(table.what.unique())} # replicates alike
-    table = table.groupby(['what', 'seed'], sort=False)
-    with panels(1, 2, (7.5, 2.5), legend=True) as ((a, b),):
+    color = dict(zip(sorted(table.what.unique()), PALETTE.values())) # replicates alike
+    table = table.groupby(['what', 'seed'])
+    with panels(1, 2, (8.6, 3), legend=True) as ((a, b),):
         for (what, seed), t in table:
-            a.plot(t['round'], t.across, 'o-', ms=3, lw=1, c=color[what], label=what)
+            a.plot(t['round'], t.across, 'o-', ms=3, lw=1, c=color[what], label=what if seed == 0 else None)
             b.plot(t['round'], t.apart, 'o-', ms=3, lw=1, c=color[what])
         a.axhline(10, ls=':', c='gray', label='a tenth')
         b.axhline(0, ls='--', lw=1, c='gray', label='alike within and across')

@@ -424,13 +424,15 @@ experiment(MFCL, 'mfcl/fig4', 'Saliency of two classes in one image', kind='figu
 experiment(MFCL, 'mfcl/table8', 'Attacks on representations', judge_table8, 'figure', on_page=True)(no_runs)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #3529bcdf
-def draw_lines(ax, runs:pd.DataFrame, x:str, names, floors=()):
-    "Accuracy by a setting, `x` on its axis, a line per name; the mean of untrained `floors` across."
+def draw_lines(ax, runs:pd.DataFrame, x:str, names, floors=(), whole=None):
+    """Accuracy by a setting, `x` on its axis, a line per name; the mean of untrained `floors` across.
+    `whole`: the runs of all panels of the figure."""
     from fedcl_repro.show.figures import curves
     for label in floors:
         floor = runs[runs.label == label].micro
         if len(floor): ax.axhline(floor.mean(), ls='--', lw=1, c='k', label=label)
-    curves(runs[runs.label.isin(names)], 'micro', 1, ax, 'accuracy, %', x=x)
+    whole = whole if whole is None else whole[whole.label.isin(names)]
+    curves(runs[runs.label.isin(names)], 'micro', 1, ax, 'accuracy, %', whole, x)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #f4cd911f
 def by_setting(artifact:str, column:str, x:str, names:list, xscale='log'):

@@ -1,9 +1,12 @@
 for (const block of document.querySelectorAll('div.highlight')) {      // a button that copies the code
   const button = document.createElement('button');
+  const pre = block.querySelector('pre');
   button.className = 'copy';
+  button.type = 'button';
   button.textContent = 'Copy';
+  const select = () => { getSelection().selectAllChildren(pre); };      // without https there is no clipboard
   button.onclick = async () => {
-    await navigator.clipboard.writeText(block.querySelector('pre').textContent);
+    try { await navigator.clipboard.writeText(pre.textContent); } catch { return select(); }
     button.textContent = 'Copied';
     setTimeout(() => { button.textContent = 'Copy'; }, 1500);
   };
@@ -11,6 +14,9 @@ for (const block of document.querySelectorAll('div.highlight')) {      // a butt
 }
 for (const image of document.querySelectorAll('div.cell_output img')) {      // a click shows it at full size
   image.onclick = () => { window.open(image.src); };
+}
+for (const part of document.querySelectorAll('.table-wrapper, pre, .cell_output')) {      // keys scroll what is wide
+  if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
 }
 if (location.protocol === 'file:') {      // a browser lets no page read another file: search in texts.js
   window.fetch = async (url) => {

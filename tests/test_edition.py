@@ -1,0 +1,195 @@
+"""The reader's edition of the course: one source makes both editions, and each blank knows its mistakes."""
+import contextlib
+import io
+import itertools
+import re
+from unittest.mock import patch
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from fedcl_repro.teaching.edition import Blank, blanks_of, course_pages, emptied, marks, page_source
+from fedcl_repro.teaching.edition import readers_edition, write_course
+from fedcl_repro.teaching.grading import EMPTY, SOLVED, WRONG, Checks, as_function, judge, outcome
+
+PAGES = course_pages()
+BLANKS = [(page, name) for page in PAGES for name in blanks_of(page)]
+
+
+def run_page(nb):
+    "The names of a page after all its code cells, and what they printed."
+    import matplotlib.pyplot as plt
+    said, space = io.StringIO(), {'__name__': '__main__'}
+    with patch.object(plt, 'show', plt.close), contextlib.redirect_stdout(said):
+        for cell in nb.cells:
+            if cell.cell_type == 'code': exec(compile(cell.source, f'<{cell.id}>', 'exec'), space)
+    return space, said.getvalue()
+
+
+@pytest.fixture(scope='module')
+def untouched():
+    "page -> its names and words after a run of the reader's edition that nobody has touched; each runs once."
+    done = {}
+    def get(page):
+        if page not in done: done[page] = run_page(readers_edition(page))
+        return done[page]
+    return get
+
+
+def said_about(page, space, name, code):
+    "What the check of a blank says about a function, and the word for it."
+    checks = Checks(page)
+    function = as_function(code, blanks_of(page)[name], space)
+    with contextlib.redirect_stdout(io.StringIO()) as out: checks(function)
+    return checks.words[name], out.getvalue()
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_an_untouched_page_runs_to_its_end_on_loans(page, untouched):
+    space, said = untouched(page)
+    for name in blanks_of(page): assert f'○ {name}: not yet written, `...` waits for your lines.' in said
+    assert str(space['checks']) == f'0 of {len(blanks_of(page))} blanks are right'
+    assert float(space['difference']) < 1e-12 # from the library, as on the filled page
+
+
+@pytest.mark.parametrize('page, name', BLANKS)
+def test_a_blank_takes_the_solution(page, name, untouched):
+    space, _ = untouched(page)
+    word, said = said_about(page, space, name, blanks_of(page)[name].solution)
+    assert word == SOLVED and re.search(r'largest difference (0|\d)e[+-]\d+', said), said
+
+
+@pytest.mark.parametrize('page, name', BLANKS)
+def test_a_blank_knows_its_mistakes_by_name(page, name, untouched):
+    space, _ = untouched(page)
+    blank = blanks_of(page)[name]
+    assert len(blank.mistakes) >= 3 and len({words for words, _ in blank.mistakes}) == len(blank.mistakes)
+    for words, code in blank.mistakes:
+        word, said = said_about(page, space, name, code)
+        assert word == WRONG and words in said, f'{words}\n{said}\n{code}'
+
+
+def test_a_page_has_enough_to_write():
+    for page in PAGES: assert 4 <= len(blanks_of(page)) <= 8, page
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_both_editions_come_from_one_source(page):
+    "The filled code is the source; the blank one differs in the marked functions, and in what is added."
+    blank, source = readers_edition(page), page_source(page)
+    added = {'note', 'checks'} | {f'{kind}-{name.replace("_", "-")}'
+                                  for name in blanks_of(page) for kind in ('check', 'help')}
+    assert added < {c.id for c in blank.cells}
+    def code(cells): return '\n'.join(c.source for c in cells if c.cell_type == 'code' and c.id not in added)
+    def lines(text): return [line for line in text.splitlines() if line.strip()]
+    expected = '\n'.join(emptied(c.source) for c in source.cells if c.cell_type == 'code')
+    assert lines(code(blank.cells)) == lines(expected)
+    assert not any(c.get('outputs') for c in blank.cells)
+    assert not any('](../' in c.source for c in blank.cells), 'a link to a page that the reader has not'
+
+
+def test_no_blank_is_hidden():
+    for page in PAGES:
+        for cell in page_source(page).cells:
+            hidden = cell.cell_type == 'code' and 'hide' in cell.metadata.get('tags', [])
+            assert not (hidden and marks(cell.source))
+
+
+def test_a_written_course_is_complete_and_overwrites_nothing(tmp_path):
+    folder = write_course(tmp_path/'mine')
+    for page in PAGES: nbformat.validate(nbformat.read(folder/f'{page}.ipynb', 4))
+    with pytest.raises(ValueError, match='your lines stay'): write_course(folder)
+
+
+def test_the_blank_file_of_a_method_trains(tmp_path, capsys):
+    from fedcl_repro.cli import main
+    folder = write_course(tmp_path/'mine')
+    small = '--data', 'digits', '--set', 'n_rounds=1', '--set', 'n_clients=3'
+    where = '--use', str(folder/'my_method.py'), '--store', str(tmp_path/'runs')
+    assert main(['run', '--method', 'mine', *small, *where]) == 0, capsys.readouterr().err
+
+
+# What is said about any blank, in a small one.
+SOLUTION = 'def mean_of(z):\n    "Mean."\n    return z.sum(0) / len(z)'
+GIVEN = 'z = torch.arange(12.).double().reshape(4, 3)'
+
+
+def toy(lines, given=GIVEN, solution=SOLUTION, **space):
+    blank = Blank('mean_of', '', solution, '', given, ('mean_of(z)',), ())
+    return judge(as_function(f'def mean_of(z):\n    {lines}', blank, dict(torch=torch, np=np) | space), blank)
+
+
+@pytest.mark.parametrize('lines, word, words', [
+    ('...', EMPTY, 'waits for your lines'),
+    ('"What it does."\n    ...', EMPTY, 'waits for your lines'),
+    ('raise NotImplementedError', EMPTY, 'NotImplementedError'),
+    ('return z.mean(0)', SOLVED, 'largest difference'),
+    ('return z.mean(1)', WRONG, 'has shape (4,), expected (3,)'),
+    ('return z.mean(0).float()', WRONG, 'has dtype torch.float32'),
+    ('return z.mean(0).float().double() + 1e-7', WRONG, 'nearly right'),
+    ('return z.sum(0)', WRONG, '4 times too large, and `z` has 4: a sum instead of a mean?'),
+    ('return z.mean(0) / 4', WRONG, '4 times too small, and `z` has 4: a mean instead of a sum?'),
+    ('return 3 * z.mean(0)', WRONG, 'everything is 3 times what it should be'),
+    ('return -z.mean(0)', WRONG, 'the sign is wrong'),
+    ('return (z * w).mean(0)', WRONG, 'a gradient flows through the result, and it must not'),
+    ('return z.mean(0) / 0', WRONG, 'not finite'),
+    ('return z.mean(0).flip(0)', WRONG, 'their order'),
+    ('return z.mean(0) + 1', WRONG, 'the numbers differ'),
+    ('return z.mean(0).tolist()', WRONG, 'is a list of 3, expected a tensor (3,)'),
+    ('return z @ z', WRONG, 'do not fit together'),
+    ('return y.mean(0)', WRONG, "it stops at `return y.mean(0)`. NameError: name 'y'"),
+    ('return z.mean(0).detach().requires_grad_().sum().backward()', WRONG, 'is None. Is a `return` missing?'),
+    ('return [z.mul_(1), z.mean(0), z.mul_(2)][1].clone()', WRONG, 'the argument `z` is not left'),
+    ('n.append(1)\n    return z.mean(0) * (len(n) < 2)', WRONG, 'something is kept from the first call'),
+])
+def test_what_is_wrong_is_said_in_words(lines, word, words):
+    found, said = toy(lines, n=[], w=torch.ones(3).double().requires_grad_())
+    assert found == word and words in said, said
+
+
+GRAD = 'z = torch.arange(12.).double().reshape(4, 3).requires_grad_()'
+TO_Z = 'def mean_of(z):\n    "Mean."\n    return (z**2).mean()'
+NOT_TO_Z = 'def mean_of(z):\n    "Mean."\n    return z.detach().mean() * w.sum()'
+
+
+@pytest.mark.parametrize('lines, solution, words', [
+    ('return (z.detach() * z).mean()', TO_Z, 'but not its gradient with respect to `z`'),
+    ('return (z.detach()**2).mean() + 0 * z.sum()', TO_Z, 'no gradient flows into `z`'),
+    ('return (z.detach()**2).mean()', TO_Z, 'no gradient flows through the result'),
+    ('return z.mean() * w.sum()', NOT_TO_Z, 'a gradient flows into `z`, and it must not'),
+])
+def test_gradients_are_compared(lines, solution, words):
+    found, said = toy(lines, GRAD, solution, w=torch.ones(1).double().requires_grad_())
+    assert found == WRONG and words in said, said
+
+
+def test_an_endless_loop_is_stopped():
+    with patch('fedcl_repro.teaching.grading.SECONDS', 1):
+        found, said = toy('while True: pass')
+    assert found == WRONG and 'does a loop ever end' in said
+
+
+def test_a_loan_does_not_pass(capsys):
+    page = PAGES[1]
+    name, blank = next(iter(blanks_of(page).items()))
+    checks = Checks(page)
+    space = dict(copy=None)
+    def f(): ...
+    loan = as_function(blank.solution.replace('loss=cross_entropy', 'loss=None'), blank, space)
+    loan.on_loan = True
+    assert checks(loan) is loan and checks.words[name] == EMPTY
+    assert 'still the loan' in capsys.readouterr().out
+
+
+def test_mistakes_of_a_blank_differ(untouched):
+    "No two mistakes are taken for each other: their outcomes are apart."
+    page = '04_class_means'
+    space, _ = untouched(page)
+    for blank in blanks_of(page).values():
+        def outcomes(code):
+            return [outcome(as_function(code, blank, space), blank, call, space) for call in blank.calls]
+        seen = [outcomes(code) for _, code in blank.mistakes]
+        for one, other in itertools.combinations(seen, 2):
+            assert max(a - b for a, b in zip(one, other)) > 1e-6
