@@ -20,7 +20,7 @@ from click import Argument, Option
 
 import fedcl_repro
 from .commands.options import (
-    BACKLOG, DATA_ROOT, DEVICE, EXPERIMENT, JSON, RUN_SETTINGS, STORE, TRAINING, USE, Between, OneWord,
+    BACKLOG, DATA_ROOT, DEVICE, EXPERIMENT, JSON, ONLY, RUN_SETTINGS, STORE, TRAINING, USE, Between, OneWord,
     Verb, argument, flag, number, run_option, several, text)
 
 # %% ../nbs/cli.ipynb #167bde58
@@ -90,6 +90,7 @@ def _reproduce():
 # %% ../nbs/cli.ipynb #41da8242
 OF_RUN = [
     BACKLOG,
+    ONLY,
     several('--method methods', 'NAME', 'such as "fedcosr(gamma=0.5)"'),
     *RUN_SETTINGS,
     flag('--save', 'write the finished rows beside the notebooks, to be committed'),
@@ -104,6 +105,7 @@ def _run():
       fedcl run --method "moon(mu=1.0)" --partition "dirichlet(concentration=0.5)" --set seed=1
       fedcl run fedcosr/table2 --profile lite --minutes 60   continues where it stopped
       fedcl run fedcosr/fig8 mapl/fig4 --profile lite        works down the names in this order
+      fedcl run fedcosr/table2 --only 'FedCoSR, practical CIFAR-10' --seeds 1    one cell
       fedcl run fedcosr/table2 --profile lite --save         writes the rows to commit
     """
 
@@ -200,7 +202,7 @@ def _show():
 
     examples:
       fedcl show                             all finished runs of the store
-      fedcl show 3fa92c                      a run, by the first letters of its name
+      fedcl show 3fa92c                      a run, also a committed one, by the first letters of its name
       fedcl show fedcosr --figure f.pdf      the runs of a method, and their curves as a picture
       fedcl show fedcosr/table2              a table with the published numbers, from committed rows
       fedcl show fedcosr/table2 --table t.tex --csv t.csv
@@ -208,7 +210,7 @@ def _show():
 
 # %% ../nbs/cli.ipynb #f068ef9f
 DETAILS = flag('--details', 'also a line for the runs that differ only in their seeds')
-@verb('train', *EXPERIMENT, BACKLOG, STORE, DEVICE, DATA_ROOT, DETAILS, JSON)
+@verb('train', *EXPERIMENT, BACKLOG, ONLY, STORE, DEVICE, DATA_ROOT, DETAILS, JSON)
 def _plan():
     """Print what is still to be trained, and the hours that it takes.
 

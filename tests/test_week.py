@@ -8,10 +8,12 @@ import io
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -19,6 +21,9 @@ import torch
 
 import fedcl_repro
 from fedcl_repro import cli
+from fedcl_repro.commands import train as train_commands
+from fedcl_repro.evidence import experiments
+from fedcl_repro.evidence.ask import cells_of, runs_in, size_in_words
 from fedcl_repro.parts import contrastive
 from fedcl_repro.runs.models import network_input
 from fedcl_repro.runs.rows import per_round
@@ -455,3 +460,60 @@ def test_mlflow_has_the_curve(tmp_path):
 def test_what_cannot_be_logged_or_waited_for_is_refused(words, says, capsys):
     assert cli.main(['run', '--method', 'fedavg', *words]) == 2
     assert says in capsys.readouterr().err
+
+
+# --- one cell
+
+def options_of(*argv):
+    "The options of a command line."
+    verb = cli.fedcl.commands[argv[0]]
+    return SimpleNamespace(**verb.make_context(argv[0], list(argv[1:])).params)
+
+
+def test_one_cell_is_trained():
+    words = 'run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR-10', '--seeds', '1'
+    for profile in experiments.PROFILES:
+        options = options_of(*words, '--profile', profile)
+        (run,) = train_commands.runs_of_cell(options.names, profile, options.only[0])[:1]
+        assert run.method.name == 'fedcosr' and run.partition.name == 'dirichlet'
+        wanted = train_commands.available_runs(options.names, options_of(*words, '--profile', 'quick'))
+    assert len(wanted) == 1 and wanted[0].seed == 0 and wanted[0].data.name == 'digits'
+    every = train_commands.runs_of_cell(['fedcosr/table2'], 'lite', 'practical CIFAR-10')
+    assert {r.data.name for r in every} == {'cifar10'} and len({r.method.name for r in every}) > 10
+
+
+def test_an_unknown_cell_gets_suggestions(capsys):
+    assert cli.main(['run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR']) == 2
+    assert "there is 'FedCoSR, practical CIFAR-10'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', ['fedcosr/table2', 'mapl/table1', 'mfcl/table2', 'fedssc/table1'])
+def test_every_published_cell_names_its_runs(name):
+    "A cell with a number of ours has runs; sizes beside it are theirs."
+    rows = experiments.committed(name)
+    runs = cells_of(name, rows.settings.unique())
+    for v in experiments.committed_verdicts(name)[1]:
+        if v.kind != 'cell' or v.margin is None or v.label == 'FedCRL': continue # printed under two names
+        own = runs_in(runs, v.what[v.what.index(v.label):])
+        assert own, v.what
+        assert size_in_words(own)['replicates'] == str(len(own))
+        assert set(size_in_words(own)['rounds'].split(', ')) == {f'{r.n_rounds}' for r in own}
+
+
+def test_a_committed_run_is_shown_with_the_command_that_repeats_it():
+    "The command leads to the same run."
+    rows = experiments.committed('fedcosr/table2')
+    for id, run in list(rows[['run', 'settings']].drop_duplicates().itertuples(index=False))[::40]:
+        out = said('show', id)
+        (line,) = (line for line in out.splitlines() if line.startswith('again: '))
+        words = shlex.split(line.removeprefix('again: fedcl '))
+        assert train_commands.one_run(options_of(*words).methods[0], options_of(*words)) == run
+        assert f'run {id}' in out and '-lite.csv' in out
+
+
+def test_tables_beside_print_say_how_large_their_runs_are(monkeypatch):
+    monkeypatch.setenv('COLUMNS', '160')
+    out = said('show', 'fedcosr/table2')
+    assert 'images 10 %, rounds 20, replicates 1, rate 0.003' in out # EMNIST
+    assert re.search(r'images +rounds|images 100 %', out)
+    assert len(fedcl_repro.committed('fedcosr/table2')) and len(fedcl_repro.published('fedcosr', 'table2'))

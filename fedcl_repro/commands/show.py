@@ -5,14 +5,16 @@
 # %% auto #0
 __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'spec_text', 'stored', 'shown_of', 'rows_of', 'width', 'as_texts', 'fitted_text',
            'text_chart', 'run_curves', 'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as',
-           'show_run', 'end_in_words', 'mean_of', 'Shown', 'table_of_runs', 'show_runs', 'show_artifact', 'has_numbers',
-           'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
+           'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of', 'shorter', 'given_path', 'mean_of',
+           'Shown', 'table_of_runs', 'show_runs', 'show_artifact', 'has_numbers', 'tables_beside_print',
+           'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import math
+import shlex
 import shutil
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 
@@ -21,12 +23,14 @@ import pandas as pd
 
 from ..core import Spec, check_file, expanded, json_in
 from ..evidence.experiments import (
-    PROFILES, committed, committed_path, committed_verdicts, default_store, experiments)
+    PROFILES, committed, committed_path, committed_run, committed_verdicts, default_store, experiments)
 from ..evidence.comparable import CurveEnd, curve_ends
-from ..runs.run import methods
+from ..evidence.ask import cells_of, runs_in, size_in_words
+from ..runs.run import REGISTERS, Run, load_registers, methods
 from ..runs.store import Store
 from ..evidence.verdict import Verdict, verdict_counts
 from ..runs.rows import by_client, per_round, summary, with_names
+from .options import ONE_RUN
 from ..show.latex import PaperTable, check_tables, write_tables
 
 # %% ../../nbs/commands/show.ipynb #f8b382f4
@@ -147,8 +151,21 @@ def save_picture_as(figure, path):
 
 # %% ../../nbs/commands/show.ipynb #563f00f4
 def show_run(store:Store, id:str)->'Shown':
-    "Print a run: its settings, tests, curve, and the place of its rows."
-    rows, about = rows_of(store, [id]), store.check(id)
+    "Print a run of a store, and where its files are."
+    shown = print_run(rows_of(store, [id]), store.check(id), id)
+    print(f'rows: {store.folder(id).resolve() / "rows.csv"}')
+    if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')
+    return shown
+
+def show_committed(rows:pd.DataFrame, about:dict, path:Path)->'Shown':
+    "Print a committed run."
+    id = about['run']
+    shown = print_run(with_names(rows, about).assign(run=id, **shown_of(about['config'])), about, id)
+    print(f'rows: {path.resolve()}')
+    return shown
+
+def print_run(rows:pd.DataFrame, about:dict, id:str)->'Shown':
+    "Print a run: its settings, tests, curve, and the command that repeats it."
     config = about['config']
     said = ', '.join(f'{k}={spec_text(v)}' for k, v in config.items())
     print(textwrap.fill(f'run {id}: {said}', width(), subsequent_indent='  '))
@@ -168,8 +185,7 @@ def show_run(store:Store, id:str)->'Shown':
         print(f'  {metric} {mean_of(rows, metric):.4f} (mean over clients)')
     curves = run_curves(rows) | curves_of_clients(rows)
     print(text_chart(curves, min(60, width() - 9)))
-    print(f'rows: {store.folder(id).resolve() / "rows.csv"}')
-    if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')
+    print(f'again: {command_of(config)}')
     return Shown(curves, {'': table_of_runs(rows)}, f'Run {id}')
 
 # %% ../../nbs/commands/show.ipynb #563f00fb
@@ -177,6 +193,31 @@ def end_in_words(end:CurveEnd)->str:
     "The late mean of a curve, and whether the curve is level."
     count = f'last {end.n} evaluations' if end.n > 1 else 'one evaluation'
     return f"{count}: mean {end.mean:.2f} %; {end.words or 'the curve is level'}"
+
+# %% ../../nbs/commands/show.ipynb #8d2fc24a
+def command_of(config:dict)->str:
+    "The command that repeats a run, from its configuration; what is as usual is left out."
+    load_registers()
+    words, usual = ['fedcl run'], {f.name: f.default for f in fields(Run)}
+    for name, value in config.items():
+        if isinstance(value, dict): value = shorter(value, REGISTERS[name])
+        if name != 'method' and value in (usual[name], str(usual[name])): continue
+        if name == 'data' and config['data']['name'] == 'own': value = given_path(config['data'])
+        option = f'--{name}' if name in ('method', *ONE_RUN) else f'--set {name}='
+        if isinstance(value, list): words.append(f"{option} {' '.join(value)}")
+        else: words.append(f"{option}{'' if option.endswith('=') else ' '}{shlex.quote(str(value))}")
+    return ' '.join(words)
+
+def shorter(spec:dict, register)->str:
+    "A part of a configuration without the settings that are as usual; as it is if it is not known here."
+    known = register[spec['name']].settings if spec['name'] in register else {}
+    own = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items() if k != 'name'}
+    return str(Spec.of(spec['name'], **{k: v for k, v in own.items() if k not in known or v != known[k]}))
+
+def given_path(data:dict)->str: # "patients.csv(label='diagnosis')"
+    "Data of a user as the option --data takes them."
+    columns = {k: v for k, v in data.items() if k not in ('name', 'path') and v not in ('', 0, [], ())}
+    return str(Spec.of(data['path'], **columns))
 
 # %% ../../nbs/commands/show.ipynb #563f00fc
 def mean_of(rows:pd.DataFrame, metric:str)->float:
@@ -224,7 +265,8 @@ def show_artifact(name:str)->Shown:
     counts = ', '.join(f'{word} {n}' for word, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
     rows = committed(name, profile) if profile in PROFILES else pd.DataFrame()
-    tables = tables_beside_print(verdicts)
+    of_rows = cells_of(name, rows.settings.unique()) if len(rows) else {}
+    tables = tables_beside_print(verdicts, of_rows)
     for setting, table in tables.items(): print(f'\n{setting}\n{fitted_text(table)}')
     for text in sentences_judged(verdicts): print(f'\n{text}')
     title = f"{experiments()[name].about['title']} ({profile or 'not run'}; accuracy in percent)"
@@ -244,13 +286,18 @@ def has_numbers(v:Verdict)->bool: # a cost or a number of rounds has only eviden
     known = v.label and v.margin is not None and v.printed is not None
     return bool(known) and not math.isnan(v.printed)
 
-def tables_beside_print(verdicts:list)->dict: # setting -> method, published, ours, interval, verdict
+def tables_beside_print(
+    verdicts:list,
+    runs={}, # of which these are, see `cells_of`
+)->dict:     # setting -> method, published, ours, interval, verdict, images, rounds, replicates, rate
     "The compared cells of each setting, the highest published number first."
     found, cells = {}, filter(has_numbers, verdicts)
     for v in sorted(cells, key=attrgetter('printed'), reverse=True):
         measure, _, setting = v.what.partition(v.label) # 'spread of FedCoSR, practical CIFAR-10'
         line = dict(method=v.label, published=f'{v.printed:g}', ours=f'{v.margin:.2f}')
         line |= dict(interval='{:.1f} to {:.1f}'.format(*v.interval) if v.interval else '', verdict=v.word)
+        own = runs_in(runs, v.what.removeprefix(measure))
+        if own: line |= size_in_words(own)
         heading = setting.removeprefix(', ') + (f", {measure.removesuffix(' of ')}" if measure else '')
         found.setdefault(heading, []).append(line)
     return {heading: pd.DataFrame(lines) for heading, lines in found.items()}
@@ -279,6 +326,8 @@ def shown_as_asked(what:str, store:Store)->Shown:
     found = stored(store)
     ids = [id for id in found if id.startswith(what)]
     if what and len(ids) == 1: return show_run(store, ids[0])
+    kept = committed_run(what) if len(what) > 3 and not ids else None
+    if kept: return show_committed(*kept)
     if what in methods():
         ids = [id for id, about in found.items() if about['config']['method']['name'] == what]
     if ids: return show_runs(store, ids)

@@ -61,6 +61,7 @@ class Session:
         self.keeps_models = False
         self.chosen_models = before.get('chosen_models', {}) # of the round that validation chooses so far
         self.valid = valid_accuracies(self.rows)             # round -> accuracy of merged models
+        self.tests = None   # of the last evaluation in this process
 
     @property
     def finished(self): return self.state.round >= self.run.n_rounds or self.is_out_of_patience
