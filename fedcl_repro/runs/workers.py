@@ -28,8 +28,9 @@ from .code_digest import changed_since, stale_text
 from .processes import Died, do_all, noted, raise_if_noted, signal_name, signals_noted
 from .record import data_digests
 from .rows import pooled
-from .run import (
-    Run, check_federation, config, enter_packed, label, load_registers, packed_entries, run_id)
+from fedcl_repro.runs.run import (
+    Run, check_federation, config, enter_packed, label, load_registers, packed_entries, run_id,
+    weights_digest)
 from .session import ignore
 from .store import (
     DamagedRun, Store, checkpoint_head, checkpoint_progress, is_shortage, locked)
@@ -57,6 +58,7 @@ def train_all(
     """Train the runs that the store lacks. Impossible runs are reported before the first one trains. After
     SIGINT or SIGTERM all stop at a checkpoint, and `Interrupted` is raised."""
     check_extras(extras)
+    weights_digest.cache_clear() # what a builder reads may have changed
     runs, store = checked_runs(runs), store if isinstance(store, Store) else Store(store)
     numbers = dict(jobs=jobs, minutes=minutes, checkpoint=checkpoint, state_memory=state_memory)
     for name, value in numbers.items():
