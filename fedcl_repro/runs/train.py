@@ -17,7 +17,9 @@ from fedcl_repro.runs.record import (
     MEASURE_COLUMNS, examined, predictions, provenance, represented, row, sampled_split, scores_by_moment,
     separations)
 from .run import Run, run_id
-from .session import Session, best_round, ignore, late_hits, one_core, usable_checkpoint
+from fedcl_repro.runs.session import (
+    Session, best_round, ignore, late_hits, one_core, precision,
+    usable_checkpoint)
 from .store import NotKept, Store, locked, save_checkpoint
 from .watch import Extras, has_all, logged_settings, watcher
 
@@ -49,7 +51,7 @@ def train(
 )->str: # the run's id
     "Train a run that the store lacks."
     id = run_id(run, data_root)
-    with locked(store, id) as mine, one_core():
+    with locked(store, id) as mine, one_core(), precision(run, device):
         if has_all(store, id, extras) and not (again and changed_since(run, store.check(id)) is not False):
             progress(run.n_rounds)
             return id
