@@ -55,7 +55,7 @@ def fedcl():
            checkpoint, and the same command continues them
     """
 
-fedcl.help, _, fedcl.epilog = inspect.cleandoc(fedcl.help).partition('\n\n')
+fedcl.help, _, fedcl.epilog = inspect.cleandoc(fedcl.help or '').partition('\n\n')
 
 # %% ../nbs/cli.ipynb #473b9ccd
 def verb(module:str, *options)->Callable:
@@ -71,7 +71,7 @@ def verb(module:str, *options)->Callable:
                 use_files(values['use'])
             verbs = import_module(f'fedcl_repro.commands.{module}')
             return int(bool(getattr(verbs, f'{name}_verb')(SimpleNamespace(**values))))
-        help, _, examples = inspect.getdoc(function).partition('\n')
+        help, _, examples = (inspect.getdoc(function) or '').partition('\n') # none under python -OO
         about = dict(help=help, short_help=help, epilog=examples.strip('\n'))
         fedcl.add_command(Verb(name, callback=answer, params=list(options), **about))
     return declare
@@ -351,7 +351,8 @@ def main(argv=None)->int:
 def entry():
     if '_FEDCL_COMPLETE' in os.environ: fedcl.main(prog_name='fedcl') # a shell asks for completions
     # names of files may hold control codes
-    sys.stdout, sys.stderr = Screened(sys.stdout), Screened(sys.stderr)
+    closed = open(os.devnull, 'w')
+    sys.stdout, sys.stderr = Screened(sys.stdout or closed), Screened(sys.stderr or closed)
     sys.exit(main())
 
 if __name__ == '__main__' and '__file__' in globals(): entry()

@@ -106,7 +106,7 @@ def test_a_written_course_is_complete_and_overwrites_nothing(tmp_path):
 def test_the_blank_file_of_a_method_trains(tmp_path, capsys):
     from fedcl_repro.cli import main
     folder = write_course(tmp_path/'mine')
-    small = '--data', 'digits(side=8)', '--set', 'n_rounds=1', '--set', 'n_clients=3'
+    small = '--data', 'digits', '--set', 'n_rounds=1', '--set', 'n_clients=3'
     where = '--use', str(folder/'my_method.py'), '--store', str(tmp_path/'runs')
     assert main(['run', '--method', 'mine', *small, *where]) == 0, capsys.readouterr().err
 

@@ -27,7 +27,10 @@ from fedcl_repro.federation.method import METHODS, NET, Method, Sweep, build_met
 from fedcl_repro.data.own_data import client_column, own_dataset, own_inputs, own_labels, read_own
 from fedcl_repro.federation import rounds
 from fedcl_repro.parts.models import MODELS, Dropout
-from fedcl_repro.runs.run import Run, check_federation, dataset, methods, run_id, shards
+from fedcl_repro.evidence.experiments import PAGE_OPTIONS, read_option
+from fedcl_repro.runs.run import (
+    Run, check_federation, dataset, methods, run_id, shards, without_effect)
+from fedcl_repro.runs.session import precision
 from fedcl_repro.runs.simulate import data_spec, fitting, model_spec, named_data
 from fedcl_repro.runs.store import Store
 from fedcl_repro.runs.sweep import sweep
@@ -850,3 +853,63 @@ def test_batch_norm_on_single_images_is_warned_of(settings, n):
     assert (f'{n} of 3 clients learn nothing' in said) == bool(n)
     plain = replace(run, model=Spec.of('mlp', layers=2, width=8))
     assert 'learn nothing' not in told(lambda: check_federation(plain))[1]
+
+
+# --- 7. settings without effect, and what a session keeps
+
+WITHOUT_EFFECT = [
+    (dict(metrics=('top_k',), n=3), 'top_k is 1 for every model, with 3 classes'),
+    (dict(metrics=('top_k(k=3)',), n=3), 'top_k(k=3) is 1'),
+    (dict(optimiser='sgd(cosine_over=2)', n_rounds=6), 'the learning rate is 0 in the last 4 of 6 rounds'),
+    (dict(optimiser='clipped_sgd(cosine_over=2)', n_rounds=3), 'the learning rate is 0 in the last 1 of 3'),
+    (dict(method='mapl', n_rounds=100), 'warmup=100: what begins after it is not reached'),
+    (dict(method='mapl(warmup=7)', n_rounds=7), 'warmup=7: what begins after it is not reached'),
+    (dict(method='fedssc(warm=2.0)'), 'warm=2: the weight does not reach its end'),
+    (dict(eval_every=9, n_rounds=6), 'only the last of 6 rounds is tested'),
+    (dict(eval_clients=30, n_clients=4), 'there are 4 clients, and all of them are tested'),
+    (dict(participation=.05, n_clients=5), 'is less than one: one takes part'),
+    (dict(metrics=('top_k(k=2)', 'auc'), n=3), ''),
+    (dict(optimiser='sgd(cosine_over=6)', n_rounds=6), ''),
+    (dict(method='mapl(warmup=7)', n_rounds=8), ''),
+    (dict(method='mapl(warmup=7, graph=False)', n_rounds=7), ''),
+    (dict(eval_every=6, n_rounds=6, eval_clients=4, n_clients=4, participation=.2), ''),
+]
+
+
+@pytest.mark.parametrize('given, says', WITHOUT_EFFECT, ids=str)
+def test_a_setting_without_effect_is_told(given, says):
+    given = dict(given)
+    method, n = given.pop('method', 'fedavg'), given.pop('n', 10)
+    if method.startswith('mapl'): given |= dict(augmentation='mapl', model='cnn_proj')
+    said = without_effect(Run.of(method, **given), n)
+    assert len(said) == bool(says) and says in ' '.join(said)
+
+
+@pytest.mark.parametrize('before', ['highest', 'high', 'medium'])
+def test_the_precision_of_a_session_is_put_back(before):
+    was = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(before)
+        places = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+        kept = [p.fp32_precision for p in places]
+        with precision(Run.of('fedavg', tf32=True), 'cpu'):
+            assert [p.fp32_precision for p in places] == ['tf32'] * 3
+        assert [p.fp32_precision for p in places] == kept
+        assert torch.get_float32_matmul_precision() == before
+    finally: torch.set_float32_matmul_precision(was)
+
+
+@pytest.mark.parametrize('option, value, read', [
+    ('train', 'false', False), ('train', 'True', True), ('seeds', '1', 1), ('minutes', '2', 2), ('jobs', 3, 3),
+    ('device', 'cpu', 'cpu'), ('train', 'no', None), ('seeds', 'one', None), ('seeds', True, None),
+    ('jobs', '1.5', None), ('train', 1, None)])
+def test_options_of_a_page_are_read_by_their_kind(option, value, read):
+    default = PAGE_OPTIONS[option]
+    if read is not None: assert read_option(option, value, default) == read
+    else:
+        with pytest.raises(ValueError, match='must be like'): read_option(option, value, default)
+
+
+def test_a_file_with_a_separator_in_its_name_is_refused(tmp_path):
+    (tmp_path/'a:b.py').write_text('')
+    with pytest.raises(ValueError, match='separates files in FEDCL_USE'): use_files([tmp_path/'a:b.py'])

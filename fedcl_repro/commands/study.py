@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..core import expanded, parse_value, read_plain_file
+from ..data.datasets import DATASETS
 from ..show.compare import comparison_of, numbers_of, replicates
 from ..show.latex import write_tables
 from ..runs.run import Run
@@ -58,10 +59,12 @@ def runs_of_entry(entry:dict, folder:Path, data_root=None)->list: # of Run
     return [run_of_settings(dict(zip(several, values)), folder, data_root) for values in each]
 
 def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
-    "A run from plain values; a data file may be in the folder of the study."
+    "A run from plain values; a data file or folder may be in the folder of the study."
     method = settings.pop('method')
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    if (folder/str(settings.get('data', ''))).is_file(): settings['data'] = str(folder/settings['data'])
+    beside = folder/str(settings.get('data', ''))
+    named = settings.get('data') in (None, '', *DATASETS)
+    if not named and beside.exists(): settings['data'] = beside.resolve()
     data = named_data(settings.get('data', 'digits'))
     return Run.of(method, **fitting(data, settings | dict(data=data), data_root=data_root))
 

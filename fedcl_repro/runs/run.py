@@ -7,7 +7,8 @@ __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'REHEARSED', 'Run', 'loa
            'methods', 'resolved', 'range_of', 'check', 'stages', 'check_needs', 'own_sources', 'config',
            'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset', 'run_id', 'setting',
            'label', 'shards', 'on_device', 'tested_clients', 'client_names', 'federation', 'federation_with',
-           'check_fits', 'tell_large', 'images_of', 'check_federation', 'rehearsed', 'tell_single_images']
+           'check_fits', 'without_effect', 'tell_large', 'images_of', 'check_federation', 'rehearsed',
+           'tell_single_images']
 
 # %% ../../nbs/runs/run.ipynb #a1252a17
 import functools
@@ -323,12 +324,31 @@ def check_fits(run:Run, data):
                          f'{data.name} holds '
                          f"arrays of shape {data.shape}: use augmentation='none'")
 
+def without_effect(run:Run, n_classes:int)->list: # of sentences
+    "Settings whose range depends on another setting, where they have no effect or an unwanted one."
+    n, over = run.n_rounds, setting(run, 'optimiser.cosine_over', 0)
+    warmup, warm = setting(run, 'method.warmup', 0), setting(run, 'method.warm', 0)
+    graph = setting(run, 'method.graph', True)
+    metrics = [(m, dict(METRICS.resolve(m).settings).get('k', 0)) for m in run.metrics]
+    told = {
+        f'cosine_over={over}: the learning rate is 0 in the last {n - over} of {n} rounds': 0 < over < n,
+        f'warmup={warmup}: what begins after it is not reached in {n} rounds': graph and warmup >= n,
+        f'warm={warm:g}: the weight does not reach its end in {n} rounds': warm > 1,
+        f'eval_every={run.eval_every}: only the last of {n} rounds is tested': run.eval_every > n > 1,
+        f'eval_clients={run.eval_clients:g}: there are {run.n_clients} clients, and all of them are tested':
+            run.eval_clients > run.n_clients,
+        f'participation={run.participation:g} of {run.n_clients} clients is less than one: one takes part':
+            round(run.participation * run.n_clients) < 1,
+        **{f'{m} is 1 for every model, with {n_classes} classes': k >= n_classes for m, k in metrics},
+    }
+    return [text for text, holds in told.items() if holds]
+
 def tell_large(run:Run, data:Dataset):
     "Warn of features whose whole numbers the run's float32 would make one."
     if data.x.dtype != np.float64 or run.dtype == 'float64': return
     warnings.warn(f'features reach {abs(data.x).max():.4g}, and float32 has not every whole number above '
-                  "2**24, so different rows may be one: subtract their smallest value, or say dtype='float64'",
-                  stacklevel=3)
+                  '2**24, so different rows may be one: subtract their smallest value, or say '
+                  "dtype='float64'", stacklevel=3)
 
 def images_of(run:Run, split, root:str, device:str)->tuple:
     "Images and labels on a device, each image as its client sees it."
@@ -350,6 +370,7 @@ def check_federation(run:Run, data_root=None, executor='auto'): # executor '': w
                          'give a larger share')
     check_shards(split, run.n_clients, len(data.y))
     tell_large(run, data)
+    for text in without_effect(run, data.n_classes): warnings.warn(text, stacklevel=2)
     if not executor: return
     same = dict(partition=Spec('any'), scarcity=Spec('any'), seed=0, partition_seed=0, n_clients=1)
     ours = not (own_sources(run) or any(map(is_users, member_specs(run.model))))

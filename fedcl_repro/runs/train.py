@@ -13,11 +13,14 @@ import pandas as pd
 
 from .code_digest import changed_since
 from .processes import noted
-from .record import (
-    MEASURE_COLUMNS, examined, predictions, provenance, represented, row, sampled_split, separations)
+from fedcl_repro.runs.record import (
+    MEASURE_COLUMNS, examined, predictions, provenance, represented, row, sampled_split, scores_by_moment,
+    separations)
 from .run import Run, run_id
-from .session import Session, best_round, ignore, late_hits, one_core, usable_checkpoint
-from .store import Store, locked, save_checkpoint
+from fedcl_repro.runs.session import (
+    Session, best_round, ignore, late_hits, one_core, precision,
+    usable_checkpoint)
+from .store import NotKept, Store, locked, save_checkpoint
 from .watch import Extras, has_all, logged_settings, watcher
 
 # %% ../../nbs/runs/train.ipynb #f280b0c5
@@ -48,7 +51,7 @@ def train(
 )->str: # the run's id
     "Train a run that the store lacks."
     id = run_id(run, data_root)
-    with locked(store, id) as mine, one_core():
+    with locked(store, id) as mine, one_core(), precision(run, device):
         if has_all(store, id, extras) and not (again and changed_since(run, store.check(id)) is not False):
             progress(run.n_rounds)
             return id
@@ -90,6 +93,7 @@ def early_stop(s:Session)->tuple: # a row
 def write_result(session:Session, store:Store, id:str, extras=Extras()):
     "Add a finished run to the store: its rows, predictions of its models, representations, provenance."
     s = session
+    s.tests = s.tests or scores_by_moment(s.execute, s.stages, s.state, s.owner, s.who) # of a last checkpoint
     arrays = dict(predictions=predictions(s.fed, s.tests), hits=late_hits(s.late))
     rows = s.rows
     sample = represented(s.execute, s.stages, s.state, s.who)
@@ -108,5 +112,8 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
     models = s.models() if extras.models else None
     if models and s.chosen_models: models['chosen'] = s.chosen_models
     s.watch(()) # the end
-    store.write(id, pd.DataFrame(rows, columns=MEASURE_COLUMNS), about, models, **arrays)
-    s.execute.close()
+    try: store.write(id, pd.DataFrame(rows, columns=MEASURE_COLUMNS), about, models, **arrays)
+    except NotKept:
+        save_checkpoint(store, id, s.to_checkpoint() | dict(run=id)) # from which only they are written
+        raise
+    finally: s.execute.close()

@@ -122,18 +122,23 @@ def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list:
         changed = about is not None and changed_since(r, about)
         again = retrain and changed is not False
         if about is None or again or not has_all(store, id, extras): missing.append(r)
-        else: changes.append(changed)
-        store.drop_old_checkpoint(id)
+        else:
+            changes.append(changed)
+            store.drop_old_checkpoint(id, about)
     say_once(stale_text(changes))
     return missing
 
 # %% ../../nbs/runs/workers.ipynb #64f96e20
 def intact(store:Store, id:str, config=None, data=''): # provenance, or None
-    "The provenance of a finished run, if the store has it undamaged. `config`, `data`: see `Store.check`."
+    """The provenance of a finished run, if the store has it undamaged. `config`, `data`: see `Store.check`.
+    A damaged one is set aside, by a process that holds its lock and has looked again."""
     if not os.path.lexists(store.folder(id)): return None
-    try: return store.check(id, config, data)
-    except DamagedRun as e:
-        store.set_aside(store.folder(id), f'is damaged ({e.__cause__}) and will be trained again')
+    with contextlib.suppress(DamagedRun): return store.check(id, config, data)
+    with locked(store, id) as mine:
+        if not mine: return None # it is being written
+        try: return store.check(id, config, data) if os.path.lexists(store.folder(id)) else None
+        except DamagedRun as e:
+            store.set_aside(store.folder(id), f'is damaged ({e.__cause__}) and will be trained again')
 
 def wait_for_others(runs:list, store:Store, data_root, deadline:float):
     "Wait until another process releases one of these runs, the time is over or a signal comes."
