@@ -652,6 +652,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'fedcl_repro/distributed/flower.py'),
                                                 'fedcl_repro.distributed.flower.make_server_app': ( 'distributed/flower.html#make_server_app',
                                                                                                     'fedcl_repro/distributed/flower.py'),
+                                                'fedcl_repro.distributed.flower.next_steps': ( 'distributed/flower.html#next_steps',
+                                                                                               'fedcl_repro/distributed/flower.py'),
                                                 'fedcl_repro.distributed.flower.nodes_in': ( 'distributed/flower.html#nodes_in',
                                                                                              'fedcl_repro/distributed/flower.py'),
                                                 'fedcl_repro.distributed.flower.one_line': ( 'distributed/flower.html#one_line',

@@ -561,3 +561,29 @@ def test_a_large_store_is_shown_by_its_newest_runs(store, capsys):
         out = said('show', *words, '--store', four.root, '--last', 2)
         assert 'the newest 2 runs; --last 0 shows all' in out
         assert [id in out for id in ids] == [False, False, True, True]
+
+
+# --- what comes next is said
+
+def test_every_setting_has_a_sentence():
+    out = said('list', 'settings', '--json')
+    for row in json.loads(out): assert len(row['about'].split()) > 2, row['name']
+    assert 'of communication' in said('list', 'settings', 'n_rounds')
+
+
+def test_simulate_and_run_have_the_same_defaults():
+    run = fedcl_repro.Run.of('fedavg')
+    source = inspect.getsource(fedcl_repro.simulate)
+    assert 'dict(n_clients' not in source and (run.n_clients, run.n_rounds) == (20, 30)
+    assert train_commands.one_run('fedavg', options_of('run', '--method', 'fedavg')) == run
+
+
+def test_flower_says_its_next_two_commands(tmp_path):
+    from fedcl_repro.distributed.flower import wait_for_clients
+    words = '--method', 'fedavg', '--set', 'n_clients=3', '--clients', tmp_path/'clients'
+    *_, node, server = said('flower', tmp_path/'app', *words).splitlines()
+    assert node.endswith(f'fedcl node {tmp_path}/app {tmp_path}/clients/0 --client 0')
+    assert f'flwr run {tmp_path}/app local' in server and server.endswith('num-supernodes=3')
+    nobody = SimpleNamespace(node_of={}, n_clients=3, meet=lambda: None)
+    with pytest.raises(TimeoutError, match='(?s)fedcl node APP.*flwr run APP.*num-supernodes=3'):
+        wait_for_clients(nobody, 0)
