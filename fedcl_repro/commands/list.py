@@ -13,6 +13,7 @@ from dataclasses import fields
 
 from ..core import did_you_mean, load_all
 from ..data.datasets import find_root, present
+from ..docments import shapes
 from ..federation.loop import EXECUTORS
 from ..federation.metrics import METRICS
 from ..evidence.citations import citations_of, reference_text
@@ -44,8 +45,7 @@ def described_setting(field)->dict:
     register = REGISTERS.get(field.name)
     default = str(field.default or '') if register else field.default
     allowed = f'fedcl list {plural(register.kind)}' if register else str(range_of(field) or '')
-    about = setting_text(field.name, default, allowed)
-    return dict(name=field.name, default=default, range=allowed, about=about)
+    return dict(name=field.name, default=default, range=allowed, about=shapes(Run)[field.name])
 
 # %% ../../nbs/commands/list.ipynb #bb303cfc
 def setting_text(name:str, default, allowed='')->str:
@@ -77,13 +77,15 @@ def row_line(row:dict)->str:
     "An entry in one line of the terminal."
     room = max(20, width() - 22)
     about = row.get('about') or row.get('title', '')
+    if 'default' in row: about = f"{row['default']!r}: {about}"
     about = about if len(about) <= room else about[:room - 1].rstrip() + '…'
     return f"{row['name']:21} {about}"
 
 def details(row:dict)->str:
     "All facts about an entry: settings with their ranges, and the paper of a method."
-    told = 'name', 'title', 'about', 'settings', 'ranges', 'later', 'revision'
+    told = 'name', 'title', 'about', 'settings', 'ranges', 'later', 'revision', 'default', 'range'
     lines = [': '.join(t for t in (row['name'], row.get('title', '')) if t), row.get('about', '')]
+    if 'default' in row: lines.append(f"  {setting_text(row['name'], row['default'], row['range'])}")
     settings = row.get('settings', {})
     lines += [f"  {setting_text(k, v, row['ranges'].get(k, ''))}" for k, v in settings.items()]
     plain = {k: v for k, v in row.items() if k not in told and v not in (None, '', [], {}, False)}

@@ -480,7 +480,8 @@ def build_site(out)->tuple: # (path of its first page, warnings as text)
         from sphinx.application import Sphinx
         from sphinx.util.docutils import docutils_namespace
     except ImportError as e:
-        raise ValueError("the site needs the extra `docs`: pip install -e '.[docs]'") from e
+        extra = "pip install 'fedcl_repro[docs]', or -e '.[docs]' in a clone"
+        raise ValueError(f'the site needs the extra `docs`: {extra}') from e
     out, warnings = Path(out), StringIO()
     # Pictures of outputs are kept beside the built pages.
     with tempfile.TemporaryDirectory() as work, docutils_namespace():

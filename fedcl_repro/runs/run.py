@@ -45,17 +45,17 @@ SEED = Range('[0, 4294967295]')
 @dataclass(frozen=True)
 class Run:
     "One training of one method on one federation. Make it with `Run.of`, which checks and completes it."
-    method: Spec
-    data: Spec = Spec('digits')
-    partition: Spec = Spec('dirichlet')
-    scarcity: Spec = Spec('none')
-    augmentation: Spec = Spec('none')
-    model: Spec = Spec('cnn')
-    optimiser: Spec = Spec('adam')
-    n_clients: COUNT = 20
-    n_rounds: COUNT = 30
-    batch_size: COUNT = 16
-    local_epochs: COUNT = 1
+    method: Spec                        # what clients and server do
+    data: Spec = Spec('digits')         # images or vectors with labels: a name, or a file of yours
+    partition: Spec = Spec('dirichlet') # how the rows are dealt to the clients
+    scarcity: Spec = Spec('none')       # which clients keep fewer rows, and how many
+    augmentation: Spec = Spec('none')   # how views of an image are made
+    model: Spec = Spec('cnn')           # the network of each client
+    optimiser: Spec = Spec('adam')      # of local training, with its learning rate lr
+    n_clients: COUNT = 20               # clients of the federation
+    n_rounds: COUNT = 30                # rounds of communication, at most
+    batch_size: COUNT = 16              # images of a step of local training
+    local_epochs: COUNT = 1             # passes over its own rows that a client trains in a round
     participation: Range('(0, 1]') = 1. # share of the clients in a round
     client_drop: Range('[0, 1)') = 0.   # share of the messages that are lost
     beginning: OneOf('common', 'own') = 'common' # initial weights: the same for all clients, or different
@@ -64,7 +64,7 @@ class Run:
     partition_seed: SEED = 0            # repetitions share their partition
     eval_every: COUNT = 1               # rounds between evaluations; the last round is always evaluated
     dtype: OneOf('float32', 'float64', 'bfloat16') = 'float32' # bfloat16: only for products in forward passes
-    tf32: bool = False
+    tf32: bool = False                  # whether an accelerator may round factors to 10 bits
     eval_clients: Range('[0, inf)') = 0 # clients that are tested, drawn once for each seed; 0: all
     shift: Spec = Spec('none')          # of the images, client by client
     validation: Range('[0, 1)') = 0.    # share of a client's training images
