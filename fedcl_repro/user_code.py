@@ -264,6 +264,9 @@ def used_files()->tuple: # of Path
 def use_files(paths):
     "Import these files, here and in all processes that this one starts."
     paths = [Path(p).expanduser().resolve() for p in paths]
+    divided = [p for p in paths if os.pathsep in str(p)]
+    if divided:
+        raise ValueError(f'cannot use {divided[0]}: {os.pathsep!r} separates files in FEDCL_USE; rename it')
     for path in paths: import_file(path)
     os.environ['FEDCL_USE'] = os.pathsep.join(map(str, dict.fromkeys([*used_files(), *paths])))
 

@@ -13,11 +13,13 @@ from itertools import product
 from pathlib import Path
 
 from ..core import expanded, parse_value, read_plain_file
-from ..show.compare import comparison_of, replicates
+from ..data.datasets import DATASETS
+from ..show.compare import comparison_of, numbers_of, replicates
+from ..show.latex import write_tables
 from ..runs.run import Run
 from ..runs.simulate import fitting, named_data
 from ..runs.sweep import sweep
-from .show import check_picture, fitted_text, save_picture_as
+from .show import check_outputs, fitted_text, save_picture_as
 from .train import (
     asked_settings, finished_runs, prepared_store, show_finished, train_as_asked, training_of)
 
@@ -54,10 +56,12 @@ def runs_of_entry(entry:dict, folder:Path, data_root=None)->list: # of Run
     return [run_of_settings(dict(zip(several, values)), folder, data_root) for values in each]
 
 def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
-    "A run from plain values; a data file may be in the folder of the study."
+    "A run from plain values; a data file or folder may be in the folder of the study."
     method = settings.pop('method')
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    if (folder/str(settings.get('data', ''))).is_file(): settings['data'] = str(folder/settings['data'])
+    beside = folder/str(settings.get('data', ''))
+    named = settings.get('data') in (None, '', *DATASETS)
+    if not named and beside.exists(): settings['data'] = beside.resolve()
     data = named_data(settings.get('data', 'digits'))
     return Run.of(method, **fitting(data, settings | dict(data=data), data_root=data_root))
 
@@ -74,13 +78,16 @@ def study_verb(options)->int:
 # %% ../../nbs/commands/study.ipynb #e4e2ce32
 def compare_verb(options)->int:
     "Train methods with several seeds, and print their paired differences."
-    if options.out: check_picture(options.out)
+    check_outputs(options)
     runs = replicates(options.methods, options.seeds, asked_settings(options))
     store = prepared_store(options)
     n_failed = train_as_asked(runs, store, options)
     found = comparison_of(runs, store, options.data_root)
     print(found)
-    if options.out: save_picture_as(found.draw(), options.out)
+    if not len(found.runs): return n_failed
+    label = f'tab:{Path(options.table).stem}' if options.table else 'tab:compare'
+    write_tables(options, found.table(style='paper', label=label), numbers_of(found))
+    if options.figure: save_picture_as(found.draw(), options.figure)
     return n_failed
 
 # %% ../../nbs/commands/study.ipynb #a613e73e

@@ -147,7 +147,7 @@ def planned(run:Run, here:Here, committed:set, timings:list)->Planned:
     if has and here.store.has(id): return Planned(run, 'finished', run.n_rounds, 0.)
     if run in committed: return Planned(run, 'committed', run.n_rounds, 0.)
     if not has: return Planned(run, 'no data')
-    if refusals([run], here.data_root)[run]: return Planned(run, 'not possible')
+    if refusals([run], here.data_root, '')[run]: return Planned(run, 'not possible')
     rounds, spent = checkpoint_progress(here.store, id, here.device)
     left = passes(run, run.n_rounds, here.data_root) - passes(run, rounds, here.data_root)
     if rounds:

@@ -104,7 +104,8 @@ def with_means(
     )
 
 # %% ../../nbs/methods/fedssc.ipynb #3f866321
-@METHODS.add('fedssc', title='FedSSC', family='contrastive', owner='shared', papers='fedssc')
+@METHODS.add('fedssc', title='FedSSC', family='contrastive', owner='shared', papers='fedssc',
+    needs='vectors')
 def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm:POSITIVE=1., schedule:OneOf(*SCHEDULES)='linear',
            k=1, at_least=10, temp:POSITIVE=.5, local_pairs=False):
     "MOON, plus a contrast of falling weight with class means of k random clients (Hu et al.); k=0 is MOON."
@@ -122,7 +123,7 @@ def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm:POSITIVE=1., schedule:OneO
 
 # %% ../../nbs/methods/fedssc.ipynb #5a93d5f2
 @METHODS.add('fedssc_supcon', title='FedSSC, SupCon first', family='contrastive', owner='shared',
-    ablation=True,
+    ablation=True, needs='vectors',
     trial=dict(settings=dict(head_share=.5), lr=.03)) # the classifier is trained in the last rounds only
 def fedssc_supcon(*, head_share:Range('(0, 1)')=.1, mu_glob=1., mu_end=.1, warm:POSITIVE=1.,
                   schedule:OneOf(*SCHEDULES)='linear', k=1, at_least=10, temp:POSITIVE=.5):

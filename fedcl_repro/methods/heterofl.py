@@ -112,7 +112,7 @@ def scaled_blocks(server, fed)->dict: # prefix -> (architecture, fields)
 
 # %% ../../nbs/methods/heterofl.ipynb #f83cc5af
 @METHODS.add('heterofl', title='HeteroFL', family='averaging', owner='shared', papers='mfcl',
-    revision=2)
+    revision=2, needs='linear')
 def heterofl(*, rates=''):
     "Leading blocks of one network, as wide as each client's model, or as `rates` say (Diao et al.)."
     def predict(net, client, x): return logits(scaled_network(net, client), client, x)

@@ -152,7 +152,7 @@ def mapl_stages(
     return stages
 
 # %% ../../nbs/methods/mapl.ipynb #6cd3a2e5
-ABOUT_MAPL = dict(family='peer_to_peer', owner='personal', papers='mapl', needs='proj views')
+ABOUT_MAPL = dict(family='peer_to_peer', owner='personal', papers='mapl', needs='proj views linear')
 
 @METHODS.add('mapl', title='MAPL', **ABOUT_MAPL)
 def mapl(

@@ -65,7 +65,7 @@ def near_received(client, mu)->torch.Tensor: # ()
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #dc83bf14
 @METHODS.add('fedclassavg', title='FedClassAvg', family='contrastive', owner='personal',
-    papers='mapl', needs='views')
+    papers='mapl', needs='views vectors')
 def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
     "Share the head, make bodies fit it by contrast (Jang et al.)."
     contrast, serve, before = CLASSAVG_PRESETS[preset]
@@ -128,7 +128,7 @@ def mixed_body(server, i)->dict:
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #44f5e78b
 @METHODS.add('pfedsim', title='pFedSim', family='mixing', owner='personal', papers='mapl',
-    revision=2)
+    revision=2, needs='linear')
 def pfedsim(*, warm:SHARE=.5): # share of the rounds of FedAvg
     "FedAvg, then bodies mixed by the similarity of personal heads (Tan et al.)."
     def reply(server, i): return without('mean.', server)
@@ -156,7 +156,7 @@ def dfedavgm(*, lr=.01, momentum:Range('[0, 1)')=.9, edges:OneOf(*EDGES)='everyo
     def merge(client, message):
         read = sub(message, *NET)
         n = len(next(iter(read.values())).have)
-        w = even_weights(EDGES[edges](n))[int(client['id'])].to(client['head.weight'])
+        w = even_weights(EDGES[edges](n))[int(client['id'])].to(client['n'])
         return client | {k: mix_peers(w, client[k], v) for k, v in read.items()}
     train = Sweep(ce, NET, opt=SGD(lr, momentum))
     return peers(Method(merge=merge, local=(train,)), EDGES[edges])

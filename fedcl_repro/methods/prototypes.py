@@ -53,7 +53,7 @@ def sums_of_training(client)->dict:
 
 # %% ../../nbs/methods/prototypes.ipynb #032af93e
 @METHODS.add('fedproto', title='FedProto', family='prototype', owner='personal',
-    papers='fedcrl fedcosr mapl', later=('prototypes', 'at_least'))
+    papers='fedcrl fedcosr mapl', later=('prototypes', 'at_least'), needs='vectors')
 def fedproto(
     *,
     lam=1.,
@@ -90,7 +90,7 @@ def train_head(server, inbox, lr)->dict:
     z, y = mean.value[mean.have], mean.have.nonzero()[:, 1]   # all means (n, k) and their classes (n,)
     if not len(y): return server
     def loss(head, rows):
-        return F.cross_entropy(F.linear(z[rows], head['head.weight'], head['head.bias']), y[rows])
+        return F.cross_entropy(F.linear(z[rows], head['head.weight'], head.get('head.bias')), y[rows])
     head = sub(server, 'head.')
     order = torch.from_numpy(inbox.draw('means').permutation(len(y))).to(y.device)
     for rows in order.split(inbox.compute.fed.batch_size):
@@ -100,7 +100,7 @@ def train_head(server, inbox, lr)->dict:
 
 # %% ../../nbs/methods/prototypes.ipynb #b147d0ed
 @METHODS.add('fedgh', title='FedGH', family='prototype', owner='personal', papers='fedcrl fedcosr',
-    later=('at_least',))
+    later=('at_least',), needs='vectors linear')
 def fedgh(*, server_lr=.01, at_least:COUNT=1):
     "Share class means and a head that the server trains on them (Yi et al.)."
     def start(fed): return sub(fed.init[fed.arch[0]], 'head.')

@@ -11,33 +11,61 @@ from torch import Tensor
 
 # %% ../../nbs/parts/fields.ipynb #602373be
 def sub(fields:dict, *prefixes:str)->dict:
-    "The fields whose names start with one of the prefixes."
+    """The fields whose names start with one of the prefixes.
+
+    >>> sorted(sub({'body.w': 1, 'head.w': 2}, 'body.'))
+    ['body.w']
+    """
     return {k: v for k, v in fields.items() if k.startswith(prefixes)}
 
 def under(prefix:str, fields:dict)->dict:
-    "The same fields with the prefix before their names: `under('own.', model)` names a second model."
+    """The same fields with the prefix before their names: `under('own.', model)` names a second model.
+
+    >>> under('own.', {'body.w': 1})
+    {'own.body.w': 1}
+    """
     return {prefix + k: v for k, v in fields.items()}
 
 def drop(prefix:str, fields:dict)->dict:
-    "The fields whose names do not start with the prefix."
+    """The fields whose names do not start with the prefix.
+
+    >>> drop('body.', {'body.w': 1, 'head.w': 2})
+    {'head.w': 2}
+    """
     return {k: v for k, v in fields.items() if not k.startswith(prefix)}
 
 def without(prefix:str, fields:dict)->dict:
-    "Inverse of `under`: the fields with the prefix, named without it."
+    """Inverse of `under`: the fields with the prefix, named without it.
+
+    >>> without('own.', {'own.body.w': 1})
+    {'body.w': 1}
+    """
     return {k[len(prefix):]: v for k, v in fields.items() if k.startswith(prefix)}
 
 # %% ../../nbs/parts/fields.ipynb #59d5212c
 def at_least_single(v:Tensor)->Tensor:
-    "The tensor in float32, if it is rounded to fewer bits: a sum in bfloat16 counts no further than 256."
+    """The tensor in float32, if it is rounded to fewer bits: a sum in bfloat16 counts no further than 256.
+
+    >>> at_least_single(torch.ones(1, dtype=torch.bfloat16))
+    tensor([1.])
+    """
     return v.float() if v.dtype in (torch.bfloat16, torch.float16) else v
 
 def square_distance(a:dict, b:dict)->Tensor: # a scalar
-    "Squared Euclidean distance of two models given as fields of the same names."
+    """Squared Euclidean distance of two models given as fields of the same names.
+
+    >>> square_distance(dict(w=torch.ones(2)), dict(w=torch.zeros(2)))
+    tensor(2.)
+    """
     return sum(((a[k] - b[k])**2).sum() for k in a)
 
 # %% ../../nbs/parts/fields.ipynb #2b0f6457
 def outputs(part:str, fields:dict)->int:
-    "Number of outputs of a part of the network, such as 'proj.'."
+    """Number of outputs of a part of the network, such as 'proj.'.
+
+    >>> outputs('head.', {'head.weight': torch.zeros(10, 4)})
+    10
+    """
     matrices = [v for v in sub(fields, part).values() if v.ndim == 2]
     if not matrices: raise ValueError(f'no linear layer below {part!r}: choose a model with this part')
     return matrices[-1].shape[0]

@@ -20,7 +20,11 @@ def similarity(
     heads:Tensor, # (..., M, C, k) the classifier weights of all clients
     by='class',   # 'class': mean of the cosines of each class's rows; 'whole': cosine of the matrices
 )->Tensor:        # (..., M) in [-1, 1]
-    "Cosine similarity of a classifier with each of M others (MAPL Sec. 4.2)."
+    """Cosine similarity of a classifier with each of M others (MAPL Sec. 4.2).
+
+    >>> similarity(torch.eye(2), heads=torch.stack([torch.eye(2), -torch.eye(2)]))
+    tensor([ 1., -1.])
+    """
     if by == 'class': return F.cosine_similarity(own[..., None, :, :], heads, dim=-1).mean(-1)
     return F.cosine_similarity(own.flatten(-2)[..., None, :], heads.flatten(-2), dim=-1)
 
@@ -30,7 +34,12 @@ def relative(
     me:Tensor,   # (..., M) bool, the client's own entry
     have:Tensor, # (..., M) bool, clients whose classifiers were received
 )->Tensor:       # (..., M) 1 for the client itself; at most 1 for peers, if any similarity is positive
-    "Similarities divided by that of the most similar peer, if that is positive."
+    """Similarities divided by that of the most similar peer, if that is positive.
+
+    >>> me, have = torch.tensor([True, False, False]), torch.tensor([False, True, True])
+    >>> relative(torch.tensor([1., .5, .25]), me, have)
+    tensor([1.0000, 1.0000, 0.5000])
+    """
     best = sim.masked_fill(me | ~have, -torch.inf).amax(-1, keepdim=True)
     near = best > 0
     divided = sim / torch.where(near, best, 1.)
@@ -64,7 +73,12 @@ def graph_objective(
     me:Tensor,    # (..., M) bool
     rule:GraphRule=GraphRule(),
 )->Tensor:        # (...)
-    "The objective that each row minimises (MAPL Eq. 7 and 8)."
+    """The objective that each row minimises (MAPL Eq. 7 and 8).
+
+    >>> me = torch.tensor([True, False])
+    >>> graph_objective(torch.tensor([.5, .5]), torch.ones(2), gamma=torch.ones(2), me=me)
+    tensor(-0.3953)
+    """
     degree = w.masked_fill(me, 0).sum(-1)
     alone = -torch.log(degree + EPS)                                           # Eq. 8
     regular = rule.beta * w.norm(rule.norm, dim=-1) + alone                    # Eq. 8
@@ -72,7 +86,12 @@ def graph_objective(
 
 # %% ../../nbs/parts/graph.ipynb #27d130ae
 def graph_slope(w:Tensor, sim:Tensor, gamma:Tensor, me:Tensor, rule:GraphRule=GraphRule())->Tensor: # (..., M)
-    "Gradient of the objective; the logarithm contributes only with `rule.live_log`."
+    """Gradient of the objective; the logarithm contributes only with `rule.live_log`.
+
+    >>> me = torch.tensor([True, False])
+    >>> graph_slope(torch.tensor([.5, .5]), torch.ones(2), gamma=torch.ones(2), me=me)
+    tensor([-0.4646, -0.4646])
+    """
     spread = w / w.norm(dim=-1, keepdim=True) if rule.norm == 2 else w.sign()
     company = 0.
     if rule.live_log:
@@ -89,7 +108,12 @@ def learn_row(
     have:Tensor,  # (..., M) bool, clients whose classifiers were received
     rule:GraphRule=GraphRule(),
 )->Tensor:        # (..., M) rows on the simplex
-    "Rows after a round of collaboration graph learning (MAPL Algorithm 2)."
+    """Rows after a round of collaboration graph learning (MAPL Algorithm 2).
+
+    >>> me, equal = torch.tensor([True, False, False]), torch.full((3,), 1/3)
+    >>> learn_row(equal, torch.tensor([1., .5, -.5]), gamma=equal, me=me, have=~me)
+    tensor([0.4000, 0.4000, 0.2000])
+    """
     if not rule.similarity: sim = torch.ones_like(sim)
     elif rule.relative: sim = relative(sim, me, have)
     gamma = gamma if rule.confidence else torch.ones_like(gamma)
@@ -107,7 +131,13 @@ RULES['sane'] = replace(RULES['text'], live_log=False)
 def first_step(
     sim:Tensor, # (M, M) similarity of the classifiers, as each client sees them
 )->Tensor:      # (M, M) rows on the simplex
-    "Rows after one round from equal weights, if all clients are received and have equally many samples."
+    """Rows after one round from equal weights, if all clients are received and have equally many samples.
+
+    >>> first_step(torch.tensor([[1., .5, -.5], [.5, 1., 0.], [-.5, 0., 1.]]))
+    tensor([[0.4000, 0.4000, 0.2000],
+            [0.4000, 0.4000, 0.2000],
+            [0.2667, 0.2667, 0.4667]])
+    """
     M = len(sim)
     me = torch.eye(M, dtype=torch.bool, device=sim.device)
     equal = torch.full_like(sim, 1/M)

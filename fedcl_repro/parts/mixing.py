@@ -11,17 +11,30 @@ from torch import Tensor
 
 # %% ../../nbs/parts/mixing.ipynb #ab3ac966
 def mix(weights:Tensor, stacked:Tensor)->Tensor: # (..., m), (m, ...) of m clients -> (..., ...)
-    "Weighted sums over the client axis."
+    """Weighted sums over the client axis.
+
+    >>> mix(torch.tensor([.75, .25]), torch.tensor([[0., 0.], [4., 8.]]))
+    tensor([1., 2.])
+    """
     return torch.tensordot(weights.to(stacked), stacked, 1)            # FedCoSR Eq. 5, MFCL line 13
 
 # %% ../../nbs/parts/mixing.ipynb #ff669480
 def shares(n:Tensor)->Tensor: # (m,) samples of each client, at least 0 -> (m,) sum to 1
-    "Shares of the samples; equal shares if no client has any."
+    """Shares of the samples; equal shares if no client has any.
+
+    >>> shares(torch.tensor([30., 10.]))
+    tensor([0.7500, 0.2500])
+    """
     total = n.sum()
     return n / total if total > 0 else torch.full_like(n, 1 / len(n))  # FedCoSR Eq. 5, MFCL line 13
 
 def mean_by_samples(models:list, n:list)->dict: # of m models; their samples, m times ()
-    "The mean of models, given as fields of the same names, weighted by samples."
+    """The mean of models, given as fields of the same names, weighted by samples.
+
+    >>> models = [dict(w=torch.zeros(2)), dict(w=torch.ones(2))]
+    >>> mean_by_samples(models, [torch.tensor(1.), torch.tensor(3.)])
+    {'w': tensor([0.7500, 0.7500])}
+    """
     weights = shares(torch.stack(n))
     return {k: mix(weights, torch.stack([model[k] for model in models])) for k in models[0]}
 
@@ -30,7 +43,11 @@ def keep_share(
     loss:Tensor,  # () mean contrastive loss of the last local training, nats; inf if there was none
     gamma:float,  # >= 0; inf keeps nothing (FedCRL Table I: 0.8)
 )->Tensor:        # () in [0, 1]
-    "Share of the own body that a client keeps at the download (FedCoSR Eq. 7)."
+    """Share of the own body that a client keeps at the download (FedCoSR Eq. 7).
+
+    >>> keep_share(torch.tensor(1.), gamma=.8)
+    tensor(0.4493)
+    """
     # clamped, because gamma=inf with a loss of 0, and gamma=0 with an infinite loss, would give nan
     return torch.where(loss.isinf(), 0., torch.exp(-gamma * loss.clamp(min=1e-12, max=1e12))) # Eq. 7
 
@@ -40,13 +57,22 @@ def keep_part(
     received:dict, # the same names, from the server
     keep:Tensor,   # () share of the client's own fields, in [0, 1]
 )->dict:
-    "keep * own + (1 - keep) * received, tensor by tensor (FedCoSR Eq. 8)."
+    """keep * own + (1 - keep) * received, tensor by tensor (FedCoSR Eq. 8).
+
+    >>> keep_part(dict(w=torch.ones(2)), dict(w=torch.zeros(2)), keep=torch.tensor(.25))
+    {'w': tensor([0.2500, 0.2500])}
+    """
     return {k: torch.lerp(v, own[k], keep.to(v)) for k, v in received.items()} # Eq. 8
 
 # %% ../../nbs/parts/mixing.ipynb #f2b49264
 def square_distances(stacked:dict)->Tensor: # fields (m, ...) of m models -> (m, m) float64
-    "Squared distances between all pairs of models, summed over every scalar; the diagonal is exactly 0."
-    flat = torch.cat([v.flatten(1).double() for v in stacked.values()], 1)
+    """Squared distances between all pairs of models, summed over every scalar; the diagonal is exactly 0.
+
+    >>> square_distances(dict(w=torch.tensor([[0., 0.], [3., 4.]])))
+    tensor([[ 0., 25.],
+            [25.,  0.]], dtype=torch.float64)
+    """
+    flat = torch.cat([v.reshape(len(v), -1).double() for v in stacked.values()], 1)
     flat = flat - flat.mean(0)
     gram = flat @ flat.T
     square = gram.diagonal()
@@ -58,7 +84,12 @@ def attention(
     alpha:float,   # strength of the attention to other models
     sigma:float,   # width, in the unit of the squared distances, > 0
 )->Tensor:         # (m, m) rows sum to 1, nothing is negative
-    "Weights of the models in each client's mixture; the diagonal has the remaining weight (FedAMP Eq. 5)."
+    """Weights of the models in each client's mixture; the diagonal has the remaining weight (FedAMP Eq. 5).
+
+    >>> attention(torch.tensor([[0., 1.], [1., 0.]]), alpha=.5, sigma=1.)
+    tensor([[0.8161, 0.1839],
+            [0.1839, 0.8161]])
+    """
     xi = (alpha/sigma * torch.exp(-square/sigma)).fill_diagonal_(0)
     xi = xi / xi.sum(1, keepdim=True).clamp(min=1)
     return xi + torch.diag(1 - xi.sum(1))

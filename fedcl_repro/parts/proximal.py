@@ -15,7 +15,11 @@ def proximal_term(
     fields:dict,    # name -> tensor: the model in training; other fields are ignored
     reference:dict, # name -> tensor: the model that it should stay near
 )->Tensor:          # (), a squared distance; methods multiply it by mu/2
-    "Squared distance between the reference and the fields of the same names (FedProx Eq. 2)."
+    """Squared distance between the reference and the fields of the same names (FedProx Eq. 2).
+
+    >>> proximal_term(dict(w=Tensor([3., 4.])), reference=dict(w=Tensor([0., 0.])))
+    tensor(25.)
+    """
     missing = [k for k in reference if k not in fields]
     if missing:
         raise ValueError(f"the reference has fields that the model lacks: {', '.join(missing)}")

@@ -16,7 +16,11 @@ def byol(
     guess:Tensor, # (b, k) output of the online network, for one view
     goal:Tensor,  # (b, k) output of the target network, for the other view; a constant
 )->Tensor:        # (b,) in [0, 4]
-    "Squared distance of directions (Grill et al. Eq. 2)."
+    """Squared distance of directions (Grill et al. Eq. 2).
+
+    >>> byol(torch.eye(2), goal=torch.tensor([[1., 0.], [1., 0.]]))
+    tensor([0., 2.])
+    """
     return 2 - 2 * (F.normalize(guess, dim=1) * F.normalize(goal.detach(), dim=1)).sum(1)
 
 # %% ../../nbs/parts/self_supervised.ipynb #78ec48ad
@@ -25,7 +29,12 @@ def sinkhorn(
     most=10,        # maximal number of steps
     tolerance=1e-2, # stop if the relative changes of the samples' scales sum to less
 )->Tensor:          # (n, k) rows sum to 1, columns to about n/k
-    "Soft assignment of samples to clusters of equal total weight (Cuturi)."
+    """Soft assignment of samples to clusters of equal total weight (Cuturi).
+
+    >>> sinkhorn(torch.zeros(2, 2))
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]])
+    """
     n, k = scores.shape
     q = scores.softmax(1)
     by_row = q.new_full((n,), 1/n)
@@ -37,7 +46,12 @@ def sinkhorn(
 
 # %% ../../nbs/parts/self_supervised.ipynb #b9074d9d
 def push(memory:Tensor, new:Tensor)->Tensor: # (m, k), (b, k) -> (m, k)
-    "The memory with the new rows added and equally many of its oldest rows removed."
+    """The memory with the new rows added and equally many of its oldest rows removed.
+
+    >>> push(torch.tensor([[1.], [2.]]), torch.tensor([[3.]]))
+    tensor([[2.],
+            [3.]])
+    """
     return torch.cat([memory, new])[-len(memory):]
 
 # %% ../../nbs/parts/self_supervised.ipynb #2e836e06
@@ -48,7 +62,12 @@ def local_centroids(
     n:int,         # centroids, at most m
     rng,           # numpy generator
 )->Tensor:         # (n, k) unit rows
-    "Balanced k-means on the sphere (Orchestra, local clustering)."
+    """Balanced k-means on the sphere (Orchestra, local clustering).
+
+    >>> import numpy as np
+    >>> local_centroids(torch.eye(2), n=2, rng=np.random.default_rng(0)).norm(dim=1)
+    tensor([1., 1.])
+    """
     def random_memories():
         chosen = torch.from_numpy(rng.permutation(len(memory))[:n])
         return memory[chosen.to(memory.device)]
@@ -66,7 +85,11 @@ def agreement(
     centres:Tensor, # (G, k) unit rows
     temp=.1,        # temperature, > 0
 )->Tensor:          # a scalar in [0, 1]
-    "Mean cosine of the soft assignments with the balanced ones, which are constants."
+    """Mean cosine of the soft assignments with the balanced ones, which are constants.
+
+    >>> agreement(torch.eye(2), centres=torch.eye(2))
+    tensor(1.)
+    """
     cosines = z @ centres.T
     balanced = sinkhorn(SHARPNESS * cosines.detach(), most=100)
     return F.cosine_similarity(balanced, (cosines / temp).softmax(1)).mean()
@@ -78,7 +101,11 @@ def global_centroids(
     steps=500,      # of SGD with momentum and weight decay
     temp=.1,        # temperature, > 0
 )->Tensor:          # (G, k) unit rows
-    "Centres for which soft and balanced assignments agree (Orchestra, global clustering)."
+    """Centres for which soft and balanced assignments agree (Orchestra, global clustering).
+
+    >>> global_centroids(torch.eye(2), centres=torch.eye(2), steps=1).norm(dim=1)
+    tensor([1., 1.])
+    """
     def agreement_at(centres): return agreement(z, centres, temp)
     uphill = torch.func.grad(agreement_at)
     speed = torch.zeros_like(centres)
@@ -95,13 +122,21 @@ def cluster_loss(
     centres:Tensor, # (G, k) unit rows; a constant
     temp=.1,        # temperature, > 0
 )->Tensor:          # (b,) nats
-    "Predict the target's cluster (Orchestra, local training)."
+    """Predict the target's cluster (Orchestra, local training).
+
+    >>> cluster_loss(torch.eye(2), target=torch.eye(2), centres=torch.eye(2), temp=1.)
+    tensor([0.5822, 0.5822])
+    """
     goal = (target.detach() @ centres.T / temp).softmax(1)
     return -(goal * (online @ centres.T / temp).log_softmax(1)).sum(1)
 
 # %% ../../nbs/parts/self_supervised.ipynb #6458f633
 def quarter_turns(x:Tensor)->tuple[Tensor,Tensor]: # (b, C, H, H) -> the same in another order; (b,) turns
-    "A shuffled batch, of which each quarter is turned by 0, 90, 180 or 270 degrees, and the quarter turns."
+    """A shuffled batch, of which each quarter is turned by 0, 90, 180 or 270 degrees, and the quarter turns.
+
+    >>> quarter_turns(torch.arange(4.).reshape(1, 1, 2, 2).repeat(4, 1, 1, 1))[1]
+    tensor([0, 1, 2, 3])
+    """
     parts = [x[k::4].rot90(k, (2, 3)) for k in range(4)]
     turns = [torch.full((len(part),), k, device=x.device) for k, part in enumerate(parts)]
     return torch.cat(parts), torch.cat(turns)

@@ -11,7 +11,11 @@ from torch import Tensor
 
 # %% ../../nbs/parts/simplex.ipynb #bc8e7865
 def to_simplex(v:Tensor)->Tensor: # (..., m) -> (..., m) >= 0, sum 1
-    "The nearest point of the probability simplex (Euclidean projection, by sorting)."
+    """The nearest point of the probability simplex (Euclidean projection, by sorting).
+
+    >>> to_simplex(torch.tensor([.9, .5, -1.]))
+    tensor([0.7000, 0.3000, 0.0000])
+    """
     u = v.sort(-1, descending=True).values
     level = (u.cumsum(-1) - 1) / torch.arange(1, v.shape[-1] + 1, dtype=v.dtype, device=v.device)
     last = ((u > level).sum(-1, keepdim=True) - 1).clamp(min=0)   # with NaN no entry is above: entry 0
@@ -21,7 +25,11 @@ def to_simplex(v:Tensor)->Tensor: # (..., m) -> (..., m) >= 0, sum 1
 def simplex_qp(
     Q:Tensor,  # (..., m, m) symmetric, no negative eigenvalue
 )->Tensor:     # (..., m) float64 on a CPU, >= 0, sum 1
-    "Weights on the simplex that minimise a'Qa."
+    """Weights on the simplex that minimise a'Qa.
+
+    >>> simplex_qp(torch.diag(torch.tensor([1., 3.])))
+    tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
     from scipy.optimize import nnls
     if not Q.isfinite().all(): raise ValueError('the quadratic cost has entries that are not finite')
     values, vectors = torch.linalg.eigh(Q.double().cpu())

@@ -81,7 +81,12 @@ def twin_norm(
     paired=True,         # False: x has single views; each is its own twin, which gives group norm
     eps=1e-5,            # Table 18; absent in Eq. 3
 )->Tensor:               # shape of x
-    "Normalise the two views of each image together (MFCL Eq. 2, 3)."
+    """Normalise the two views of each image together (MFCL Eq. 2, 3).
+
+    >>> views = torch.tensor([1., 3.]).reshape(2, 1, 1, 1)
+    >>> twin_norm(views, torch.ones(1), torch.zeros(1), per_group=1).flatten()
+    tensor([-1.0000,  1.0000])
+    """
     if not paired: return F.group_norm(x, x.shape[1] // per_group, weight, bias, eps)
     if len(x) % 2:
         hint = 'give first views, then second views, or say paired=False'
@@ -128,7 +133,11 @@ class Twins(nn.Sequential):
 
 # %% ../../nbs/parts/twin_norm.ipynb #b88b5dde
 def each_view(part, views:Tensor)->Tensor: # (v, b, ...)
-    "Output of a part for views (v, b, C, H, W), normalised as twins if the part is a `Twins`."
+    """Output of a part for views (v, b, C, H, W), normalised as twins if the part is a `Twins`.
+
+    >>> each_view(nn.Flatten(), torch.zeros(2, 3, 1, 4, 4)).shape
+    torch.Size([2, 3, 16])
+    """
     if isinstance(getattr(part, 'module', part), Twins): return part(views)
     return part(views.flatten(0, 1)).unflatten(0, views.shape[:2])
 
@@ -140,7 +149,13 @@ def replace_norms(
     make:Callable=TwinNorm, # channels -> layer
     first:int=None,         # number of norms to replace, in the order of `net.modules()`; None: all
 )->nn.Module:
-    "The network with its batch and group norms replaced."
+    """The network with its batch and group norms replaced.
+
+    >>> replace_norms(nn.Sequential(nn.BatchNorm2d(32)))
+    Sequential(
+      (0): TwinNorm(32, per_group=16, variant='pooled')
+    )
+    """
     children = [(m, name, child) for m in net.modules() for name, child in m.named_children()]
     places = [c for c in children if isinstance(c[2], NORMS)]
     for parent, name, old in places[:first]:

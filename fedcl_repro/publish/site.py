@@ -27,16 +27,18 @@ from io import StringIO
 from pathlib import Path
 
 import fedcl_repro
+
+from ..docments import shapes
 from .contents import (
     about_page, all_pages, book_folder, cells_of, defined_in, homes, internals, is_exported,
     module_of_page, sidebar, text_of, title_of, written_pages)
-from ..docments import shapes
 from .finish import finish
 from .front import FRONT_CELL, front_html
 from ..evidence.verdict import MARKS
+from ..runs.workers import cores
 from ..show.badge import badge_styles, css_name
 from ..show.formulas import mathml
-from ..runs.workers import cores
+from ..teaching.edition import write_course
 
 # %% ../../nbs/publish/site.ipynb #915b0ecc
 IMPORTS = re.compile(r'\s*((from|import)\s.*|\)?|[\w\s,()]+|#.*|set_style\(\))')
@@ -318,11 +320,13 @@ def escaped(text:str)->str: # reStructuredText
     return ''.join(parts)
 
 def add_shapes(app, what, name, object, options, lines):
-    "Add the comments beside the parameters to the text of a function or class; docstrings are plain text."
-    paragraphs = '\n'.join(lines).split('\n\n')
-    lines[:] = '\n\n'.join(map(escaped, paragraphs)).split('\n')
-    if what not in ('function', 'class', 'method'): return
+    "The comments beside the parameters as fields; what is no example is plain text."
     found = shapes(object)
+    end = lines.index('Args:' if 'Args:' in lines else 'Returns:') if found else len(lines)
+    paragraphs = '\n'.join(lines[:end]).split('\n\n')
+    plain = [text if text.startswith('>>>') else escaped(text) for text in paragraphs]
+    lines[:] = '\n\n'.join(plain).split('\n')
+    if what not in ('function', 'class', 'method'): return
     if found: lines.append('')
     for parameter, text in found.items():
         field = ':returns:' if parameter == 'return' else f':param {escaped(parameter)}:'
@@ -451,12 +455,15 @@ def complete_page(app, page, template, context, doctree):
     if page == 'papers/status': context['body'] = with_bars(context['body'])
     if not is_notebook: return
     stored = context['pathto'](f'notebooks/{page}.ipynb', resource=True)
-    link = f'<p class="download"><a href="{stored}" download>Download this page as a notebook</a></p>'
+    link = f'<a href="{stored}" download>Download this page as a notebook</a>'
+    if page.startswith('course/'):
+        blanks = stored.replace('/course/', '/blanks/')
+        link += f', or <a href="{blanks}" download>with blanks to fill in</a>'
     body = context['body'].replace(FRONT, FRONT.replace('></', f'>{front_html()}</')) if page == 'index' else context['body']
     wide = is_result_page(page) or page == 'map'
     body = with_links(with_badge(body), context['pathto']('show/badge'))
     kind, name = 'results' if wide else 'notebook', page.replace('/', '-')
-    context['body'] = f'<div class="{kind}" id="of-{name}">{body}{link}</div>'
+    context['body'] = f'<div class="{kind}" id="of-{name}">{body}<p class="download">{link}</p></div>'
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9b
 def write_static(folder:Path):
@@ -479,6 +486,7 @@ def copy_notebooks(site:Path):
         place = site / 'notebooks' / path.relative_to(book_folder())
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place)
+    write_course(site / 'notebooks' / 'blanks')
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9d
 def text_of_page(path:Path)->str: # '' if it has no article

@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from tqdm import tqdm
 
-from ..core import Spec, check_device
+from ..core import check_device
 from ..federation.executors import EXECUTORS
 from .code_digest import changed_since, stale_text
 from .processes import Died, do_all, noted, raise_if_noted, signal_name, signals_noted
@@ -65,7 +65,7 @@ def train_all(
     deadline = time.monotonic() + 60 * minutes if minutes else math.inf
     todo = lacking(runs, store, data_root, retrain, extras)
     say_once(slow_arithmetic(todo, device, multiplies_bfloat16()))
-    refused = impossible(todo, data_root)
+    refused = impossible(todo, data_root, executor)
     options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
     options |= dict(every=checkpoint, again=retrain, extras=extras, state_memory=state_memory)
     found = {o.run: o for o in refused}
@@ -122,18 +122,23 @@ def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list:
         changed = about is not None and changed_since(r, about)
         again = retrain and changed is not False
         if about is None or again or not has_all(store, id, extras): missing.append(r)
-        else: changes.append(changed)
-        store.drop_old_checkpoint(id)
+        else:
+            changes.append(changed)
+            store.drop_old_checkpoint(id, about)
     say_once(stale_text(changes))
     return missing
 
 # %% ../../nbs/runs/workers.ipynb #64f96e20
 def intact(store:Store, id:str, config=None, data=''): # provenance, or None
-    "The provenance of a finished run, if the store has it undamaged. `config`, `data`: see `Store.check`."
+    """The provenance of a finished run, if the store has it undamaged. `config`, `data`: see `Store.check`.
+    A damaged one is set aside, by a process that holds its lock and has looked again."""
     if not os.path.lexists(store.folder(id)): return None
-    try: return store.check(id, config, data)
-    except DamagedRun as e:
-        store.set_aside(store.folder(id), f'is damaged ({e.__cause__}) and will be trained again')
+    with contextlib.suppress(DamagedRun): return store.check(id, config, data)
+    with locked(store, id) as mine:
+        if not mine: return None # it is being written
+        try: return store.check(id, config, data) if os.path.lexists(store.folder(id)) else None
+        except DamagedRun as e:
+            store.set_aside(store.folder(id), f'is damaged ({e.__cause__}) and will be trained again')
 
 def wait_for_others(runs:list, store:Store, data_root, deadline:float):
     "Wait until another process releases one of these runs, the time is over or a signal comes."
@@ -207,12 +212,12 @@ def short_label(label:str, most=18)->str:
 class Progress:
     """One bar for all rounds of all runs, at most 80 columns wide, with the last accuracy of a checkpoint or
     a finished run. Earlier rounds do not count in the estimate of the remaining time."""
-    def __init__(self, runs, store:Store, data_root=None, quiet=False):
+    def __init__(self, runs, store:Store, data_root=None, quiet=False, delay=0): # seconds before it is seen
         self.store, self.ids = store, {r: run_id(r, data_root) for r in runs}
         self.done = {r: checkpoint_progress(store, id)[0] for r, id in self.ids.items()}
         layout = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]'
         wide = min(80, shutil.get_terminal_size().columns)
-        bar = dict(unit='round', disable=quiet, smoothing=.1, ncols=wide, bar_format=layout)
+        bar = dict(unit='round', disable=quiet, smoothing=.1, ncols=wide, bar_format=layout, delay=delay)
         self.bar = tqdm(total=sum(r.n_rounds for r in runs), initial=sum(self.done.values()), **bar)
         self.last, self.read = '', -math.inf # the last accuracy in words, and when it was read
         self.ended = None                    # the run that was the last to end
@@ -277,19 +282,19 @@ def outcome_of(found, run:Run)->Outcome: # found: an Outcome, `Died` or None
     return Outcome(run, 'interrupted', 'it was not begun, or waits at its last checkpoint')
 
 # %% ../../nbs/runs/workers.ipynb #3f336dae
-def impossible(runs:list, data_root)->list: # of Outcome, failed
+def impossible(runs:list, data_root, executor='auto')->list: # of Outcome, failed
     "The runs that their data do not allow, reported before training; an error if no run is possible."
-    found = [Outcome(r, 'failed', why) for r, why in refusals(runs, data_root).items() if why]
+    found = [Outcome(r, 'failed', why) for r, why in refusals(runs, data_root, executor).items() if why]
     if found and len(found) == len(runs): raise ValueError(found[0].why)
     for text in dict.fromkeys(o.why for o in found): print(f'not possible: {text}', file=sys.stderr)
     return found
 
-def refusals(runs:list, data_root)->dict: # Run -> why it is not possible, or ''
-    "Checked once for all runs that differ only in method and seed."
-    alike = {r: replace(r, method=Spec('fedavg'), seed=0) for r in runs}
+def refusals(runs:list, data_root, executor='auto')->dict: # Run -> why it is not possible, or ''
+    "Checked once for all runs that differ only in their seed."
+    alike = {r: replace(r, seed=0) for r in runs}
     why = dict.fromkeys(alike.values(), '')
     for run in why:
-        try: check_federation(run, data_root)
+        try: check_federation(run, data_root, executor)
         except ValueError as e:
             why[run] = f'{run.partition} with {run.n_clients} clients on {run.data}: {e}'
     return {r: why[first] for r, first in alike.items()}

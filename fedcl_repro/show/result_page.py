@@ -30,11 +30,11 @@ from ..evidence.verdict import (
 
 # %% ../../nbs/show/result_page.ipynb #a39932bf
 def how_reduced(settings, profile:str, name:str)->str:
-    "How many of these runs have the data, clients and networks of the experiment's profile `paper`."
+    "How many of these runs have the setting of the experiment's profile `paper`, but for rounds and precision."
     if profile == 'quick': return "handwritten digits in place of the paper's data"
     full = sum(not smaller(run, (name,)) for run in settings)
-    if full == len(settings): return "the paper's data, clients and networks"
-    reduced = 'reduced in size' + (f' in {len(settings) - full} of {len(settings)} runs' if full else '')
+    if full == len(settings): return "the paper's setting"
+    reduced = 'reduced' + (f' in {len(settings) - full} of {len(settings)} runs' if full else '')
     return f"the paper's setting {reduced}"
 
 def rows_in_words(rows:pd.DataFrame, profile:str, name:str)->str:

@@ -121,7 +121,7 @@ def noted_table(tables, caption='', notes=(), marked=(), folded=()): # HTML
     return HTML(''.join(parts) + ''.join(f'<p class="note">{with_code(line)}</p>' for line in notes))
 
 # %% ../../nbs/show/tables.ipynb #79464b5b
-TEXTS = dict(interval='', curve='', verdict='', reason='', why='') # columns of words, and the value for none
+TEXTS = dict(layer='', interval='', curve='', verdict='', reason='', why='') # columns of words, and the value for none
 
 def table_cells(
     paper:Paper,
@@ -187,7 +187,7 @@ def is_own_method(paper:Paper, label:str)->bool:
     return bool(paper.title) and label.startswith(paper.title) and not label[len(paper.title):][:1].isalnum()
 
 # %% ../../nbs/show/tables.ipynb #31311575
-COMPARED = ['verdict', 'reason', 'published', 'ours', 'difference', 'replicates', *MOMENTS]
+COMPARED = ['verdict', 'reason', 'published', 'ours', 'layer', 'difference', 'replicates', *MOMENTS]
 MORE = ['first version', 'std', 'sd_clients', 'sd_seeds', 'balanced', 'last', 'curve'] # shown on demand
 
 def row_names(table:pd.DataFrame, more)->pd.Series:

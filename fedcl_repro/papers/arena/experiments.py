@@ -129,7 +129,7 @@ def arena_claims(profile:str, also=())->list: # of Claim
         best('Local', sharing, 'no method that shares is above training alone'),
         best('FedAvg + epoch', personal, 'no personal method is above FedAvg after one local epoch'),
         above('FedCoSR', 'FedPer', 'class means help FedPer (FedCoSR is above it)'),
-        above('FedSSC', 'MOON', 'class means help MOON (FedSSC is above it)'),
+        above(f'FedSSC{AFTER}', f'MOON{AFTER}', 'class means help MOON (FedSSC is above it)'),
         above('MAPL', 'Local, two views', 'MAPL is above Local with two views'),
         above('Local', ['FedSimCLR', 'MFCL(GN)'],
             'features without labels are two points below training alone', by=2),
