@@ -29,12 +29,12 @@ from pathlib import Path
 import fedcl_repro
 
 from ..docments import shapes
+from ..evidence.verdict import MARKS
 from .contents import (
     about_page, all_pages, book_folder, cells_of, defined_in, homes, internals, is_exported,
     module_of_page, sidebar, text_of, title_of, written_pages)
 from .finish import finish
-from .front import FRONT_CELL, front_html
-from ..evidence.verdict import MARKS
+from .front import front_html
 from ..runs.workers import cores
 from ..show.badge import badge_styles, css_name
 from ..show.formulas import mathml
