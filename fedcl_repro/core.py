@@ -7,14 +7,16 @@ name, and files that are complete or absent"""
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
            'check_type', 'plain', 'check_value', 'load_all', 'check_name', 'did_you_mean', 'patch', 'Register',
-           'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'atomic_write',
-           'write_text', 'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device']
+           'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'HeldFolder', 'lock_alone',
+           'sweep', 'force', 'atomic_write', 'finish_writes', 'write_text', 'check_folder', 'read_plain_file',
+           'json_in', 'check_file', 'check_device']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
 import contextlib
 import difflib
 import errno
+import fcntl
 import functools
 import importlib
 import inspect
@@ -26,6 +28,7 @@ import re
 import shutil
 import tempfile
 import traceback
+import weakref
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -360,19 +363,74 @@ def expanded(path)->Path:
     except RuntimeError as e:
         raise ValueError(f'{path}: no home folder is known here for ~: write the whole path') from e
 
+class HeldFolder:
+    "A temporary folder that is locked while its process lives, so that `sweep` removes those of dead ones."
+    def __init__(self, prefix:str, parent=None):
+        held = False
+        while not held: # a sweeper may have found it before it was locked
+            self.name = tempfile.mkdtemp(prefix=prefix, dir=parent)
+            descriptor = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
+            held = lock_alone(descriptor) and os.path.exists(self.name)
+            if not held: os.close(descriptor)
+        self.cleanup = weakref.finalize(self, self.remove, self.name, descriptor, os.getpid())
+
+    @staticmethod
+    def remove(name:str, descriptor:int, pid:int):
+        if os.getpid() == pid: shutil.rmtree(name, ignore_errors=True) # not in a forked process
+        os.close(descriptor)
+
+def lock_alone(descriptor:int)->bool: # also where the file system has no locks
+    "Lock an open file or folder; False if another process has."
+    try: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError: return False
+    except OSError: return True
+    return True
+
+def sweep(parent:Path, pattern:str, rescue=lambda folder: None):
+    "Remove the held folders of dead processes. `rescue`: called with each before."
+    for folder in Path(parent).glob(pattern):
+        try: descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError: continue # of another user, or gone
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            rescue(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError: pass # its process lives, or nobody can tell
+        finally: os.close(descriptor)
+
+def force(path:Path, inside=True):
+    "Wait until a file, or a folder with what is `inside`, is on the disk and would survive a power cut."
+    for each in path.iterdir() if inside and path.is_dir() else (): force(each)
+    descriptor = os.open(path, os.O_RDONLY)
+    try: os.fsync(descriptor)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP): raise # some file systems cannot
+    finally: os.close(descriptor)
+
 @contextlib.contextmanager
 def atomic_write(path:Path):
-    "Yield a temporary path for a file or folder; if the block ends without an error, rename it to `path`."
+    """Yield a temporary path for a file or folder; if the block ends without an error, rename it to `path`.
+    What the new name shows is on the disk before it is shown, and the name before this returns."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(prefix=f'.new-{path.name}-', dir=path.parent)) / path.name
+        held = HeldFolder(f'.new-{path.name}-', path.parent)
     except OSError as e: raise write_error(e, path) from e
+    new = Path(held.name) / path.name
     try:
         yield new
+        force(new)
         if path.is_dir(): os.replace(path, new.parent/'before') # a folder cannot be renamed over another one
         os.replace(new, path)
+        force(path.parent, inside=False)
     except OSError as e: raise write_error(e, path) from e
-    finally: shutil.rmtree(new.parent, ignore_errors=True)
+    finally: held.cleanup()
+
+def finish_writes(folder:Path):
+    "Remove what killed processes were writing in a folder; put back what they were about to replace."
+    def put_back(new):
+        before, path = new/'before', folder/new.name.removeprefix('.new-').rpartition('-')[0]
+        if before.is_dir() and not path.exists(): os.replace(before, path)
+    sweep(folder, '.new-*', put_back)
 
 def write_text(path, text:str):
     "Write a text file, complete or not at all."

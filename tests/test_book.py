@@ -2,6 +2,7 @@
 import io
 import json
 import re
+import sys
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -208,7 +209,7 @@ ODD = dict( # definitions, each with whether Sphinx has something to say
 
 def test_odd_signatures_and_docstrings_are_shown(tmp_path, monkeypatch):
     for name, (source, _) in ODD.items(): (tmp_path/f'odd_{name}.py').write_text(f'"Odd."\n{source}\n')
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
     lines = docstring_warnings(tmp_path, [f'odd_{name}' for name in ODD]).splitlines()
     assert {name for name in ODD for line in lines if f'odd_{name}' in line} == {
         name for name, (_, faulty) in ODD.items() if faulty}, lines

@@ -12,7 +12,7 @@ import torch
 
 from fedcl_repro.teaching.edition import Blank, blanks_of, course_pages, emptied, marks, page_source
 from fedcl_repro.teaching.edition import readers_edition, write_course
-from fedcl_repro.teaching.grading import EMPTY, RIGHT, WRONG, Checks, as_function, judge, outcome
+from fedcl_repro.teaching.grading import EMPTY, SOLVED, WRONG, Checks, as_function, judge, outcome
 
 PAGES = course_pages()
 BLANKS = [(page, name) for page in PAGES for name in blanks_of(page)]
@@ -58,7 +58,7 @@ def test_an_untouched_page_runs_to_its_end_on_loans(page, untouched):
 def test_a_blank_takes_the_solution(page, name, untouched):
     space, _ = untouched(page)
     word, said = said_about(page, space, name, blanks_of(page)[name].solution)
-    assert word == RIGHT and re.search(r'largest difference (0|\d)e[+-]\d+', said), said
+    assert word == SOLVED and re.search(r'largest difference (0|\d)e[+-]\d+', said), said
 
 
 @pytest.mark.parametrize('page, name', BLANKS)
@@ -103,10 +103,19 @@ def test_a_written_course_is_complete_and_overwrites_nothing(tmp_path):
     with pytest.raises(ValueError, match='your lines stay'): write_course(folder)
 
 
+def test_the_site_offers_both_editions(tmp_path):
+    from fedcl_repro.publish.site import copy_notebooks
+    copy_notebooks(tmp_path)
+    for page in PAGES:
+        filled, blank = [(tmp_path/'notebooks'/folder/f'{page}.ipynb').read_text()
+                         for folder in ('course', 'blanks')]
+        assert 'Your turn' in blank and 'Your turn' not in filled
+
+
 def test_the_blank_file_of_a_method_trains(tmp_path, capsys):
     from fedcl_repro.cli import main
     folder = write_course(tmp_path/'mine')
-    small = '--data', 'digits(side=8)', '--set', 'n_rounds=1', '--set', 'n_clients=3'
+    small = '--data', 'digits', '--set', 'n_rounds=1', '--set', 'n_clients=3'
     where = '--use', str(folder/'my_method.py'), '--store', str(tmp_path/'runs')
     assert main(['run', '--method', 'mine', *small, *where]) == 0, capsys.readouterr().err
 
@@ -125,7 +134,7 @@ def toy(lines, given=GIVEN, solution=SOLUTION, **space):
     ('...', EMPTY, 'waits for your lines'),
     ('"What it does."\n    ...', EMPTY, 'waits for your lines'),
     ('raise NotImplementedError', EMPTY, 'NotImplementedError'),
-    ('return z.mean(0)', RIGHT, 'largest difference'),
+    ('return z.mean(0)', SOLVED, 'largest difference'),
     ('return z.mean(1)', WRONG, 'has shape (4,), expected (3,)'),
     ('return z.mean(0).float()', WRONG, 'has dtype torch.float32'),
     ('return z.mean(0).float().double() + 1e-7', WRONG, 'nearly right'),

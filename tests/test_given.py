@@ -839,7 +839,7 @@ def test_a_sweep_takes_a_path(tmp_path):
 SCRIPT = '''
 from fedcl_repro.federation.method import METHODS, Method
 from fedcl_repro.runs.run import Run
-from fedcl_repro.runs.train import train_all
+from fedcl_repro.runs.workers import train_all
 @METHODS.add('mine_here', title='Mine', family='averaging', owner='shared')
 def mine(): return Method()
 runs = [Run.of('mine_here', n_rounds=1, n_clients=2, seed=s) for s in (0, 1)]

@@ -272,16 +272,18 @@ def test_a_run_that_found_too_little_memory_is_tried_again(tmp_path, monkeypatch
     assert [len(list(tried.glob(f'{seed}-*'))) for seed in range(3)] == [1, 2, 2]
 
 
-def test_the_checkpoint_of_a_finished_run_does_not_stay(tmp_path):
-    "The process was killed after it had written the rows. A newer checkpoint is of a second training."
+@pytest.mark.parametrize('minutes', [-60, 0, 60])
+@pytest.mark.parametrize('code, stays', [('a', False), ('b', True), ('a, then b', True)])
+def test_the_checkpoint_of_a_finished_run_does_not_stay(code, stays, minutes, tmp_path):
+    """The process was killed after it had written the rows. A checkpoint of other code is of a second training.
+    What a clock says of the files decides nothing."""
     store, id = Store(tmp_path), IDS[0]
-    store.write(id, pd.DataFrame(dict(value=[1.])), {})
+    store.write(id, pd.DataFrame(dict(value=[1.])), dict(sources='a'))
+    save_checkpoint(store, id, dict(run=id, sources=code))
     finished = (store.folder(id)/'run.json').stat().st_mtime_ns
-    for newer in (False, True):
-        store.checkpoint(id).write_bytes(b'')
-        os.utime(store.checkpoint(id), ns=(finished, finished + (10**9 if newer else -10**9)))
-        workers.lacking(RUNS[:1], store, None)
-        assert store.checkpoint(id).exists() == newer
+    os.utime(store.checkpoint(id), ns=(finished, finished + minutes * 60 * 10**9))
+    workers.lacking(RUNS[:1], store, None)
+    assert store.checkpoint(id).exists() == stays
 
 
 def test_too_little_memory_is_no_damage(tmp_path, monkeypatch):

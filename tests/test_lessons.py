@@ -1,10 +1,13 @@
 """A lesson teaches: an equation, a fault that its check catches, an exercise with a solution,
 and where to go next."""
 import ast
+import html
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +127,16 @@ def test_a_tour_goes_from_the_problem_to_what_is_open(path):
     for helper in ('draw_sequence', 'listened_round', 'beside_code', 'show_payoff'):
         assert f'{helper}(' in code, f'{in_nbs(path)} does not call {helper}'
     assert below(found, TOUR[-1])[-1][1].count('**Next:**') == 1, 'a tour ends with what its method achieved'
+
+
+def test_the_tour_of_fedcosr_lists_every_open_place():
+    "All rows of the register but those about results: what is unstated, ambiguous, or cannot hold."
+    register = pd.read_csv(files('fedcl_repro')/'published'/'disagreements.csv')
+    rows = register[(register.paper == 'fedcosr') & (register.kind != 'not reproduced')]
+    stored = json.loads((ROOT/'nbs'/'tours'/'fedcosr.ipynb').read_text(encoding='utf-8'))['cells']
+    shown = html.unescape(next(''.join(c['outputs'][0]['data']['text/html']) for c in stored
+                               if "kind != 'not reproduced'" in ''.join(c['source'])))
+    assert not [place for place in rows['where'] if place not in shown] and 'clip it into' in shown
 
 
 def code_beside_equations(path):

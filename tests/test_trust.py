@@ -8,8 +8,10 @@ import os
 import random
 import shutil
 import threading
+import tracemalloc
 import warnings
 import zipfile
+import zlib
 from dataclasses import replace
 from multiprocessing.connection import Client
 
@@ -24,12 +26,12 @@ from fedcl_repro.federation.exchange import (
     to_bytes, upload_in)
 from fedcl_repro.federation.fed import toy
 from fedcl_repro.federation.loop import Loop
-from fedcl_repro.federation.messages import Deferred, Roster, Rows
+from fedcl_repro.federation.messages import BadMessage, Deferred, Roster, Rows
 from fedcl_repro.federation.method import Method, stages_of
 from fedcl_repro.data.own_data import own_dataset
 from fedcl_repro.federation.privacy import secure_aggregation
 from fedcl_repro.federation.rounds import Replies, server_of, stage_of
-from fedcl_repro.federation.schema import ASKED, check_said
+from fedcl_repro.federation.schema import ASKED, Expected, Schema, check_said
 from fedcl_repro.distributed.flower import Courier
 from fedcl_repro.core import parse_spec
 from fedcl_repro.distributed import resident
@@ -303,6 +305,97 @@ def test_what_one_message_takes_of_memory():
     replies = Replies(server.fed, server.stages[0].method, {})
     assert not server.understood({1: content}, lambda i, c: upload_in(server, 0, replies, i, c))
     assert 'head.bias' in server.refused[0][2]
+
+
+def with_head(head, numbers=b''):
+    "Bytes with this line of JSON and the right checksum."
+    content = numbers + b'\n' + head
+    return content + zlib.crc32(content).to_bytes(4, 'little')
+
+
+MEGABYTES = 10 * 2**20
+LONG = dict( # 10 MB each; parsed, they take up to 25 times as much
+    lists=b'[],' * (MEGABYTES // 3) + b'[]',
+    objects=b'{},' * (MEGABYTES // 3) + b'{}',
+    deep=b'[' * MEGABYTES,
+    numbers=b'1,' * (MEGABYTES // 2) + b'1',
+    words=b'"",' * (MEGABYTES // 3) + b'""',
+    one_word=b'"' + b'x' * MEGABYTES + b'"',
+)
+LONG = {k: with_head(b'{"about":{"n":1,"client":1},"fields":{"a":[' + v + b']}}') for k, v in LONG.items()}
+LONG |= {
+    'names': with_head(b'{"about":{},"fields":{%s}}' % b','.join(b'"%d":1' % k for k in range(MEGABYTES // 12))),
+    'numbers of fields': with_head(b'{"about":{"n":1,"client":1},"fields":{}}', bytes(MEGABYTES)),
+    'lines': with_head(b'{"about":{"n":1,"client":1},"fields":{}}', b'\n' * MEGABYTES),
+}
+
+
+@pytest.mark.parametrize('case', LONG)
+def test_a_long_message_is_refused_before_it_is_parsed(case):
+    "By the server in each kind of answer, and by a client in each kind of question."
+    fed, content = toy((20, 33)), LONG[case]
+    server = ServerSide(known_to(fed), stages_of(Method(), 1), None)
+    client = ClientSide(Loop(known_to(fed, 1)), stages_of(Method(), 1), 1)
+    replies = Replies(server.fed, server.stages[0].method, {})
+    def upload(i, content): return upload_in(server, 0, replies, i, content)
+    reads = [functools.partial(server.understood, {1: content}, read) for read in (samples_in, score_in, upload)]
+    reads += [lambda kind=kind: answered(client, kind, content)[1] for kind in ASKED]
+    server.understood({1: to_bytes({})}, upload) # the forms are rehearsed
+    answered(client, 'turn', to_bytes({}))
+    for read in reads:
+        tracemalloc.start()
+        assert not read()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2**21, f'{peak / 2**20:.0f} MB for {len(content) / 2**20:.0f} MB'
+
+
+EMPTY = ([0, 350_000_000], [350_000_000, 0], [-1, -350_000_000], [0] * 60, [0, -1], [0, 2**62, 0],
+         [2**62, 2**62], [.5, 0])
+
+
+@pytest.mark.parametrize('shape', EMPTY, ids=str)
+@pytest.mark.parametrize('name, field', [('fsl', 'smashed'), ('fsl', 'labels'), ('fedcosr', 'mean'),
+                                         ('fedcosr', 'body.0.bias'), ('mfcl', 'z')])
+def test_an_empty_field_is_as_short_as_others(name, field, shape):
+    "No early return of the schema lets a length pass that is not that of an honest message."
+    fed = toy((9, 12, 8), batch_size=4, **has(name))
+    schema = Schema(known_to(fed), made(name, 3))
+    forms = [schema.forms('upload', place, 1) for place in range(len(schema.stages))]
+    form = next(some[field] for some in forms if field in some)
+    said = dict(kind=form.kind, dtype=form.dtype, stored=False)
+    for lengths in (shape, shape + [*form.shape], [*form.shape] + shape):
+        with pytest.raises(BadMessage, match=f'field {field!r}'):
+            Expected({field: form}, 12).check_form(field, said, tuple(lengths))
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_a_client_without_samples_sends_what_is_expected(name):
+    fed = toy((9, 0, 8), batch_size=4, **has(name))
+    server, _ = run_apart(fed, lambda: made(name, 2), 2)
+    assert not server.refused
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('name', METHODS)
+def test_a_value_that_would_end_a_training_is_refused(name):
+    "The whole message, or one field of it, is many times as large; its sender is named, and no other."
+    rec = Recorded(name, most=0)
+    message, about = from_bytes(rec.honest[1][1], dict(rec.server.tables.get(1, {})))
+    forms = rec.server.schema.forms('upload', stage_of(rec.server.stages, 2)[1], 1)
+    floats = {k: v for k, v in message.items() if isinstance(v, torch.Tensor) and v.is_floating_point()
+              and v.numel() and bool(v.any()) and not forms[k].counts}
+    assert not rec.up(to_bytes(message, **about)) and not rec.up(to_bytes(
+        message | {k: 2 * v for k, v in floats.items() if not k.endswith('running_var')}, **about))
+    for times in (1e17, -1e6):
+        if floats: assert rec.up(to_bytes(message | {k: times * v for k, v in floats.items()}, **about))
+        for k, v in floats.items():
+            if float(v.abs().max()) * abs(times) < 1e4: continue
+            assert rec.up(to_bytes(message | {k: times * v}, **about)), k
+    for k, v in floats.items():
+        one = v.clone()
+        one.view(-1)[0] = 1e9
+        assert rec.up(to_bytes(message | {k: one}, **about)), k
 
 
 def test_tables_that_do_not_belong_together():

@@ -1,9 +1,10 @@
-"""The numbers are the same under every version of pandas and NumPy that the requirements allow: no order rests
-on a call whose order they changed. `.ci/run` runs this file, and those of statistics and store, under the
-lowest and the newest versions."""
+"""The numbers are the same under every version of pandas and NumPy that the requirements allow: no order
+rests on a call whose order they changed. `.ci/run` runs this file, and those of statistics and store, under
+the lowest and the newest versions."""
 import ast
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,18 @@ def test_no_order_rests_on_a_call_that_versions_changed():
     ("t.sort_values('a')", 1), ("t.sort_values('a', kind='stable')", 0), ('t.stack()', 1),
     ('torch.stack(a)', 0), ('inbox.stack()', 0)])
 def test_such_calls_are_found(source, n): assert len(list(changed_calls(source))) == n
+
+
+@pytest.mark.parametrize('error', [
+    RuntimeError('operator torchvision::nms does not exist'), OSError('undefined symbol: _ZN3c10'),
+    ImportError('cannot import name')], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize('use', ['models', 'images'])
+def test_a_torchvision_that_does_not_fit_torch_is_named(use, error, monkeypatch, tmp_path):
+    from importlib.metadata import version
+
+    from fedcl_repro.data.datasets import cifar10
+    from fedcl_repro.parts.backbones import torchvision_models
+    def fail(name): raise error
+    monkeypatch.setattr('importlib.import_module', fail)
+    with pytest.raises(ValueError, match=f'torchvision {re.escape(version("torchvision"))} and torch .* do not fit'):
+        torchvision_models() if use == 'models' else cifar10(tmp_path)

@@ -50,7 +50,7 @@ from fedcl_repro.cli import main
 from fedcl_repro.federation.method import METHODS, Method, send, take
 from fedcl_repro.runs.run import Run
 from fedcl_repro.runs.store import Store
-from fedcl_repro.runs.train import train_all
+from fedcl_repro.runs.workers import train_all
 
 class Network(nn.Module):
     def __init__(self):
@@ -198,9 +198,13 @@ COMMANDS = dict(
     flower='fedcl flower app --method fedcosr --set n_clients=3 --clients clients',
     ray='fedcl run --method fedcosr --set n_rounds=5 --ray local',
     flt='fedcl run --method flt --set n_rounds=2',
-    tensorboard='fedcl run --method fedcosr --set n_rounds=2 --tensorboard logs',
+    tables='fedcl run --method fedavg --data table.parquet --set n_rounds=1',
+    tensorboard='fedcl run --method fedcosr --set n_rounds=2 --log tensorboard:logs',
+    wandb='fedcl run --method fedcosr --set n_rounds=2 --log wandb:logs',
+    mlflow='fedcl run --method fedcosr --set n_rounds=2 --log mlflow:logs',
 )
-MARKS = dict(docs=pytest.mark.slow, flower=pytest.mark.nightly, ray=pytest.mark.nightly)
+MARKS = dict(docs=pytest.mark.slow, wandb=pytest.mark.slow, mlflow=pytest.mark.slow,
+             flower=pytest.mark.nightly, ray=pytest.mark.nightly)
 
 
 def test_each_extra_has_a_command(): assert set(COMMANDS) == set(EXTRAS)
@@ -222,6 +226,10 @@ def test_an_extra_is_enough_for_its_command(extra, wheel, tmp_path):
     if not is_installed(extra): pytest.skip(f"pip install -e '.[{extra}]'")
     there = installed(wheel, tmp_path, extra)
     words = COMMANDS[extra].split()
+    if extra == 'tables':
+        import pandas as pd
+        table = pd.DataFrame(dict(x=range(40), label=[0, 1] * 20, client=[0, 0, 1, 1] * 10))
+        table.to_parquet(there.folder/'table.parquet')
     if words[0] == 'jupyter': assert opens_jupyterlab(there, tmp_path)
     elif words[0] == 'pytest': assert 'test_wheel.py' in call(there, 'python', '-m', *words, folder=ROOT)
     else: call(there, *words)

@@ -7,14 +7,15 @@ __all__ = ['DATASETS', 'ARRAYS', 'Arrays', 'AWAY', 'TORCHVISION', 'RACY', 'SEEN'
            'scanned_digits', 'digits', 'as_stored', 'npy_member', 'digest', 'fingerprint_of', 'find_root',
            'from_arrays', 'load', 'made_otherwise', 'MissingData', 'DamagedData', 'mismatch', 'heads_of', 'write_npz',
            'open_archive', 'read_head', 'read_array', 'array_summary', 'read_into', 'read_npz', 'channels_first',
-           'offline', 'connection_timeout', 'from_torchvision', 'image_set', 'cifar10', 'cifar100', 'svhn', 'mnist',
-           'fashion_mnist', 'emnist', 'find_folder', 'pictures', 'labelled_files', 'arrays_of', 'cinic10',
-           'tiny_imagenet', 'missing_message', 'convert', 'content_of', 'archive_content', 'file_content', 'presence',
-           'present', 'to_store']
+           'offline', 'connection_timeout', 'torchvision_part', 'from_torchvision', 'image_set', 'cifar10', 'cifar100',
+           'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures', 'labelled_files', 'arrays_of',
+           'cinic10', 'tiny_imagenet', 'missing_message', 'convert', 'content_of', 'archive_content', 'file_content',
+           'presence', 'present', 'to_store']
 
 # %% ../../nbs/data/datasets.ipynb #4ff90079
 import functools
 import hashlib
+import importlib
 import io
 import math
 import os
@@ -24,6 +25,7 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,6 +52,7 @@ class Dataset:
     classes: tuple = ()     # the names of the classes, if they have any
     held_out: bool = False  # a user gave the official test rows: clients train on them only if asked by name
     n_ids: dict = field(default_factory=dict) # column -> number of its ids, with those that have no row
+    id_names: dict = field(default_factory=dict) # column -> names of its ids, if they have any
     scale: tuple = () # of images that a user gave: kind of numbers, black, white
 
     @property
@@ -315,6 +318,15 @@ def connection_timeout(seconds:float):
     try: yield
     finally: socket.setdefaulttimeout(before)
 
+# %% ../../nbs/data/datasets.ipynb #03abface
+def torchvision_part(name:str):
+    "A module of torchvision. One that does not fit torch fails when it is imported, and is named."
+    try: return importlib.import_module(f'torchvision.{name}')
+    except (RuntimeError, OSError, ImportError) as e: # an unknown operator, a library, a missing name
+        have = ' and '.join(f'{package} {version(package)}' for package in ('torchvision', 'torch'))
+        raise ValueError(f'{have} do not fit each other ({e}): install both together, '
+                         'pip install --upgrade torch torchvision') from e
+
 # %% ../../nbs/data/datasets.ipynb #03abfacd
 def from_torchvision(
     root:Path, # data folder; originals go into its folder `torchvision`
@@ -323,8 +335,7 @@ def from_torchvision(
     **more,    # arguments for both
 )->Arrays:
     "The four arrays of a data set of torchvision, downloaded if necessary and allowed."
-    from torchvision import datasets
-    make = getattr(datasets, name)
+    make = getattr(torchvision_part('datasets'), name)
     place = Path(root)/'torchvision'
     with connection_timeout(20):
         train, test = [make(place, download=not offline(), **part, **more) for part in parts]
@@ -408,8 +419,7 @@ def pictures(files:list, shape:tuple)->np.ndarray: # (n, C, H, W) uint8
 # %% ../../nbs/data/datasets.ipynb #4501959c
 def labelled_files(folder:Path, classes:dict)->list: # of (file, class)
     "Picture files below the class folders of a folder, class by class, in alphabetical order."
-    from torchvision.datasets.folder import make_dataset
-    return make_dataset(folder, classes, ('.png', '.jpeg', '.jpg'))
+    return torchvision_part('datasets.folder').make_dataset(folder, classes, ('.png', '.jpeg', '.jpg'))
 
 # %% ../../nbs/data/datasets.ipynb #a5f338dd
 def arrays_of(shape:tuple, train:list, test:list)->Arrays: # of images (C, H, W)
@@ -426,9 +436,8 @@ def arrays_of(shape:tuple, train:list, test:list)->Arrays: # of images (C, H, W)
     'https://datashare.ed.ac.uk/handle/10283/3192', 'original folders')
 def cinic10(root)->Arrays:
     "270,000 colour images of CIFAR-10's classes, from CIFAR-10 and ImageNet; train and valid joined."
-    from torchvision.datasets.folder import find_classes
     top = find_folder(root, 'cinic10', 'CINIC-10', 'cinic-10')
-    _, classes = find_classes(top/'train')
+    _, classes = torchvision_part('datasets.folder').find_classes(top/'train')
     joined = labelled_files(top/'train', classes) + labelled_files(top/'valid', classes)
     return arrays_of((3, 32, 32), joined, labelled_files(top/'test', classes))
 
@@ -438,9 +447,8 @@ def cinic10(root)->Arrays:
     'http://cs231n.stanford.edu/tiny-imagenet-200.zip', 'original folders')
 def tiny_imagenet(root)->Arrays:
     "110,000 colour images of 64×64 pixels, 200 classes; the validation part is for testing."
-    from torchvision.datasets.folder import find_classes
     top = find_folder(root, 'tiny-imagenet-200', 'tiny_imagenet')
-    _, classes = find_classes(top/'train')
+    _, classes = torchvision_part('datasets.folder').find_classes(top/'train')
     lines = (top/'val'/'val_annotations.txt').read_text().splitlines()
     rows = [line.split('\t') for line in lines if line] # file, class, four numbers of a box
     test = [(top/'val'/'images'/row[0], classes[row[1]]) for row in rows]

@@ -29,7 +29,7 @@ def by_column(
     n_ids = dataset.n_ids_of(column)
     if n_ids < n_clients:
         raise ValueError(f'{n_clients} clients for {n_ids} ids in the column {column!r}: '
-                         f'ask for at most {n_ids}')
+                         f'ask for at most {n_ids}, or leave n_clients out')
     client = np.arange(n_ids)
     if n_ids > n_clients: client[rng.permutation(n_ids)] = np.arange(n_ids) % n_clients
     rows = rows_to_deal(dataset, protocol)

@@ -9,10 +9,11 @@ __all__ = ['MEASURES', 'PRINTED', 'SHARE_WORDS', 'PAPER_OF', 'MOMENTS', 'AFTER',
            'part_margins', 'variances', 'Decision', 'part_intervals', 'decided', 'replicates_in_words', 'why_open',
            'turned', 'answer', 'spreads_path', 'committed_spreads', 'family_of', 'is_borrowed', 'shared_images',
            'size_told', 'chance_of', 'printed_margins', 'ask', 'not_run', 'at_other_moment', 'elsewhere',
-           'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'cells_judged', 'experiment',
-           'printed_cells', 'share_possible', 'printed_tables', 'claims_in_print', 'asked_in_print', 'noise_in_print',
-           'beside_noise', 'as_printed', 'stated', 'printed_evidence', 'our_cells', 'key_columns', 'beside_print',
-           'interval_of', 'beginnings', 'sentence_of', 'fits_entry', 'claim_list', 'unlisted', 'readings']
+           'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'cell_name', 'cells_judged',
+           'experiment', 'cells_of', 'runs_in', 'size_in_words', 'printed_cells', 'share_possible', 'printed_tables',
+           'claims_in_print', 'asked_in_print', 'noise_in_print', 'beside_noise', 'as_printed', 'stated',
+           'printed_evidence', 'our_cells', 'key_columns', 'beside_print', 'interval_of', 'beginnings', 'sentence_of',
+           'fits_entry', 'claim_list', 'unlisted', 'readings']
 
 # %% ../../nbs/evidence/ask.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -22,16 +23,16 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from .claim import Claim
 from .comparable import curve_ends, differences, not_comparable
 from .experiments import EXPERIMENTS, committed_hits, papers_folder
 from .intervals import (
     ALPHA, Interval, Spread, images_redrawn, interval, moved, seeds_that_agree, share_interval)
 from .published import published, read_published, with_values
-from .claim import Claim
-from ..runs.run import methods, setting
 from .verdict import (
-    IN_NOISE, MIXED, NEVER, ONE_RUN, TOO_FEW, TOO_LONG, Verdict, cell_verdicts, claim, compare, verdict_counts)
-from ..runs.rows import summary, table_of_means
+    IN_NOISE, NEVER, ONE_RUN, TOO_FEW, TOO_LONG, Verdict, cell_verdicts, claim, compare, verdict_counts)
+from ..runs.rows import described, summary, table_of_means
+from ..runs.run import methods, setting
 
 # %% ../../nbs/evidence/ask.ipynb #f124a296
 MEASURES = dict(accuracy='micro', mean='macro', spread='sd_clients') # a paper's word -> a column of runs
@@ -90,7 +91,8 @@ class Paper:
     says: dict = field(default_factory=dict) # artifact -> claims, or (profile) -> claims
     personal: bool = False  # clients are tested on their own classes, so the majority class is shown too
     moment: str = 'merged'  # when personal models are tested; a verdict says if another moment turns its sign
-    alike: Callable = None  # values of the keys -> those of the paper's setting, of which they are one size
+    layer: Callable = None  # run -> the layer at which its representations are tested, in words
+    alike: Callable = None  # values of the keys -> the paper's setting in words, of which they are one size
     size: Callable = images_and_rounds # runs -> their size in words, said where it is not the paper's
 
     @property
@@ -432,6 +434,9 @@ def at_other_moment(paper:Paper, rows:pd.DataFrame, measures)->dict: # measure -
     both = [m for m in measures if m in MEASURES]
     if not both or not len(rows) or not (rows.moment == other).any(): return {}
     runs = paper.place(summary(rows, other))
+    if other == 'merged': # a shared model before the epoch, under the name that it has after it
+        shared = runs[[owner_of(run) == 'shared' for run in runs.settings]]
+        runs = pd.concat([runs, shared.assign(label=shared.label + AFTER)])
     return {of: by_seed(runs, paper.keys, MEASURES[of]) for of in both}
 
 def elsewhere(paper:Paper, c:Claim, key:tuple, asked:dict, others:dict, profile:str)->dict: # words -> table
@@ -440,8 +445,10 @@ def elsewhere(paper:Paper, c:Claim, key:tuple, asked:dict, others:dict, profile:
     other = asked_rows(c, others[key]) if key in others else ()
     if len(other): found[MOMENTS['merged' if paper.moment == 'trained' else 'trained']] = other
     if not paper.alike: return found
-    same = {k: t for k, t in asked.items() if k != key and paper.alike(*k) == paper.alike(*key)}
-    return found | {f'on {paper.say(*k, profile)}': t for k, t in same.items()}
+    whole = paper.alike(*key)
+    def size(k): return paper.say(*k, profile).removeprefix(whole).strip(', ') or 'all images'
+    same = {k: t for k, t in asked.items() if k != key and paper.alike(*k) == whole}
+    return found | {f'with {size(k)}': t for k, t in same.items()}
 
 # %% ../../nbs/evidence/ask.ipynb #bc011fccc
 def facts_by_setting(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> facts of its runs
@@ -502,10 +509,14 @@ def printed_of(paper:Paper, table:str)->dict: # measure -> published cells
     return paper.margins(table) if paper.margins else dict(accuracy=paper.printed(table))
 
 # %% ../../nbs/evidence/ask.ipynb #06dad4ec
+def cell_name(paper:Paper, c)->str: # 'FedCoSR, practical CIFAR-10'
+    "The name of a cell, or of a run of that cell. `c` has its label and the paper's keys."
+    if paper.cell: return paper.cell(c)
+    return f"{c.label}, {paper.say(*(getattr(c, k) for k in paper.keys), 'paper')}"
+
 def cells_judged(paper:Paper, cells:pd.DataFrame, rows, source:str, more='')->list: # of Verdict
     "A verdict for each published cell. `more`: words added to all their names."
-    def where(c): return paper.say(*(getattr(c, k) for k in paper.keys), 'paper')
-    def name(c): return (paper.cell(c) if paper.cell else f'{c.label}, {where(c)}') + more
+    def name(c): return cell_name(paper, c) + more
     return cell_verdicts(beside_print(paper, cells, rows), name, source)
 
 # %% ../../nbs/evidence/ask.ipynb #06dad4ed
@@ -525,8 +536,30 @@ def experiment(
         if cells: found += cells_judged(paper, paper.printed(cells), rows, f'{paper.title} Table {cells[5:]}')
         return found + (also(rows, profile) if also else [])
     PAPER_OF.setdefault(group, paper)
-    about = dict(paper=group, artifact=artifact, kind=kind, title=title, judge=judge) | about
+    about = dict(paper=group, artifact=artifact, kind=kind, title=title, judge=judge, names=paper) | about
     return EXPERIMENTS.add(name, **about)
+
+# %% ../../nbs/evidence/ask.ipynb #2890aed0
+def cells_of(name:str, runs)->dict: # Run -> names of its cells
+    "In which cells of an experiment's table these runs are, finished or not; none if it has no table."
+    paper, runs = EXPERIMENTS[name].about['names'], list(runs)
+    found = {r: [] for r in runs}
+    if paper is None or not runs: return found
+    frame = paper.place(pd.DataFrame([described(r) | dict(run=str(k)) for k, r in enumerate(runs)]))
+    for c in frame.itertuples(): found[runs[int(c.run)]].append(cell_name(paper, c))
+    return found
+
+def runs_in(cells:dict, text:str)->list: # of Run; cells: see `cells_of`
+    "The runs of a cell; or of those that begin with a method's label, or end with a setting."
+    exact = [r for r, names in cells.items() if text in names]
+    def fits(name): return name.startswith(f'{text}, ') or name.endswith(f', {text}')
+    return exact or [r for r, names in cells.items() if any(map(fits, names))]
+
+def size_in_words(runs:list)->dict:
+    "How large the runs behind a number are: images, rounds, replicates, learning rate."
+    def words(values): return ', '.join(dict.fromkeys(f'{v:g}' for v in values if v is not None))
+    return dict(images=f'{words(100 * share_of(r) for r in runs)} %', rounds=words(r.n_rounds for r in runs),
+                replicates=str(len(runs)), rate=words(setting(r, 'optimiser.lr') for r in runs))
 
 # %% ../../nbs/evidence/ask.ipynb #643e7666
 def printed_cells(
@@ -635,6 +668,7 @@ def our_cells(
         low, high = interval_of(paper, own, word, measure)
         means = own[[k for k in MEANS if k in own]].mean()
         both = {m: own.run.str.removesuffix(AFTER).map(each).mean() for m, each in moments.items()}
+        if paper.layer: both['layer'] = ', '.join(dict.fromkeys(map(paper.layer, own.settings)))
         ends = dict(curve=', '.join(dict.fromkeys(own.curve)), why=next(filter(None, own.why), ''))
         spread = dict(sd_seeds=own.micro.std(), seeds=len(own), low=low, high=high)
         found.append(dict(zip(on, cell)) | dict(means) | both | spread | ends)

@@ -7,9 +7,10 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'PAGE_OPTIONS', 'COMMITTED_COLUMNS', 'BY_C
            'shown_runs', 'made_once', 'matrix', 'reseeded', 'named_methods', 'method_labels', 'data_title', 'no_runs',
            'read_option', 'Page', 'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder',
            'in_package', 'default_store', 'committed_path', 'maps_path', 'hits_path', 'save_results', 'with_kept_rows',
-           'committed_rows', 'run_records', 'committed_runs', 'config_key', 'committed', 'save_hits', 'read_hits',
-           'committed_hits', 'committed_maps', 'committed_note', 'committed_verdicts', 'judged', 'state_of_code',
-           'computed_folder', 'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page', 'claims_of', 'evidence_on']
+           'committed_rows', 'run_records', 'committed_runs', 'check_saved', 'config_key', 'committed', 'committed_run',
+           'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note', 'committed_verdicts',
+           'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page',
+           'claims_of', 'evidence_on']
 
 # %% ../../nbs/evidence/experiments.ipynb #6a77b91a
 import contextlib
@@ -58,6 +59,7 @@ EXPERIMENTS = Register(
     tables=Attribute('whether its committed rows keep tables that a method reports', False),
     maps=Attribute('how images are placed on committed maps: (n, k) -> (n, 2)', None),
     earlier=Attribute('(profile) -> runs that are trained no more, but whose committed rows are shown', None),
+    names=Attribute('the `Paper` that names the cells of its runs', None),
 )
 
 # %% ../../nbs/evidence/experiments.ipynb #b2c3a996
@@ -227,14 +229,16 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     new = {config_key(about['config']) for about in records}
     kept = [about for about in before if config_key(about['config']) not in new] # of runs not in this store
     ids = [about['run'] for about in kept]
-    write_text(path, with_kept_rows(path, committed_rows(rows, about['tables']), ids))
+    text = with_kept_rows(path, committed_rows(rows, about['tables']), ids)
+    write_text(path, text)
     if about['maps']:
         maps = maps_of(runs, store, data_root, about['maps']).round(5)
         write_text(maps_path(path), with_kept_rows(maps_path(path), maps, ids))
     save_hits(path, [about['run'] for about in records], ids, store)
     places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
     def place(about): return places.get(config_key(about['config']), len(places)) # unnamed runs come last
-    records = sorted(kept + records, key=place)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    records = [about | dict(rows_sha256=digest) for about in sorted(kept + records, key=place)]
     write_text(known, json.dumps(records, indent=1))
     return path
 
@@ -289,16 +293,26 @@ def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenan
     missing = {config_key(config(r)): r for r in shown_runs(name, profile)}
     found = {}
     for path in sorted(own.parent.glob(f'*-{profile}.json'), key=rank):
-        for about in json_in(path.read_text(), str(path)):
+        records = json_in(path.read_text(), str(path))
+        check_saved(path.with_suffix('.csv'), records)
+        for about in records:
             run = missing.pop(config_key(about['config']), None)
             if run: found[about['run']] = path.with_suffix('.csv'), run, about
     return found
 
+def check_saved(path:Path, records:list):
+    "Refuse rows that were saved without their provenance, by a process that was ended in between."
+    digests = {about['rows_sha256'] for about in records if 'rows_sha256' in about}
+    if not digests - {hashlib.sha256(path.read_text(encoding='utf-8').encode()).hexdigest() if digests else ''}: return
+    raise ValueError(f'{path} and its provenance are of two saves, because the process that wrote them was '
+                     'ended: the same `fedcl run` with --save writes both again')
+
 def config_key(config:dict)->str: return json.dumps(config, sort_keys=True)
 
 # %% ../../nbs/evidence/experiments.ipynb #3ca34ee5
-def committed(name:str, profile:str)->pd.DataFrame:
+def committed(name:str, profile='')->pd.DataFrame: # profile: by default the largest with rows
     "The committed rows of an experiment's runs, as if read from the store; empty if there are none."
+    if not profile: profile = next((p for p in reversed(PROFILES) if committed_runs(name, p)), PROFILES[-1])
     by_file = {}
     for id, (path, run, _) in committed_runs(name, profile).items():
         by_file.setdefault(path, []).append(dict(run=id, **described(run)))
@@ -306,6 +320,19 @@ def committed(name:str, profile:str)->pd.DataFrame:
     def rows(path): return pd.read_csv(path, dtype=dict(run=str)) # 10 hex digits may look like a number
     tables = [rows(path).merge(pd.DataFrame(about), on='run') for path, about in by_file.items()]
     return pd.concat(tables, ignore_index=True)[[*RUN_COLUMNS, *MEASURE_COLUMNS]]
+
+# %% ../../nbs/evidence/experiments.ipynb #f6d0452a
+def committed_run(start:str)->tuple: # (rows, provenance, path of the CSV); None: there is none, or several
+    "The committed run whose id begins so."
+    found = {}
+    for path in sorted(papers_folder().glob('*/results/*.json')):
+        records = json_in(path.read_text(encoding='utf-8'), str(path))
+        of_runs = [r for r in records if 'config' in r] if isinstance(records, list) else []
+        found |= {r['run']: (path.with_suffix('.csv'), r) for r in of_runs if r['run'].startswith(start)}
+    if len(found) != 1: return None
+    path, about = found.popitem()[1]
+    rows = pd.read_csv(path)
+    return rows[rows.run == about['run']], about, path
 
 # %% ../../nbs/evidence/experiments.ipynb #0cd73fd3
 def save_hits(path:Path, ids:list, kept:list, store:Store):

@@ -23,7 +23,8 @@ from .loop import Loop
 from .messages import BadMessage, Roster, from_bytes, to_bytes
 from .rounds import Replies, receive, roster_of, seals, server_of
 from .rounds import stage_of, take_turns
-from .schema import ANSWERED, ASKED, Expected, Schema, check_said, fields_of_test
+from .schema import (
+    ANSWERED, ASKED, Expected, Schema, check_said, fields_of_test, most_bytes, size_of)
 from ..parts.fields import under, without
 
 # %% ../../nbs/federation/exchange.ipynb #5b733a65
@@ -62,11 +63,21 @@ class ClientSide:
         digest = hashlib.sha256(content[-2**14:]).hexdigest() if kind == 'turn' else ''
         if kind == 'turn' and digest == self.last[0]: return self.last[1] # it was delivered twice
         def expect(about): return expected_by_client(self, kind, check_said(about, ASKED[kind]))
-        message, about = from_bytes(content, device=self.execute.fed.device, expect=expect)
+        how = dict(device=self.execute.fed.device, expect=expect, most=self.most(kind))
+        message, about = from_bytes(content, **how)
         self.enter_session(kind, about.get('session', ''))
         answer = CLIENT_ANSWERS[kind](self, message, about)
         if kind == 'turn': self.last = digest, answer
         return answer
+
+    def most(self, kind:str)->tuple:
+        "The most bytes of a message to this client: (of its line of JSON, of all)."
+        fed, asked = self.execute.fed, CLIENT_READS.get(kind)
+        each = [most_bytes({}, 0)]
+        for place in range(len(self.stages)) if asked else ():
+            forms = self.schema.forms(asked, place, self.i)
+            each.append(most_bytes(forms, fed.sizes[self.i], fed.n_clients, self.blocks))
+        return tuple(map(max, zip(*each)))
 
     def enter_session(self, kind:str, session:str):
         "Begin anew if the server says hello from a new session; refuse other messages of another session."
@@ -193,12 +204,12 @@ class ServerSide:
     def refuse(self, i:int, why): self.refused.append((self.round, i, str(why)))
 
 # %% ../../nbs/federation/exchange.ipynb #797965dc
-def answer_in(kind:str, content:bytes, forms={}, n=0, shapes=None, **how)->tuple: # (message, about)
-    "A client's answer, if it has the expected form."
+def answer_in(kind:str, content:bytes, forms={}, n=0, shapes=None, sizes=None, **how)->tuple:
+    "A client's answer, if it has the expected form: (message, about)."
     def expect(said):
         check_said(said, ANSWERED[kind])
-        return Expected(forms, n, shapes)
-    return from_bytes(content, expect=expect, **how)
+        return Expected(forms, n, shapes, sizes=sizes)
+    return from_bytes(content, expect=expect, most=most_bytes(forms, n, shapes=shapes), **how)
 
 def samples_in(i:int, content:bytes)->int:
     "The number of samples that client i reports."
@@ -223,10 +234,12 @@ def fields_in(server:ServerSide, kind:str, place:int, i:int, content:bytes, **ho
 
 # %% ../../nbs/federation/exchange.ipynb #797965de
 def upload_in(server:ServerSide, place:int, replies:Replies, i:int, content:bytes)->dict:
-    "Client i's message of a round. A field that the reply had too has the shape that it had there."
-    shapes = {k: tuple(v.shape) for k, v in replies[i].items() if isinstance(v, torch.Tensor)}
+    """Client i's message of a round. A field that the reply had, too, has the shape that it had there, and not
+    much larger numbers."""
+    sent = {k: v for k, v in replies[i].items() if isinstance(v, torch.Tensor)}
+    shapes, sizes = ({k: f(v) for k, v in sent.items()} for f in (lambda v: tuple(v.shape), size_of))
     tables = server.tables.setdefault(i, {})
-    return fields_in(server, 'turn', place, i, content, shapes=shapes, tables=tables)
+    return fields_in(server, 'turn', place, i, content, shapes=shapes, sizes=sizes, tables=tables)
 
 # %% ../../nbs/federation/exchange.ipynb #797965d1
 def received(server:ServerSide, stage, fields:dict, messages:dict, roster:Roster)->dict: # fields

@@ -152,21 +152,23 @@ def to_bytes(message:dict, **about)->bytes:
     return out.getvalue()
 
 # %% ../../nbs/federation/messages.ipynb #5ab1e002
-def from_bytes(content:bytes, tables:dict=None, device='cpu', expect:Callable=None)->tuple: # (message, about)
-    """A message from bytes. `tables`: those received from this sender before; new ones are added.
-    `expect`: (about) -> `Expected`, for a message from a peer; without it, its fields may be any."""
-    try: message, about = read_message(content, tables or {}, device, expect)
+def from_bytes(content:bytes, tables:dict=None, device='cpu', expect:Callable=None, most=None)->tuple:
+    """A message from bytes, and what it says about itself. `tables`: those received from this sender before;
+    new ones are added. For a message from a peer, `expect`: (about) -> `Expected`, and `most`: the most bytes
+    of its line of JSON, and of all; without them, its fields may be any."""
+    try: message, about = read_message(content, tables or {}, device, expect, most or (len(content),) * 2)
     except BadMessage: raise
     except Exception as e: # whatever fails here, fails because of these bytes
         raise BadMessage(f'these bytes are no message ({type(e).__name__}: {e})') from e
     if tables is not None: tables |= {k: v for k, v in message.items() if isinstance(v, Deferred)}
     return message, about
 
-def read_message(content:bytes, tables:dict, device, expect)->tuple: # (message, about)
+def read_message(content:bytes, tables:dict, device, expect, most:tuple)->tuple: # (message, about)
     "The message in these bytes; forms are checked before numbers are read."
+    if len(content) > most[1]: raise BadMessage(f'{len(content):,} bytes, at most {most[1]:,} are expected')
     if zlib.crc32(memoryview(content)[:-4]) != int.from_bytes(content[-4:], 'little'):
         raise ValueError('their checksum is another one')
-    end, at = content.rindex(b'\n', 0, -4), 0
+    end, at = content.rindex(b'\n', max(0, len(content) - 4 - most[0]), -4), 0 # an error if it is longer
     head = json.loads(content[end + 1:-4])
     expected = expect(head['about']) if expect else None
     if expected: expected.check_forms(head['fields'])

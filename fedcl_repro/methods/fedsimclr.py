@@ -20,7 +20,7 @@ ENCODER_AND_PROJECTOR = ('body.', 'proj.')
 def simclr_title(run)->str:
     "FedSimCLR, with the norm of the first layers if it is not batch norm."
     norm = dict(run.model.settings).get('norm', 'bn')
-    return 'FedSimCLR' if norm == 'bn' else f'FedSimCLR({norm.upper()})'
+    return 'FedSimCLR' if norm in ('bn', True, False) else f'FedSimCLR({norm.upper()})'
 
 def projections(net, views)->Tensor: # (v, b, C, H, W) -> (v*b, k)
     "Projections of views, one view after the other."

@@ -217,7 +217,7 @@ def floor_title(run)->str:
 # %% ../../nbs/methods/mfcl.ipynb #5a9d1765
 def norm_title(run)->str: # 'TN'; 'TN as in Table 18'
     norm = dict(run.model.settings).get('norm', 'tn')
-    return 'TN as in Table 18' if norm == 'tn_code' else norm.upper()
+    return 'TN as in Table 18' if norm == 'tn_code' else str(norm).upper()
 
 # %% ../../nbs/methods/mfcl.ipynb #d7cc6fed
 def mfcl_title(run)->str:

@@ -11,6 +11,7 @@ import torch
 import torch.nn as nn
 
 from ..core import COUNT
+from ..data.datasets import torchvision_part
 from .models import DROPOUT, MODELS, Dropout, Head, Standardise, cnn
 
 # %% ../../nbs/parts/backbones.ipynb #3984894d
@@ -38,8 +39,7 @@ def without_side_effects(net:nn.Module, width:int)->nn.Module:
 
 def torchvision_models():
     "The module `torchvision.models`. It cannot always be imported first where tensors are on `meta`."
-    with torch.device('cpu'): import torchvision.models
-    return torchvision.models
+    with torch.device('cpu'): return torchvision_part('models')
 
 # %% ../../nbs/parts/backbones.ipynb #2c949432
 @MODELS.add('resnet18', parts='body proj head')

@@ -35,6 +35,7 @@ CHAPTERS = { # heading -> folder of nbs/; '' is the top folder
     'Benchmarks': 'bench',
     'On several machines': 'distributed',
     'Verbs of the command': 'commands',
+    'How the course is made': 'teaching',
     'How the book is made': 'publish',
     'The command and this book': '',
 }
@@ -97,7 +98,7 @@ def all_pages()->tuple: return tuple(page for pages in chapters().values() for p
 SIDEBAR = { # heading -> pages in the order of reading
     'Course': 'course/*',
     'Tours of the papers': 'tours/*',
-    'Papers': 'papers/status map glossary '
+    'Papers': 'papers/findings papers/status map glossary '
               'papers/fedcosr/claims papers/fedcosr/table2 papers/fedcosr/fig5 papers/fedcosr/fig6 '
               'papers/fedcosr/fig7 papers/fedcosr/fig8 papers/fedcosr/fig9 papers/fedcosr/convergence '
               'papers/fedssc/claims papers/fedssc/table1 papers/fedssc/fig1 '

@@ -13,8 +13,7 @@ import base64
 import io
 import json
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 
 from ..evidence.citations import citations
 from ..evidence.experiments import papers_folder

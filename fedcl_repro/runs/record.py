@@ -26,7 +26,7 @@ from ..federation.clients import training_notes
 from ..federation.method import Probe
 from ..federation.metrics import mean_over_classes, measured
 from ..federation.rounds import State, enter, stage_of
-from .run import Run, config, dataset, find_root
+from .run import Run, client_names, config, dataset, find_root
 
 # %% ../../nbs/runs/record.ipynb #4dfc8d63
 MEASURE_COLUMNS = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n']
@@ -110,14 +110,18 @@ def traffic_rows(fed, state:State, owner:str)->list: # of rows
 
 # %% ../../nbs/runs/record.ipynb #0761481a
 def predictions(fed, tests:dict)->dict: # name -> array
-    """For each test image of each client: the client, the image's row in the data set, and the class that the
-    client predicted at each moment."""
+    """For each test image of each client: the client, the image's row in the data set, its class `y`, and for
+    each moment the class that the client predicted, and its scores (n, C)."""
     clients = [s.client for s in next(iter(tests.values()))]
     rows = [fed.rows['test'][i].cpu().numpy() for i in clients]
     answers = {}
     for moment, scores in tests.items():
         answers[moment] = torch.cat([s.predicted for s in scores]).cpu().numpy().astype(np.int16)
-    return dict(client=np.repeat(clients, [len(r) for r in rows]), row=np.concatenate(rows), **answers)
+        if any(s.scores is None for s in scores): continue # of nodes, which send counts alone
+        answers[f'{moment}_scores'] = torch.cat([s.scores for s in scores]).half().cpu().numpy()
+    row = np.concatenate(rows)
+    y = fed.y[torch.from_numpy(row).to(fed.device)].cpu().numpy().astype(np.int16)
+    return dict(client=np.repeat(clients, [len(r) for r in rows]), row=row, y=y, **answers)
 
 def packed_hits(tests:dict)->dict: # moment -> (ceil(n / 8),) uint8
     "Whether each test image is answered correctly, a bit each, in the order of `predictions`."
@@ -228,6 +232,7 @@ def provenance(run:Run, data_root, device:str, seconds:float)->dict:
         device=torch.cuda.get_device_name() if device.startswith('cuda') else 'cpu',
         data=dataset(run.data, str(find_root(data_root))).fidelity,
         data_sha256=data_digests([run], data_root)[run.data],
+        **({'client_names': names} if (names := client_names(run, data_root)) else {}),
     )
 
 # %% ../../nbs/runs/record.ipynb #44fe145b

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['LATE_TESTS', 'LATE', 'MEASURED', 'RUN_COLUMNS', 'pooled', 'per_round', 'summary', 'late_rounds', 'late_means',
-           'evaluations_in_words', 'chosen_rounds', 'table_of_means', 'described', 'in_short', 'read_rows']
+           'results_of', 'evaluations_in_words', 'chosen_rounds', 'table_of_means', 'described', 'in_short',
+           'read_rows', 'with_names', 'by_client']
 
 # %% ../../nbs/runs/rows.ipynb #a5c00003
 import math
@@ -23,7 +24,8 @@ from .store import Store
 LATE_TESTS = 5        # evaluations whose mean is the result of a run
 LATE = 2 * LATE_TESTS # evaluations that show whether a curve is level
 
-MEASURED = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n'] # differ within a run
+# columns that differ within a run
+MEASURED = ['round', 'client', 'client_name', 'owner', 'moment', 'split', 'metric', 'value', 'n']
 
 def pooled(rows:pd.DataFrame, keys:list)->pd.DataFrame: # keys, value, n
     "Means over clients, weighted by their samples, and how many samples these are."
@@ -86,8 +88,15 @@ def late_means(table:pd.DataFrame)->pd.DataFrame: # one row per run
     return last.drop(columns=['micro', *of_clients]).join(means).reset_index()
 
 # %% ../../nbs/runs/rows.ipynb #b4044c45
-def evaluations_in_words(results:pd.DataFrame)->str: # of `summary`
+def results_of(rows:pd.DataFrame)->pd.DataFrame: # see `summary`
+    "The result of each run: that of the round which validation chose, if runs end early; else `late`."
+    early = len(rows) > 0 and all(run.patience for run in rows.settings.unique())
+    return summary(rows, at='valid').assign(evaluations=math.nan) if early else summary(rows)
+
+def evaluations_in_words(results:pd.DataFrame)->str: # of `results_of`
     "What a result is the mean of, and after which round: 'mean of the last 5 evaluations, round 30'."
+    if 'evaluations' not in results: return 'mean of the last evaluations'
+    if results.evaluations.isna().all(): return 'at the round that validation chose'
     found = results[['evaluations', 'round']].dropna().astype(int).drop_duplicates()
     if len(found) != 1: return 'mean of the last evaluations'
     n, last = found.iloc[0]
@@ -146,7 +155,20 @@ def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:
     for run in dict.fromkeys(runs):
         id = run_id(run, data_root)
         if not store.has(id): continue
-        rows, _ = store.read(id, config(run), data[run.data])
-        tables.append(rows.assign(run=id, **described(run)))
+        rows, about = store.read(id, config(run), data[run.data])
+        tables.append(with_names(rows, about).assign(run=id, **described(run)))
     if not tables: return pd.DataFrame(columns=columns)
-    return pd.concat(tables, ignore_index=True)[columns]
+    rows = pd.concat(tables, ignore_index=True)
+    return rows[columns + ['client_name'] * ('client_name' in rows)]
+
+def with_names(rows:pd.DataFrame, about:dict)->pd.DataFrame: # about: provenance
+    "Rows of a run with a column `client_name`, if its clients have names."
+    if 'client_names' not in about: return rows
+    return rows.assign(client_name=rows.client.map(dict(enumerate(about['client_names']))))
+
+def by_client(rows:pd.DataFrame, moment='merged')->pd.DataFrame: # client, perhaps client_name; n, accuracy
+    "The accuracy of each client in the last test of a run, in percent."
+    tests = rows.query("metric == 'accuracy' and split == 'test' and client >= 0 and moment == @moment")
+    last = tests[tests['round'] == tests['round'].max()]
+    named = [k for k in ('client', 'client_name') if k in last]
+    return last[[*named, 'n']].assign(accuracy=100 * last.value).reset_index(drop=True)

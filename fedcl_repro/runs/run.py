@@ -7,7 +7,7 @@ __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'REHEARSED', 'Run', 'loa
            'methods', 'resolved', 'range_of', 'check', 'stages', 'check_needs', 'own_sources', 'config',
            'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset', 'run_id',
            'what_was_built', 'weights_digest', 'digest_of', 'setting', 'label', 'shards', 'on_device', 'tested_clients',
-           'federation', 'federation_with', 'check_fits', 'without_effect', 'tell_large', 'images_of',
+           'client_names', 'federation', 'federation_with', 'check_fits', 'without_effect', 'tell_large', 'images_of',
            'check_federation', 'rehearsed', 'tell_single_images']
 
 # %% ../../nbs/runs/run.ipynb #a1252a17
@@ -45,17 +45,17 @@ SEED = Range('[0, 4294967295]')
 @dataclass(frozen=True)
 class Run:
     "One training of one method on one federation. Make it with `Run.of`, which checks and completes it."
-    method: Spec
-    data: Spec = Spec('digits')
-    partition: Spec = Spec('dirichlet')
-    scarcity: Spec = Spec('none')
-    augmentation: Spec = Spec('none')
-    model: Spec = Spec('cnn')
-    optimiser: Spec = Spec('adam')
-    n_clients: COUNT = 20
-    n_rounds: COUNT = 30
-    batch_size: COUNT = 16
-    local_epochs: COUNT = 1
+    method: Spec                        # what clients and server do
+    data: Spec = Spec('digits')         # images or vectors with labels: a name, or a file of yours
+    partition: Spec = Spec('dirichlet') # how the rows are dealt to the clients
+    scarcity: Spec = Spec('none')       # which clients keep fewer rows, and how many
+    augmentation: Spec = Spec('none')   # how views of an image are made
+    model: Spec = Spec('cnn')           # the network of each client
+    optimiser: Spec = Spec('adam')      # of local training, with its learning rate lr
+    n_clients: COUNT = 20               # clients of the federation
+    n_rounds: COUNT = 30                # rounds of communication, at most
+    batch_size: COUNT = 16              # images of a step of local training
+    local_epochs: COUNT = 1             # passes over its own rows that a client trains in a round
     participation: Range('(0, 1]') = 1. # share of the clients in a round
     client_drop: Range('[0, 1)') = 0.   # share of the messages that are lost
     beginning: OneOf('common', 'own') = 'common' # initial weights: the same for all clients, or different
@@ -64,11 +64,12 @@ class Run:
     partition_seed: SEED = 0            # repetitions share their partition
     eval_every: COUNT = 1               # rounds between evaluations; the last round is always evaluated
     dtype: OneOf('float32', 'float64', 'bfloat16') = 'float32' # bfloat16: only for products in forward passes
-    tf32: bool = False
+    tf32: bool = False                  # whether an accelerator may round factors to 10 bits
     eval_clients: Range('[0, inf)') = 0 # clients that are tested, drawn once for each seed; 0: all
     shift: Spec = Spec('none')          # of the images, client by client
     validation: Range('[0, 1)') = 0.    # share of a client's training images
     metrics: tuple = ()                 # measured besides accuracy and loss
+    patience: Range('[0, inf)') = 0     # evaluations without better validation accuracy that end it
 
     @classmethod
     def of(cls, method, **settings):
@@ -88,7 +89,7 @@ REGISTERS = dict(
     optimiser=OPTIMISERS,
     shift=SHIFTS,
 )
-LATER = 'eval_clients', 'shift', 'validation', 'metrics' # settings newer than the first committed runs
+LATER = 'eval_clients', 'shift', 'validation', 'metrics', 'patience' # newer than the first committed runs
 REGISTERING = ('fedcl_repro.methods', 'fedcl_repro.parts', 'fedcl_repro.data', 'fedcl_repro.federation')
 
 def load_registers():
@@ -141,6 +142,8 @@ def check(run:Run):
     for spec in run.metrics: METRICS.resolve(spec) # an unknown metric is refused
     twice = [m for m in run.metrics if run.metrics.count(m) > 1]
     if twice: raise ValueError(f'metrics name {twice[0]} twice: leave one out')
+    if run.patience and not run.validation:
+        raise ValueError(f'patience={run.patience} looks at validation rows: say validation=0.1, too')
     stages(run)
     AUGMENTATIONS.build(run.augmentation)
 
@@ -288,6 +291,14 @@ def tested_clients(run:Run): # tuple of ids, or None for all
     if not 0 < run.eval_clients < run.n_clients: return None
     order = stream(run.seed, 'evaluation').permutation(run.n_clients)
     return tuple(sorted(order[:run.eval_clients].tolist()))
+
+# %% ../../nbs/runs/run.ipynb #c5d9944c
+def client_names(run:Run, data_root=None)->list: # of texts; empty if they have none
+    "The names of a run's clients: those of a column of ids, each of which is a client."
+    if run.partition.name != 'by_column': return []
+    data = dataset(run.data, str(find_root(data_root)))
+    names = data.id_names.get(setting(run, 'partition.column'), ())
+    return list(names) if len(names) == run.n_clients else []
 
 # %% ../../nbs/runs/run.ipynb #9c10bc5c
 def federation(run:Run, data_root=None, device='cpu')->Fed:

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SAID_ONCE', 'LESS', 'train_all', 'checked_runs', 'Outcome', 'tell_problems', 'lacking', 'intact', 'wait_for_others',
            'say_once', 'multiplies_bfloat16', 'slow_arithmetic', 'cores', 'train_lacking', 'at_a_time', 'attempt',
-           'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'outcome_of', 'impossible', 'refusals',
-           'train_in_turn']
+           'short_label', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'outcome_of', 'impossible',
+           'refusals', 'train_in_turn']
 
 # %% ../../nbs/runs/workers.ipynb #a5c00023
 import contextlib
@@ -124,18 +124,23 @@ def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list:
         changed = about is not None and changed_since(r, about)
         again = retrain and changed is not False
         if about is None or again or not has_all(store, id, extras): missing.append(r)
-        else: changes.append(changed)
-        store.drop_old_checkpoint(id)
+        else:
+            changes.append(changed)
+            store.drop_old_checkpoint(id, about)
     say_once(stale_text(changes))
     return missing
 
 # %% ../../nbs/runs/workers.ipynb #64f96e20
 def intact(store:Store, id:str, config=None, data=''): # provenance, or None
-    "The provenance of a finished run, if the store has it undamaged. `config`, `data`: see `Store.check`."
+    """The provenance of a finished run, if the store has it undamaged. `config`, `data`: see `Store.check`.
+    A damaged one is set aside, by a process that holds its lock and has looked again."""
     if not os.path.lexists(store.folder(id)): return None
-    try: return store.check(id, config, data)
-    except DamagedRun as e:
-        store.set_aside(store.folder(id), f'is damaged ({e.__cause__}) and will be trained again')
+    with contextlib.suppress(DamagedRun): return store.check(id, config, data)
+    with locked(store, id) as mine:
+        if not mine: return None # it is being written
+        try: return store.check(id, config, data) if os.path.lexists(store.folder(id)) else None
+        except DamagedRun as e:
+            store.set_aside(store.folder(id), f'is damaged ({e.__cause__}) and will be trained again')
 
 def wait_for_others(runs:list, store:Store, data_root, deadline:float):
     "Wait until another process releases one of these runs, the time is over or a signal comes."
@@ -201,15 +206,20 @@ def attempt(run:Run, store:Store, options:dict, tell=ignore)->Outcome:
 LESS = 'Take fewer jobs (--jobs), a smaller model, fewer clients or smaller batches'
 
 # %% ../../nbs/runs/workers.ipynb #fe6fc555
+def short_label(label:str, most=18)->str:
+    "The name of a run for a bar: its settings are left out whole, not cut within a parenthesis."
+    name = label.partition(' (')[0]
+    return name if len(name) <= most else name[:most - 1] + '…'
+
 class Progress:
     """One bar for all rounds of all runs, at most 80 columns wide, with the last accuracy of a checkpoint or
     a finished run. Earlier rounds do not count in the estimate of the remaining time."""
-    def __init__(self, runs, store:Store, data_root=None, quiet=False):
+    def __init__(self, runs, store:Store, data_root=None, quiet=False, delay=0): # seconds before it is seen
         self.store, self.ids = store, {r: run_id(r, data_root) for r in runs}
         self.done = {r: checkpoint_progress(store, id)[0] for r, id in self.ids.items()}
         layout = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]'
         wide = min(80, shutil.get_terminal_size().columns)
-        bar = dict(unit='round', disable=quiet, smoothing=.1, ncols=wide, bar_format=layout)
+        bar = dict(unit='round', disable=quiet, smoothing=.1, ncols=wide, bar_format=layout, delay=delay)
         self.bar = tqdm(total=sum(r.n_rounds for r in runs), initial=sum(self.done.values()), **bar)
         self.last, self.read = '', -math.inf # the last accuracy in words, and when it was read
         self.ended = None                    # the run that was the last to end
@@ -222,7 +232,7 @@ class Progress:
             found = self.accuracy(run) or self.ended and self.accuracy(self.ended)
             self.last, self.read = found or self.last, time.monotonic()
         if done == run.n_rounds: self.ended = run
-        self.bar.set_postfix_str(f'{label(run)[:12]} {done}/{run.n_rounds}{self.last}', refresh=False)
+        self.bar.set_postfix_str(f'{short_label(label(run))} {done}/{run.n_rounds}{self.last}', refresh=False)
 
     def accuracy(self, run:Run)->str: # ', last FedAvg 86.3 %', empty before the first
         "The last accuracy of the merged models that the store knows."
@@ -233,7 +243,7 @@ class Progress:
                 tests = rows.query("metric == 'accuracy' and moment == 'merged' and split == 'test'")
                 accuracy = pooled(tests, ['round']).value.iloc[-1]
             else: accuracy = checkpoint_head(self.store, id)['accuracy']
-            return f', last {label(run)[:12]} {100 * accuracy:.1f} %'
+            return f', last {short_label(label(run))} {100 * accuracy:.1f} %'
 
     def close(self): self.bar.close()
 

@@ -20,7 +20,7 @@ from ..runs.store import Store
 from ..runs.rows import read_rows
 from ..runs.workers import tell_problems, train_all
 from ..data.partition import PARTITIONS
-from ..runs.rows import evaluations_in_words, in_short, per_round, summary, table_of_means
+from ..runs.rows import evaluations_in_words, in_short, per_round, results_of, table_of_means
 from .latex import PaperTable
 
 # %% ../../nbs/show/compare.ipynb #dc5d864f
@@ -35,7 +35,12 @@ class Comparison:
     rows: pd.DataFrame    # all measurements
     where: str = ''       # data, clients and partition, in words
 
-    def table(self, style='', spread='sd', label='tab:compare'): # style: '' or 'paper'; spread: 'sd' or 'interval'
+    def table(
+        self,
+        style='',            # or 'paper'
+        spread='sd',         # or 'interval'
+        label='tab:compare', # for a reference
+    ):
         """A line for each finished method: method, accuracy, replicates, difference (an `Interval` or None)
         over the replicates that it shares with the first. With style='paper', a table in LaTeX."""
         if style == 'paper': return paper_table(self, spread, label)
@@ -114,11 +119,12 @@ def paper_table(c:Comparison, spread='sd', label='tab:compare')->PaperTable:
         difference = '' if n.method == c.labels[0] else f'{mean} ({bounds})' if several else mean
         lines.append({'method': n.method, 'accuracy': shown, f'minus {c.labels[0]}': difference})
     what = 'standard deviation' if spread == 'sd' else '95 % interval of the mean'
-    over = f'mean and {what} over {c.seeds} replicates (seed and partition)' if c.seeds > 1 else 'one run of each'
+    over = f'mean and {what} over {c.seeds} replicates (seed and partition)'
+    if c.seeds == 1: over = 'one run of each'
     marks = (', and paired differences with 95 % intervals. Bold: the best; '
              '†: not distinguishable from it (the paired interval contains zero)')
-    caption = f'Test accuracy in percent{c.where} ({evaluations_in_words(c.runs)}): {over}{marks * (c.seeds > 1)}.'
-    return PaperTable({'': pd.DataFrame(lines)}, caption, label)
+    caption = f'Test accuracy in percent{c.where} ({evaluations_in_words(c.runs)}): {over}'
+    return PaperTable({'': pd.DataFrame(lines)}, f'{caption}{marks * (c.seeds > 1)}.', label)
 
 # %% ../../nbs/show/compare.ipynb #ab5b8b02
 def replicates(methods, seeds:int, settings:dict)->list: # of Run
@@ -141,7 +147,7 @@ def comparison_of(runs:list, store:Store, data_root=None)->Comparison:
     "The comparison of these runs, as far as they are finished."
     rows, by_seed = read_rows(runs, store, data_root), {r.seed: r for r in runs}
     columns = ['label', 'family', 'seed', 'round', 'micro']
-    results, curves = summary(rows), per_round(rows)
+    results, curves = results_of(rows), per_round(rows)
     results = results.reindex(columns=[*columns, 'evaluations'])
     curves = curves.reindex(columns=columns)
     scores = [scores_of(r, data_root) for r in by_seed.values()]
@@ -154,11 +160,11 @@ def comparison_of(runs:list, store:Store, data_root=None)->Comparison:
 # %% ../../nbs/show/compare.ipynb #e17d0144
 def compare(
     methods:list,    # names, `Method`s, or functions that return one; others are compared with the first
-    data='digits',   # a name, a file or folder, a `Dataset`, images, or feature vectors
+    data='digits',   # as for `simulate`
     seeds=3,         # replicates: each a new seed and a new partition
     *,
-    labels=None,     # for images or feature vectors that are given as arrays
-    test=None,       # as for `simulate`
+    labels=None,
+    test=None,
     clients=None,
     model=None,
     store='runs',    # folder that keeps the runs; a second call trains only what it lacks

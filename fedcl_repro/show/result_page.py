@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['STAND_IN', 'CONCLUSIONS', 'how_reduced', 'rows_in_words', 'verdicts_in_words', 'say_line', 'asked_table',
-           'show_verdicts', 'card_claim', 'card_lines', 'show_card', 'what_is_there', 'ResultPage', 'display_all',
-           'table_view', 'ClaimsPage']
+           'show_verdicts', 'card_claim', 'points', 'answer_of', 'conditions_of', 'counts_line', 'show_head',
+           'show_rows_as_csv', 'what_is_there', 'ResultPage', 'display_all', 'table_view', 'ClaimsPage']
 
 # %% ../../nbs/show/result_page.ipynb #486d0cbe
 import html
@@ -17,22 +17,24 @@ import pandas as pd
 from ..core import patch
 from ..evidence.comparable import smaller
 from fedcl_repro.evidence.experiments import (
-    PROFILES, Page, committed, committed_maps, committed_note, committed_verdicts, evidence_on,
-    experiments)
+    PROFILES, Page, committed, committed_maps, committed_note, committed_path, committed_verdicts,
+    evidence_on, experiments)
 from ..evidence.plan import Here, hours_of, known_timings, plan_of
 from ..evidence.published import PAPER_NAMES
 from ..runs.representations import maps_of
-from .tables import nice_table, noted_table, show_dots, show_table
+from .badge import badge, counts_as_badges
+from .tables import HOW_TO_READ, nice_table, noted_table, show_dots, show_table, with_code
 from ..evidence.ask import Paper, claim_list, span
-from ..evidence.verdict import OURS, Verdict, amount_of, rests_on, verdict_counts, verdict_table
+from ..evidence.verdict import (
+    OURS, PAPER_SIZE, Verdict, amount_of, rests_on, verdict_counts, verdict_table)
 
 # %% ../../nbs/show/result_page.ipynb #a39932bf
 def how_reduced(settings, profile:str, name:str)->str:
-    "How many of these runs have the data, clients and networks of the experiment's profile `paper`."
+    "How many of these runs have the setting of the experiment's profile `paper`, but for rounds and precision."
     if profile == 'quick': return "handwritten digits in place of the paper's data"
     full = sum(not smaller(run, (name,)) for run in settings)
-    if full == len(settings): return "the paper's data, clients and networks"
-    reduced = 'reduced in size' + (f' in {len(settings) - full} of {len(settings)} runs' if full else '')
+    if full == len(settings): return "the paper's setting"
+    reduced = 'reduced' + (f' in {len(settings) - full} of {len(settings)} runs' if full else '')
     return f"the paper's setting {reduced}"
 
 def rows_in_words(rows:pd.DataFrame, profile:str, name:str)->str:
@@ -68,7 +70,7 @@ STAND_IN = ("Stand-in. Digits replace the paper's data here. The numbers show th
 def say_line(text:str, look=''):
     "A line of text as HTML, which a notebook, the site and the report show alike."
     from IPython.display import HTML, display
-    display(HTML(f'<p class="{look}">{html.escape(text)}</p>'))
+    display(HTML(f'<p class="{look}">{with_code(text)}</p>'))
 
 def asked_table(verdicts:list)->pd.DataFrame: # claim, verdict, evidence, source
     "Verdicts as a table; whether a printed margin is inside the interval is said in the evidence."
@@ -80,16 +82,16 @@ def show_verdicts(verdicts:list):
     from IPython.display import HTML, display
     claims = [v for v in verdicts if v.kind == 'claim' and v.word != 'not run']
     if not claims: return
-    table = nice_table(asked_table(claims), 'The claims, checked on these rows.').to_html()
+    table = nice_table(asked_table(claims)).to_html()
     summary = f'<summary>{amount_of(len(claims), "claim")}, one by one</summary>'
     display(HTML(f'<details>{summary}{table}</details>'))
 
 # %% ../../nbs/show/result_page.ipynb #ca4d0002
 CONCLUSIONS = {
-    'holds': 'In these runs the claim is true.',
-    'fails': 'In these runs the claim is not true.',
+    'holds': 'In these runs the claim is true',
+    'fails': 'In these runs the claim is not true',
     'open': 'Open', # and its reason
-    'not learned': 'Nothing was learned that could be compared: a trivial baseline is not exceeded.'}
+    'not learned': 'Nothing was learned that could be compared: a trivial baseline is not exceeded'}
 
 def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
     """The first claim that trained runs measure, whatever it became; replicates come before one run, and our
@@ -98,28 +100,52 @@ def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
     def place(v): return v.source == OURS, not rests_on(v).endswith('replicates')
     return min(asked, key=place, default=None)
 
-def card_lines(v:Verdict)->dict: # heading -> text
-    "What the paper says and what we found."
-    printed = f' Its margin in print is {v.printed:+.2f}.' if v.printed is not None else ''
-    between = f' (interval {v.interval[0]:+.2f} to {v.interval[1]:+.2f})' if v.interval else ''
-    size = f'Our runs: {v.size}.' if v.size else "The size is the paper's."
-    if v.differs: size += f" Settings: {', '.join(v.differs)}."
-    told, *more = v.evidence.split('; ') # the margin is told if it is not the number itself
-    when = ''.join(f', {words}' for words in (v.tested and f'tested {v.tested}', v.turned) if words)
-    return {
-        'We ask' if v.source == OURS else 'The paper says': f'{v.what} ({v.source}).{printed}',
-        'Here': '; '.join([told, *(part for part in more[:1] if part.startswith('margin'))]) + between + when,
-        'What may differ': f'{size} The partition and the seeds are ours.',
-        'Conclusion': CONCLUSIONS[v.word] + (f': {v.reason}.' if v.reason else '')}
+def points(x:float)->str: return f'{x:+.2f}'.replace('-', '−')
+
+def answer_of(v:Verdict)->str: # HTML
+    "The verdict, the claim and both margins in a sentence."
+    published = f'published {points(v.printed)}, ' if v.printed is not None else ''
+    between = f' (95 % interval {points(v.interval[0])} to {points(v.interval[1])})' if v.interval else ''
+    turned = f', {v.turned}' if v.turned else ''
+    told = f'{published}ours {points(v.margin)}{between}{turned}.'
+    asked = 'We ask: ' if v.source == OURS else ''
+    return f'{badge(v.word)} {asked}<b>{html.escape(v.what)}</b>: {html.escape(told)}'
+
+def conditions_of(v:Verdict)->str:
+    "Why it is open, how large our runs are, and what else differs from the paper."
+    place = '' if v.source == OURS else f'The claim is from {v.source}. '
+    more = filter(None, (rests_on(v), v.tested and f'tested {v.tested}'))
+    size = ', '.join([f'Our runs: {v.size or PAPER_SIZE}', *more])
+    settings = f" Settings that differ: {', '.join(v.differs)}." if v.differs else ''
+    why = f': {v.reason}' if v.reason else ''
+    return f'{CONCLUSIONS[v.word]}{why}. {place}{size}; partitions and seeds are ours.{settings}'
 
 # %% ../../nbs/show/result_page.ipynb #ca4d0003
-def show_card(lines:dict):
-    "A card: headings and texts."
+def counts_line(verdicts:list)->str: # HTML
+    "How many claims and numbers have which verdict."
+    kinds = {'claim': [v for v in verdicts if v.kind == 'claim'], 'number': [v for v in verdicts if v.kind == 'cell']}
+    return '. '.join(f'{amount_of(len(some), kind)}: {counts_as_badges(verdict_counts(some))}'
+                     for kind, some in kinds.items() if some)
+
+def show_head(v:Verdict, trained:str, verdicts:list):
+    "What a page answers: the badge and the sentence, their conditions, what was trained, all counts."
     from IPython.display import HTML, display
-    left = 'style="text-align: left; vertical-align: top; padding: 2px 10px"'
-    rows = [f'<tr><th {left}>{html.escape(heading)}</th><td {left}>{html.escape(text)}</td></tr>'
-            for heading, text in lines.items() if text]
-    if rows: display(HTML(f'<table class="card evidence">{"".join(rows)}</table>'))
+    conditions = v and f'<p class="note">{with_code(conditions_of(v))} {with_code(HOW_TO_READ)}</p>'
+    lines = [f'<p class="answer">{answer_of(v)}</p>', conditions] if v else []
+    lines += [f'<p class="note">{with_code(trained)}</p>'] if trained else []
+    if verdicts: lines.append(f'<p class="note counts-of">{counts_line(verdicts)}</p>')
+    if lines: display(HTML(''.join(lines)))
+
+def show_rows_as_csv(name:str, profile:str):
+    "Where the rows are, and how to read them."
+    from IPython.display import HTML, display
+    path = committed_path(name, profile)
+    if not path.exists(): return
+    code = (f"import pandas as pd\nrows = pd.read_csv('{name.partition('/')[0]}/results/{path.name}')\n"
+            "rows[rows.metric == 'accuracy'].groupby(['run', 'moment', 'split']).value.last()")
+    link = f'<a href="results/{path.name}">{path.name}</a>'
+    summary = '<summary>The rows behind this page, as CSV</summary>'
+    display(HTML(f'<details>{summary}<p>{link}</p><pre>{code}</pre></details>'))
 
 def what_is_there(page:Page, rows:pd.DataFrame, profile:str)->str: # empty: the page needs no runs
     "The size of a page's runs; if nobody has trained them, how many the profile `lite` has, and their hours."
@@ -164,7 +190,7 @@ class ResultPage(Page):
     def is_stand_in(self, profile:str)->bool: return profile == 'quick' and len(self.runs) > 0
 
     def show(self, view=None):
-        "Show each set of rows: a card, the figure and the table, the claims. `view`: (rows, profile)."
+        "Show each set of rows: the answer, the figure and the table, the claims. `view`: (rows, profile)."
         view = view or self.entry.about['view']
         if view is None:
             raise ValueError(f'{self.name} has no view: register it with view=(rows, profile) -> None, '
@@ -175,14 +201,13 @@ class ResultPage(Page):
         "Show one set of rows. A stand-in has no claims."
         stand_in, v = self.is_stand_in(profile) and len(rows) > 0, card_claim(verdicts)
         if stand_in: say_line(STAND_IN, look='stand-in')
-        lines = card_lines(v) if v and not stand_in else {}
-        lines['Trained'] = what_is_there(self, rows, profile)
-        show_card(lines | {'In all': verdicts_in_words(verdicts)})
+        show_head(None if stand_in else v, what_is_there(self, rows, profile), verdicts)
         self.draw(view, rows, profile)
         if stand_in: return
         show_verdicts(verdicts)
         note = committed_note(self.name, profile)
         if note: say_line(note, look='note')
+        show_rows_as_csv(self.name, profile)
 
 # %% ../../nbs/show/result_page.ipynb #ca4d0005
 @patch

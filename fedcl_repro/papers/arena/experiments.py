@@ -7,7 +7,8 @@ __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_MOMENT', 'ARENA_SIZES', 'ARENA
            'arena_base', 'arena_grid', 'arena_trials', 'tuned_in_arena', 'arena_tuning_path', 'arena_tuning',
            'settings_chosen', 'write_arena_tuning', 'arena_tested', 'arena_label', 'arena_placed', 'arena_sides',
            'arena_claims', 'arena_said', 'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena',
-           'arena_costs', 'arena_table', 'arena_shown']
+           'arena_costs', 'arena_table', 'arena_shown', 'draw_ranks', 'names_apart', 'draw_names', 'draw_prices',
+           'draw_arena', 'arena_view']
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #ccc77be9
 import numpy as np
@@ -128,7 +129,7 @@ def arena_claims(profile:str, also=())->list: # of Claim
         best('Local', sharing, 'no method that shares is above training alone'),
         best('FedAvg + epoch', personal, 'no personal method is above FedAvg after one local epoch'),
         above('FedCoSR', 'FedPer', 'class means help FedPer (FedCoSR is above it)'),
-        above('FedSSC', 'MOON', 'class means help MOON (FedSSC is above it)'),
+        above(f'FedSSC{AFTER}', f'MOON{AFTER}', 'class means help MOON (FedSSC is above it)'),
         above('MAPL', 'Local, two views', 'MAPL is above Local with two views'),
         above('Local', ['FedSimCLR', 'MFCL(GN)'],
             'features without labels are two points below training alone', by=2),
@@ -208,6 +209,74 @@ def arena_shown(table:pd.DataFrame, spot=None)->pd.DataFrame:
     shown = dict(method=table.label, pooled=table.sure.map(told))
     shown |= {'over clients': table.clients.round(1), 'all images': table.label.map(spot or {})}
     if table.n.nunique() > 1: shown['replicates'] = table.n
-    shown |= {'minus FedAvg + epoch': [told(i, '+') for i in table.apart], 'MB': table.sent.round(2)}
-    hours = table.hours.map('{:.2g}'.format, na_action='ignore')
+    shown |= {'minus FedAvg + epoch': [told(i, '+') for i in table.apart], 'MB': table.sent.round(1)}
+    hours = table.hours.map('{:.2f}'.format, na_action='ignore')
     return pd.DataFrame(shown | {'core-h': hours}).dropna(axis=1, how='all')
+
+# %% ../../../nbs/papers/arena/experiments.ipynb #5051bcd2
+def draw_ranks(ax, table:pd.DataFrame):
+    "Methods from the best down: accuracy with its interval; the name stands beside the dot."
+    from fedcl_repro.show.figures import colour_of
+    for place, row in enumerate(table[::-1].itertuples()):
+        colour = colour_of(row.label, row.family)
+        short = row.sure.high - row.sure.low <= 100
+        if short: ax.plot([row.sure.low, row.sure.high], [place, place], c=colour, lw=4, alpha=.3)
+        ax.plot(row.pooled, place, 'o' if row.sent else 'D', c=colour, ms=6)
+        end = row.sure.high if short else row.pooled
+        left = row.pooled > table.pooled.mean()
+        at, side = (row.sure.low if short else row.pooled, 'right') if left else (end, 'left')
+        how = dict(textcoords='offset points', ha=side, va='center', fontsize=8.5)
+        ax.annotate(row.label, (at, place), (-7 if left else 7, 0), **how)
+    ax.set(yticks=[], ylim=(-.7, len(table) - .3), xlabel='test accuracy, %', title='sorted; diamonds send nothing')
+    ax.grid(axis='y', visible=False)
+
+def names_apart(heights, least:float)->list: # of heights, none nearer than `least` to another
+    "Heights of names beside points, moved down from above until they do not touch."
+    moved, last = {}, np.inf
+    for k in np.argsort(heights, kind='stable')[::-1]: moved[k] = last = min(heights[k], last - least)
+    return [moved[k] for k in range(len(heights))]
+
+def draw_names(ax, rows:pd.DataFrame, x:float, side:str):
+    "Points with their names in a column at `x`, joined by thin lines."
+    from fedcl_repro.show.figures import colour_of
+    for row, height in zip(rows.itertuples(), names_apart(rows.pooled.tolist(), 4.6)):
+        colour = colour_of(row.label, row.family)
+        ax.plot(row.sent, row.pooled, 'o', c=colour, ms=6)
+        arrow = dict(arrowstyle='-', color=colour, lw=.7, relpos=(float(side == 'right'), .5))
+        how = dict(ha=side, va='center', fontsize=8.5, arrowprops=arrow)
+        ax.annotate(row.label, (row.sent, row.pooled), (x, height), **how)
+
+def draw_prices(ax, table:pd.DataFrame):
+    "Accuracy against the bytes of a client on a logarithmic axis, names beside the points."
+    sends = table[table.sent > 0].sort_values('sent', kind='stable')
+    for _, alike in sends.groupby((sends.sent > 4 * sends.sent.shift()).cumsum()):
+        much = alike.sent.max() > sends.sent.max() / 100
+        place = alike.sent.min() / 1.6 if much else 1.6 * alike.sent.max()
+        draw_names(ax, alike, place, 'right' if much else 'left')
+    for row in table[table.sent == 0].itertuples(): ax.axhline(row.pooled, c='#23272e', lw=1, ls='--')
+    ax.set(xscale='log', xlabel='megabytes to and from a client', title='what it costs; dashed: sends nothing')
+    ax.set_ylabel('test accuracy, %')
+
+def draw_arena(table:pd.DataFrame): # the figure
+    "All methods, sorted, and against their price."
+    import matplotlib.pyplot as plt
+    fig, (left, right) = plt.subplots(1, 2, figsize=(9, .27*len(table) + 1.2), layout='constrained')
+    draw_ranks(left, table)
+    draw_prices(right, table)
+    plt.close(fig)
+    return fig
+
+# %% ../../../nbs/papers/arena/experiments.ipynb #5051bcd4
+def arena_view(store:Store):
+    "(rows, profile) -> None: the answers, accuracy against bytes, and all numbers."
+    def view(rows, profile):
+        from fedcl_repro.show.result_page import display_all, say_line
+        from fedcl_repro.show.tables import noted_table
+        tuned = settings_chosen(arena_tuning(), profile)
+        whose = 'those that validation chose' if tuned else 'the untuned defaults'
+        say_line(f'Settings are {whose}.', look='note')
+        table, answers = arena_table(rows, store), arena_answers(arena_verdicts(rows, profile))
+        all_images = ARENA.runs(committed('arena/arena', 'paper')).groupby('label').micro.mean()
+        said, shown = noted_table(answers, 'The five questions.'), arena_shown(table, all_images.to_dict())
+        display_all(draw_arena(table), said, noted_table(shown, 'All methods.'))
+    return view

@@ -58,6 +58,7 @@ MAPL_SAID = dict(
         above('FedClassAvg', COPY, 'FedClassAvg as published is better than the compared copy')),
     fair=claims('ours',
         best('MAPL', HETEROGENEOUS, 'with the same views for all, MAPL has the highest accuracy'),
+        above('MAPL', 'Local', 'with the same views for all, MAPL is above Local'),
         above('MAPL', 'Local, two views', 'with two views for Local too, MAPL is above it')))
 
 # %% ../../../nbs/papers/mapl/statements.ipynb #3e017f6f

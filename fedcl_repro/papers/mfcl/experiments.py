@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'UNTRAINED', 'SMALL_RESOURCES', 'BASELINES', 'OWN_EPOCHS', 'MFCL_SYMBOLS', 'MFCL_PLACES',
-           'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_READINGS', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'MFCL',
+           'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_READINGS', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'LAYERS', 'MFCL',
            'ALL_OTHERS', 'READ_AS', 'COUNTED', 'AS_WIDE', 'BN_READINGS', 'run_of', 'ours', 'each_setting', 'extremes',
            'floors', 'varied', 'rival', 'placed', 'with_value', 'labelled_by', 'of_metric', 'say_setting',
-           'cell_of_mfcl', 'mfcl_printed', 'costs_in', 'borne_out', 'best_under_skew', 'by_data', 'judge_skew',
-           'bytes_counted', 'sent_beside', 'judge_traffic', 'repeated_norms', 'beside_columns', 'before_its_norm',
-           'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15', 'dealt_classes',
-           'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'draw_lines', 'by_setting']
+           'cell_of_mfcl', 'mfcl_printed', 'tested_layer', 'costs_in', 'borne_out', 'best_under_skew', 'by_data',
+           'judge_skew', 'bytes_counted', 'sent_beside', 'judge_traffic', 'repeated_norms', 'beside_columns',
+           'before_its_norm', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15',
+           'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'draw_lines', 'by_setting']
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #09590ceb
 from dataclasses import replace
@@ -181,9 +181,17 @@ PAIRINGS = 'pair', 'strangers', 'alone'
 MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
 MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
+LAYERS = dict(proj='projection', chi='before projection', enc='encoder', pixels='pixels')
+
+def tested_layer(run:Run)->str:
+    "What a linear classifier is given; supervised methods have a classifier of their own."
+    if run.method.name == 'mfcl': return LAYERS[setting(run, 'method.probe', 'proj')]
+    needs = methods()[run.method.name].about['needs']
+    return 'before projection' if 'views' in needs else 'own classifier'
+
 MFCL = Paper(
     ('data', 'xi'), placed, say_setting, MFCL_MEASURES, sizes=('mfcl/table2',), title='MFCL',
-    printed=mfcl_printed, cell=cell_of_mfcl, says=MFCL_SAID)
+    printed=mfcl_printed, cell=cell_of_mfcl, says=MFCL_SAID, layer=tested_layer)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #cf9604a5
 def costs_in(artifact:str):
@@ -420,9 +428,9 @@ def draw_lines(ax, runs:pd.DataFrame, x:str, names, floors=(), whole=None):
     """Accuracy by a setting, `x` on its axis, a line per name; the mean of untrained `floors` across.
     `whole`: the runs of all panels of the figure."""
     from fedcl_repro.show.figures import curves
-    for label in floors:
+    for label, dashes in zip(floors, ('--', ':', '-.', (0, (1, 3)))):
         floor = runs[runs.label == label].micro
-        if len(floor): ax.axhline(floor.mean(), ls='--', lw=1, c='k', label=label)
+        if len(floor): ax.axhline(floor.mean(), ls=dashes, lw=1, c='k', label=label)
     whole = whole if whole is None else whole[whole.label.isin(names)]
     curves(runs[runs.label.isin(names)], 'micro', 1, ax, 'accuracy, %', whole, x)
 
