@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 # %% ../nbs/version.ipynb #ffa7b229
 __version__ = '0.2.0'
 
-__doc__ += """
+__doc__ = (__doc__ or '') + """
 
     >>> from fedcl_repro import compare, simulate
     >>> print(simulate('fedcosr', 'digits', n_rounds=10))          # also your arrays, files, methods, models

@@ -451,7 +451,7 @@ def read_plain_file(path)->str:
     "The text of a file; of a pipe or a device, reading might never end."
     path = expanded(path)
     if path.exists() and not (path.is_file() or path.is_dir()): raise ValueError('it is no plain file')
-    return path.read_text(encoding='utf-8')
+    return path.read_text(encoding='utf-8-sig') # with or without a byte order mark
 
 def json_in(text:str, what:str):
     "The value of a JSON text; one that is none, or is nested too deeply, is refused by name."

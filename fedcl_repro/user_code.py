@@ -259,11 +259,15 @@ def files_beside(path:Path, names)->dict: # name of a module -> (file, bytes)
 # %% ../nbs/user_code.ipynb #fe67ed2a
 def used_files()->tuple: # of Path
     "The files that FEDCL_USE names."
-    return tuple(Path(p) for p in os.environ.get('FEDCL_USE', '').split(os.pathsep) if p)
+    named = os.environ.get('FEDCL_USE', '').split(os.pathsep)
+    return tuple(Path(p).expanduser().resolve() for p in named if p)
 
 def use_files(paths):
     "Import these files, here and in all processes that this one starts."
     paths = [Path(p).expanduser().resolve() for p in paths]
+    divided = [p for p in paths if os.pathsep in str(p)]
+    if divided:
+        raise ValueError(f'cannot use {divided[0]}: {os.pathsep!r} separates files in FEDCL_USE; rename it')
     for path in paths: import_file(path)
     os.environ['FEDCL_USE'] = os.pathsep.join(map(str, dict.fromkeys([*used_files(), *paths])))
 

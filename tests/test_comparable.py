@@ -32,4 +32,4 @@ def test_other_settings_of_a_method_or_optimiser_keep_a_number_from_being_compar
 
 def test_a_card_lists_what_differs():
     v = card_claim(list(committed_verdicts('fedssc/table1')[1]))
-    assert "local_epochs 5 (paper 10)" in conditions_of(v)
+    assert 'local_epochs 5 (paper 10)' in conditions_of(v)

@@ -1,6 +1,7 @@
 """What a user gives is what is used: the test set, the network, pictures and arrays, and a run's identity."""
 import copy
 import functools
+import json
 import os
 import random
 import subprocess
@@ -18,6 +19,8 @@ from PIL import Image
 
 from fedcl_repro import cli, simulate
 from fedcl_repro.data.datasets import DATASETS, content_of, load
+from fedcl_repro.data.natural import SHIFTS
+from fedcl_repro.data.partition import PARTITIONS, Shards
 from fedcl_repro.user_code import (
     UnknownContent, entry_digest, import_file, packed, source_digest, unpack, use_files)
 from fedcl_repro.core import Register, Spec
@@ -27,7 +30,10 @@ from fedcl_repro.federation.method import METHODS, NET, Method, Sweep, build_met
 from fedcl_repro.data.own_data import client_column, own_dataset, own_inputs, own_labels, read_own
 from fedcl_repro.federation import rounds
 from fedcl_repro.parts.models import MODELS, Dropout
-from fedcl_repro.runs.run import Run, check_federation, dataset, methods, run_id, shards
+from fedcl_repro.evidence.experiments import PAGE_OPTIONS, read_option
+from fedcl_repro.runs.run import (
+    Run, check_federation, dataset, methods, run_id, shards, without_effect)
+from fedcl_repro.runs.session import precision
 from fedcl_repro.runs.simulate import data_spec, fitting, model_spec, named_data
 from fedcl_repro.runs.store import Store
 from fedcl_repro.runs.sweep import sweep
@@ -752,6 +758,76 @@ def test_entries_of_all_origins_are_sent():
     assert there['mine'].make() == 7 and entry_digest(there['mine']) == entry_digest(register['mine'])
 
 
+BUILT = { # what a builder reads, changed by `change(folder, k)`
+    'weights from a file': lambda folder: torch.load(folder/'w.pt'),
+    'a number from a text': lambda folder: float((folder/'w.txt').read_text()),
+    'the environment': lambda folder: float(os.environ['FEDCL_TESTED']),
+    'a variable': lambda folder: VARIED[0],
+    'an attribute of a class': lambda folder: Varied.level,
+    'JSON': lambda folder: json.loads((folder/'w.json').read_text())['level'],
+    'an array': lambda folder: float(np.load(folder/'w.npy')),
+    'a module': lambda folder: SimpleNamespace(**vars(sys.modules['varied_here'])).level,
+    'the command line': lambda folder: float(sys.argv[-1]),
+    'the working folder': lambda folder: float(os.path.basename(os.getcwd())),
+}
+VARIED = [0.]
+
+
+class Varied: level = 0.
+
+
+def change(folder, k, monkeypatch):
+    "Let everything that a builder may read be k."
+    torch.save(float(k), folder/'w.pt')
+    (folder/'w.txt').write_text(str(k))
+    (folder/'w.json').write_text(json.dumps(dict(level=k)))
+    np.save(folder/'w.npy', k)
+    monkeypatch.setenv('FEDCL_TESTED', str(k))
+    VARIED[0], Varied.level = k, k
+    monkeypatch.setitem(sys.modules, 'varied_here', SimpleNamespace(level=k))
+    monkeypatch.setattr(sys, 'argv', ['x', str(k)])
+    (folder/str(k)).mkdir(exist_ok=True)
+    monkeypatch.chdir(folder/str(k))
+
+
+@pytest.mark.parametrize('case', BUILT)
+def test_a_run_is_named_by_what_its_builder_built(case, tmp_path, monkeypatch):
+    read = BUILT[case]
+    def mine(shape, n_classes):
+        net = Net()
+        net.head.bias.data[0] = read(tmp_path)
+        return net
+    found = []
+    for k in (1, 1, 2):
+        change(tmp_path, k, monkeypatch)
+        result = simulate('fedavg', X, Y, model=mine, store=tmp_path/'runs', **SMALL)
+        found.append((result.rows.run[0], result.rows.value.fillna(-1).tolist()))
+    assert found[0] == found[1] and found[0][0] != found[2][0] and found[0][1] != found[2][1]
+
+
+@pytest.mark.parametrize('kind', ['rows', 'order of rows', 'images'])
+def test_a_run_is_named_by_the_rows_and_images_of_its_clients(kind, tmp_path):
+    content = tmp_path/'content.json'
+    def rows(dataset, n_clients, rng):
+        level = json.loads(content.read_text())
+        train = np.arange(level if kind == 'rows' else 0, 80)
+        if kind == 'order of rows' and level: train = train[::-1]
+        return Shards([r for r in np.split(train, [40])], [np.arange(100, 120)] * 2)
+    def images(images, client, n_clients, rng): return np.clip(images + json.loads(content.read_text()), 0, 255).astype(np.uint8)
+    try:
+        for register, name, f in ((PARTITIONS, 'mine_here', rows), (SHIFTS, 'mine_here', images)):
+            f.__module__ = '__main__'
+            register.add(name, title='mine')(f)
+        ids = []
+        for k in (0, 0, 3):
+            content.write_text(str(k))
+            shift = 'mine_here' if kind == 'images' else 'none'
+            ids.append(run_id(Run.of('fedavg', partition='mine_here', shift=shift, n_clients=2, n_rounds=1)))
+        assert ids[0] == ids[1] != ids[2]
+    finally:
+        for register in (PARTITIONS, SHIFTS): register.pop('mine_here', None)
+
+
 # --- 5. errors
 
 def test_a_sweep_takes_a_path(tmp_path):
@@ -850,3 +926,63 @@ def test_batch_norm_on_single_images_is_warned_of(settings, n):
     assert (f'{n} of 3 clients learn nothing' in said) == bool(n)
     plain = replace(run, model=Spec.of('mlp', layers=2, width=8))
     assert 'learn nothing' not in told(lambda: check_federation(plain))[1]
+
+
+# --- 7. settings without effect, and what a session keeps
+
+WITHOUT_EFFECT = [
+    (dict(metrics=('top_k',), n=3), 'top_k is 1 for every model, with 3 classes'),
+    (dict(metrics=('top_k(k=3)',), n=3), 'top_k(k=3) is 1'),
+    (dict(optimiser='sgd(cosine_over=2)', n_rounds=6), 'the learning rate is 0 in the last 4 of 6 rounds'),
+    (dict(optimiser='clipped_sgd(cosine_over=2)', n_rounds=3), 'the learning rate is 0 in the last 1 of 3'),
+    (dict(method='mapl', n_rounds=100), 'warmup=100: what begins after it is not reached'),
+    (dict(method='mapl(warmup=7)', n_rounds=7), 'warmup=7: what begins after it is not reached'),
+    (dict(method='fedssc(warm=2.0)'), 'warm=2: the weight does not reach its end'),
+    (dict(eval_every=9, n_rounds=6), 'only the last of 6 rounds is tested'),
+    (dict(eval_clients=30, n_clients=4), 'there are 4 clients, and all of them are tested'),
+    (dict(participation=.05, n_clients=5), 'is less than one: one takes part'),
+    (dict(metrics=('top_k(k=2)', 'auc'), n=3), ''),
+    (dict(optimiser='sgd(cosine_over=6)', n_rounds=6), ''),
+    (dict(method='mapl(warmup=7)', n_rounds=8), ''),
+    (dict(method='mapl(warmup=7, graph=False)', n_rounds=7), ''),
+    (dict(eval_every=6, n_rounds=6, eval_clients=4, n_clients=4, participation=.2), ''),
+]
+
+
+@pytest.mark.parametrize('given, says', WITHOUT_EFFECT, ids=str)
+def test_a_setting_without_effect_is_told(given, says):
+    given = dict(given)
+    method, n = given.pop('method', 'fedavg'), given.pop('n', 10)
+    if method.startswith('mapl'): given |= dict(augmentation='mapl', model='cnn_proj')
+    said = without_effect(Run.of(method, **given), n)
+    assert len(said) == bool(says) and says in ' '.join(said)
+
+
+@pytest.mark.parametrize('before', ['highest', 'high', 'medium'])
+def test_the_precision_of_a_session_is_put_back(before):
+    was = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(before)
+        places = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+        kept = [p.fp32_precision for p in places]
+        with precision(Run.of('fedavg', tf32=True), 'cpu'):
+            assert [p.fp32_precision for p in places] == ['tf32'] * 3
+        assert [p.fp32_precision for p in places] == kept
+        assert torch.get_float32_matmul_precision() == before
+    finally: torch.set_float32_matmul_precision(was)
+
+
+@pytest.mark.parametrize('option, value, read', [
+    ('train', 'false', False), ('train', 'True', True), ('seeds', '1', 1), ('minutes', '2', 2), ('jobs', 3, 3),
+    ('device', 'cpu', 'cpu'), ('train', 'no', None), ('seeds', 'one', None), ('seeds', True, None),
+    ('jobs', '1.5', None), ('train', 1, None)])
+def test_options_of_a_page_are_read_by_their_kind(option, value, read):
+    default = PAGE_OPTIONS[option]
+    if read is not None: assert read_option(option, value, default) == read
+    else:
+        with pytest.raises(ValueError, match='must be like'): read_option(option, value, default)
+
+
+def test_a_file_with_a_separator_in_its_name_is_refused(tmp_path):
+    (tmp_path/'a:b.py').write_text('')
+    with pytest.raises(ValueError, match='separates files in FEDCL_USE'): use_files([tmp_path/'a:b.py'])

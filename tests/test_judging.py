@@ -178,7 +178,7 @@ def test_a_claim_says_where_its_sign_is_another():
     v = answer(KINDS['above'], numbers, chance=Chance(elsewhere={'after local training': numbers[['B', 'A']].set_axis(
         ['A', 'B'], axis=1), 'on a tenth of the images': numbers}, tested='before local training'))
     assert v.turned == 'but -9.50 after local training' and v.turned in v.evidence
-    assert v.turned.replace('-', '−') in answer_of(v).replace('-', '−') and 'tested before local training' in conditions_of(v)
+    assert v.turned in answer_of(v) and 'tested before local training' in conditions_of(v)
     said = {v.what: v for v in committed_verdicts('fedcosr/table2')[1]}
     whole = said['FedCoSR is above Local: practical CIFAR-10']
     assert whole.turned == 'but +1.07 with 10 % of the images' # below with all images, above with a tenth

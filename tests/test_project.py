@@ -422,3 +422,20 @@ def test_one_name_one_meaning():
     clashes = {n: where for n, where in twice.items() if n not in of_papers | SHARED_NAMES}
     assert not clashes, '; '.join(f"{n}: {', '.join(where)}" for n, where in sorted(clashes.items()))
     assert SHARED_NAMES <= set(twice), 'names that are no longer shared need no exception'
+
+
+PRIVATE = re.compile( # words of ours for which the field has a word (CONTRIBUTING, "How it reads")
+    r"\b(printed (value|number|table|cost|accurac)|compared with print|(several|all|three) readings|joint reading|"
+    r"(is|are) asked of|(told|tells?) apart|no safe|every second (client|round)|nothing is lost that)", re.I)
+
+
+def private_words(text):
+    "Words of this project alone, outside code."
+    return [m[0] for m in PRIVATE.finditer(re.sub(r'`[^`]*`', '', text))]
+
+
+def test_the_book_has_the_words_of_the_field():
+    for path in NOTEBOOKS:
+        text = '\n'.join(source for kind, source in cells(path) if kind == 'markdown')
+        assert not private_words(text), path
+    assert private_words('It is asked of nine methods, under all readings.') == ['is asked of', 'all readings']

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ignore', 'Session', 'valid_accuracies', 'best_round', 'note_other_sources', 'usual_causes', 'late_hits',
            'to_checkpoint', 'from_checkpoint', 'usable_checkpoint', 'other_dtype', 'one_core', 'deterministic',
-           'arithmetic']
+           'precision']
 
 # %% ../../nbs/runs/session.ipynb #a5c00013
 import contextlib
@@ -37,7 +37,6 @@ class Session:
     "One run in training, between two rounds."
     def __init__(self, run:Run, found:dict, device, data_root, executor:str, workers:int,
                  state_memory=math.inf):
-        arithmetic(run, device)
         self.run = run
         self.device = device
         self.data_root = data_root
@@ -207,8 +206,13 @@ def deterministic(device:str):
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # else each new tensor is written twice
 
-def arithmetic(run:Run, device:str):
-    "Set the precision of the whole process, before anything is calculated."
+@contextlib.contextmanager
+def precision(run:Run, device:str):
+    "The precision of the whole process is that of the run; afterwards, what it was."
     deterministic(device)
-    torch.backends.cuda.matmul.allow_tf32 = run.tf32
-    torch.backends.cudnn.allow_tf32 = run.tf32
+    places = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+    before = [place.fp32_precision for place in places]
+    for place in places: place.fp32_precision = 'tf32' if run.tf32 else 'ieee'
+    try: yield
+    finally:
+        for place, was in zip(places, before): place.fp32_precision = was

@@ -137,6 +137,9 @@ class Simulation:
 
     def model(self, client=0, moment='merged', at='last')->nn.Module:
         "A client's trained model, a plain module; with at='valid', that of the round that validation chose."
+        if self.folder and not self.store.root.exists():
+            raise ValueError('the models of this result were in a folder that was deleted with the process '
+                             "that trained it: give simulate store='runs', and they stay")
         return load_model(self.run, client, store=self.store, moment=moment, at=at, data_root=self.data_root)
 
     def predictions(self)->dict: # name -> array
