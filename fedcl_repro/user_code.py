@@ -259,7 +259,8 @@ def files_beside(path:Path, names)->dict: # name of a module -> (file, bytes)
 # %% ../nbs/user_code.ipynb #fe67ed2a
 def used_files()->tuple: # of Path
     "The files that FEDCL_USE names."
-    return tuple(Path(p) for p in os.environ.get('FEDCL_USE', '').split(os.pathsep) if p)
+    named = os.environ.get('FEDCL_USE', '').split(os.pathsep)
+    return tuple(Path(p).expanduser().resolve() for p in named if p)
 
 def use_files(paths):
     "Import these files, here and in all processes that this one starts."

@@ -517,3 +517,73 @@ def test_tables_beside_print_say_how_large_their_runs_are(monkeypatch):
     assert 'images 10 %, rounds 20, replicates 1, rate 0.003' in out # EMNIST
     assert re.search(r'images +rounds|images 100 %', out)
     assert len(fedcl_repro.committed('fedcosr/table2')) and len(fedcl_repro.published('fedcosr', 'table2'))
+
+
+# --- sweeps, and large stores
+
+def test_a_sweep_prints_all_trials_in_the_order_of_the_grid(tmp_path):
+    grid = '--grid', 'optimiser.lr=0.01,0.001', '--grid', 'batch_size=16,64'
+    out = said('sweep', '--method', 'fedavg', *OPTIONS, *grid, '--store', tmp_path, '--jobs', 1)
+    lines = [line for line in out.splitlines() if 'optimiser.lr=' in line]
+    assert [re.search(r'optimiser.*', line)[0] for line in lines] == [
+        f'optimiser.lr={lr}, batch_size={b}' for lr in ('0.01', '0.001') for b in (16, 64)]
+    (best,) = (line for line in lines if line.startswith('*'))
+    assert float(best[1:].split()[0]) == max(float(line[1:].split()[0]) for line in lines)
+
+
+def test_a_part_s_setting_is_suggested(capsys):
+    assert cli.main(['sweep', '--method', 'fedavg', '--grid', 'lr=0.1']) == 2
+    assert "did you mean 'optimiser.lr'?" in capsys.readouterr().err
+
+
+def test_a_relative_path_of_user_code_counts_in_the_arena(tmp_path, monkeypatch):
+    from fedcl_repro.commands.arena import users_methods
+    from fedcl_repro.user_code import load_extensions, used_files
+    (tmp_path/'mine.py').write_text(
+        'from fedcl_repro.federation.method import METHODS, Method\n'
+        "@METHODS.add('of_week', title='Of the week', family='averaging', owner='shared')\n"
+        'def of_week(): return Method()\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('FEDCL_USE', 'mine.py')
+    load_extensions()
+    try: assert [s.name for s in users_methods(used_files())] == ['of_week']
+    finally: fedcl_repro.METHODS.pop('of_week')
+
+
+def test_a_large_store_is_shown_by_its_newest_runs(store, capsys):
+    "Of four runs two, without the files of the others being read."
+    four = Store(store/'many')
+    for seed in range(4): fedcl_repro.simulate('fedavg', store=four.root, n_clients=2, n_rounds=1, seed=seed)
+    paths = sorted(four.root.glob('*/run.json'), key=lambda p: p.stat().st_mtime)
+    first, *_ = ids = [p.parent.name for p in paths]
+    (four.folder(first)/'rows.csv').unlink()
+    for words in ((), ('fedavg',)):
+        out = said('show', *words, '--store', four.root, '--last', 2)
+        assert 'the newest 2 runs; --last 0 shows all' in out
+        assert [id in out for id in ids] == [False, False, True, True]
+
+
+# --- what comes next is said
+
+def test_every_setting_has_a_sentence():
+    out = said('list', 'settings', '--json')
+    for row in json.loads(out): assert len(row['about'].split()) > 2, row['name']
+    assert 'of communication' in said('list', 'settings', 'n_rounds')
+
+
+def test_simulate_and_run_have_the_same_defaults():
+    run = fedcl_repro.Run.of('fedavg')
+    source = inspect.getsource(fedcl_repro.simulate)
+    assert 'dict(n_clients' not in source and (run.n_clients, run.n_rounds) == (20, 30)
+    assert train_commands.one_run('fedavg', options_of('run', '--method', 'fedavg')) == run
+
+
+def test_flower_says_its_next_two_commands(tmp_path):
+    from fedcl_repro.distributed.flower import wait_for_clients
+    words = '--method', 'fedavg', '--set', 'n_clients=3', '--clients', tmp_path/'clients'
+    *_, node, server = said('flower', tmp_path/'app', *words).splitlines()
+    assert node.endswith(f'fedcl node {tmp_path}/app {tmp_path}/clients/0 --client 0')
+    assert f'flwr run {tmp_path}/app local' in server and server.endswith('num-supernodes=3')
+    nobody = SimpleNamespace(node_of={}, n_clients=3, meet=lambda: None)
+    with pytest.raises(TimeoutError, match='(?s)fedcl node APP.*flwr run APP.*num-supernodes=3'):
+        wait_for_clients(nobody, 0)

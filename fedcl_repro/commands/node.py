@@ -15,7 +15,7 @@ from .train import one_run
 # %% ../../nbs/commands/node.ipynb #67728a4f
 def flower_verb(options):
     "Write a run as an app, and the data of its clients if a folder is named."
-    from fedcl_repro.distributed.flower import write_app
+    from fedcl_repro.distributed.flower import next_steps, write_app
     from fedcl_repro.distributed.nodes import SharedPlan, dealt
     run, data_root = one_run(options.method, options), options.data_root
     check_federation(run, data_root)
@@ -27,9 +27,10 @@ def flower_verb(options):
         if folder: check_folder(folder, option)
     write_app(options.folder, SharedPlan.of(run, data_root), options.clients)
     print(f'written: {Path(options.folder).resolve()}')
-    if not options.clients: return
-    for i, data in enumerate(dealt(run, data_root)): data.save(Path(options.clients)/str(i))
-    print(f'written: the data of {run.n_clients} clients, {Path(options.clients).resolve()}')
+    if options.clients:
+        for i, data in enumerate(dealt(run, data_root)): data.save(Path(options.clients)/str(i))
+        print(f'written: the data of {run.n_clients} clients, {Path(options.clients).resolve()}')
+    print(next_steps(options.folder, options.clients or 'CLIENTS', run.n_clients))
 
 # %% ../../nbs/commands/node.ipynb #89f54d38
 def node_verb(options):

@@ -4,13 +4,16 @@
 
 # %% auto #0
 __all__ = ['FORM', 'read_study', 'runs_of_entry', 'run_of_settings', 'study_verb', 'compare_verb', 'grid_as_asked',
-           'listed_values', 'sweep_verb']
+           'listed_values', 'sweep_verb', 'trial_lines']
 
 # %% ../../nbs/commands/study.ipynb #5fa0a7ec
 import os
+import textwrap
 import tomllib
 from itertools import product
 from pathlib import Path
+
+import pandas as pd
 
 from ..core import expanded, parse_value, read_plain_file
 from ..data.datasets import DATASETS
@@ -19,7 +22,7 @@ from ..show.latex import write_tables
 from ..runs.run import Run
 from ..runs.simulate import fitting, named_data
 from ..runs.sweep import sweep
-from .show import check_outputs, fitted_text, save_picture_as
+from .show import check_outputs, save_picture_as, width
 from .train import (
     asked_settings, finished_runs, prepared_store, show_finished, train_as_asked, training_of)
 
@@ -119,8 +122,21 @@ def sweep_verb(options)->int:
     grid, store = grid_as_asked(options.grid), prepared_store(options)
     found = sweep(list(options.methods), grid, store=store, budget=options.budget, seeds=options.seeds,
                   data_root=options.data_root, options=training_of(options), **settings)
-    print(fitted_text(found))
-    print(f'percent; chosen by the validation rows ({settings["validation"]:g} of the training images), '
+    print(*trial_lines(found), sep='\n')
+    print(f'percent; *: chosen by the validation rows ({settings["validation"]:g} of the training images), '
           'test accuracy at the round that they chose')
     print(f'rows: {store.root.resolve()}/RUN/rows.csv')
     return found.attrs['failed']
+
+# %% ../../nbs/commands/study.ipynb #deb04f91
+def trial_lines(chosen:pd.DataFrame)->list: # see `sweep`
+    "All trials, method by method in the order of the grid; the chosen ones have a star."
+    best, lines = set(zip(chosen.method, chosen.settings)), []
+    for method, own in pd.DataFrame(chosen.attrs['trials']).groupby('method', sort=False):
+        lines.append(f"{method}\n{'valid':>7} {'test':>6}")
+        for t in own.itertuples():
+            spread = f' ± {t.sd_seeds:.1f} over {t.seeds} seeds' if t.seeds > 1 else ''
+            star = '*' if (method, t.settings) in best else ' '
+            text = f'{star}{t.valid:6.1f} {t.test:6.1f}{spread}  {t.settings}'
+            lines.append(textwrap.fill(text, width(), subsequent_indent=' ' * 16))
+    return lines

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['MESSAGE_TYPES', 'SCORE_COLUMNS', 'STATE', 'PYPROJECT', 'APP', 'envelope', 'opened_envelope', 'make_client_app',
-           'own_place', 'ask_node', 'Courier', 'wait_for_clients', 'make_server_app', 'serve_run', 'nodes_in',
-           'tell_round', 'one_line', 'write_servers', 'save_server', 'resume_server', 'write_app', 'read_app']
+           'own_place', 'ask_node', 'Courier', 'next_steps', 'wait_for_clients', 'make_server_app', 'serve_run',
+           'nodes_in', 'tell_round', 'one_line', 'write_servers', 'save_server', 'resume_server', 'write_app',
+           'read_app']
 
 # %% ../../nbs/distributed/flower.ipynb #76fcac2a
 import ast
@@ -129,6 +130,12 @@ class Courier:
         return dict(sorted(found.items()))
 
 # %% ../../nbs/distributed/flower.ipynb #66e6d91b
+def next_steps(app, clients, n_clients:int)->str:
+    "The commands after `fedcl flower`, in two lines."
+    return (f'on each node, beside its SuperNode: fedcl node {app} {clients}/0 --client 0\n'
+            f'then, or for a trial on one machine: RAY_ADDRESS=local flwr run {app} local --stream '
+            f'--federation-config num-supernodes={n_clients}')
+
 def wait_for_clients(courier:Courier, seconds:float):
     "Wait until every client is connected."
     end = time.monotonic() + seconds
@@ -136,7 +143,8 @@ def wait_for_clients(courier:Courier, seconds:float):
         courier.meet()
         if len(courier.node_of) < courier.n_clients and time.monotonic() > end:
             missing = sorted(set(range(courier.n_clients)) - set(courier.node_of))
-            raise TimeoutError(f'clients {missing} did not connect within {seconds:g} seconds')
+            raise TimeoutError(f'clients {missing} did not connect within {seconds:g} seconds. '
+                               + next_steps('APP', 'CLIENTS', courier.n_clients))
         time.sleep(.3)
 
 # %% ../../nbs/distributed/flower.ipynb #f7644e3c

@@ -19,7 +19,7 @@ from .run import REGISTERS, Run, methods, run_id
 from .store import Store
 from .rows import read_rows
 from .workers import tell_problems, train_all
-from .rows import chosen_rounds, summary
+from .rows import chosen_rounds, in_short, summary
 
 # %% ../../nbs/runs/sweep.ipynb #54c78648
 SPECS = [k for k in REGISTERS if k != 'method'] # parts of a run that have settings of their own
@@ -48,7 +48,9 @@ def check_grid(specs:list, grid:dict):
         if any(setting_of(s, name) for s in specs): continue
         names = ', '.join(s.name for s in specs)
         own = [f'{s.name}.{k}' for s in specs for k in methods()[s.name].settings]
-        raise ValueError(f'no run of {names} has a setting {name!r}: write a setting of the run, '
+        near = [f'{k}.{name}' for k in SPECS if name in dict(getattr(Run.of(specs[0]), k).settings)]
+        hint = f' (did you mean {near[0]!r}?)' if near else ''
+        raise ValueError(f'no run of {names} has a setting {name!r}{hint}: write a setting of the run, '
                          'PART.SETTING '
                          f"with a part such as optimiser, or METHOD.SETTING; methods' own: "
                          f"{', '.join(own) or 'none'}")
@@ -116,7 +118,8 @@ def sweep(
     data_root=None,
     options=None,   # of `train_all`: jobs, minutes, device, ...
     **base)->pd.DataFrame: # see `chosen_trials`
-    "Train all trials and choose one for each method; `attrs['failed']` of the table counts runs that failed."
+    """Train all trials and choose one for each method. `attrs` of the table: `failed`, how many runs failed,
+    and `trials`, the scores of all, in the order of the grid."""
     if not validation > 0: raise ValueError('a sweep chooses by validation rows: validation must be above 0')
     check_value('seeds', seeds, 1, COUNT)
     check_value('budget', budget, 0, NOT_NEGATIVE)
@@ -130,8 +133,9 @@ def sweep(
             for method, each in tried.items() for n, t in enumerate(each)}
     everything = [r for some in runs.values() for r in some]
     n_failed = tell_problems(train_all(everything, store, data_root=data_root, **(options or {})))
-    chosen = chosen_trials(tried, runs, read_rows(everything, store, data_root), data_root, moment)
-    chosen.attrs['failed'] = n_failed
+    scores = trial_scores(tried, runs, read_rows(everything, store, data_root), data_root, moment)
+    chosen = chosen_trials(scores)
+    chosen.attrs |= dict(failed=n_failed, trials=scores.to_dict('records')) # pandas compares `attrs`
     return chosen
 
 # %% ../../nbs/runs/sweep.ipynb #d194a0b9
@@ -146,8 +150,9 @@ def trial_scores(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None, momen
         done = [i for i in ids if i in valid.index]
         if len(done) < len(ids): continue # a trial counts only if all its seeds are finished
         values = ', '.join(f'{k}={v}' for k, v in tried[method][n].items())
-        found.append(dict(method=str(method), trial=n, settings=values, valid=valid[done].mean(),
-                          test=test[done].mean(), sd_seeds=test[done].std(), seeds=len(done)))
+        found.append(dict(method=in_short(method, methods()), trial=n, settings=values,
+                          valid=valid[done].mean(), test=test[done].mean(), sd_seeds=test[done].std(),
+                          seeds=len(done)))
     return pd.DataFrame(found)
 
 # %% ../../nbs/runs/sweep.ipynb #d194a0bb
@@ -157,11 +162,8 @@ def first_good(values, worth=0.)->int:
     return int((values >= values.max() - worth).argmax())
 
 # %% ../../nbs/runs/sweep.ipynb #d194a0bc
-def chosen_trials(
-    tried:dict, runs:dict, rows:pd.DataFrame, data_root=None, moment='merged',
-)->pd.DataFrame: # by method
+def chosen_trials(scores:pd.DataFrame)->pd.DataFrame: # of `trial_scores`; by method
     "The trial with the best validation accuracy of each method; the first of equal ones."
-    scores = trial_scores(tried, runs, rows, data_root, moment)
     if not len(scores): raise ValueError('no trial is finished')
     by_method = scores.groupby('method', sort=False)
     best = pd.concat([own.iloc[[first_good(own.valid)]] for _, own in by_method])
