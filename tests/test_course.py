@@ -170,6 +170,26 @@ def test_stored_curves_are_what_a_page_computes():
         assert stored_curves('04_class_means')[name][3] == pytest.approx(curve, abs=1e-3), name
 
 
+NEEDED = { # page -> what one has to know to judge a paper of this field, told where it arises
+    '02_fedavg': ['Which moment is tested', 'When some clients are away'],
+    '03_body_and_head': ['How many seeds?', 'The baseline to beat'],
+    '06_one_model': ['Equal tuning']}
+
+
+def test_what_judges_a_paper_has_a_section():
+    for path in PAGES: assert set(NEEDED.get(path.stem, [])) <= set(sections(cells(path))), path
+
+
+def test_words_of_the_library_are_explained_before_they_are_used():
+    told = ''
+    for path in PAGES:
+        found = cells(path)
+        told += '\n'.join(source for kind, source, _ in found if kind == 'markdown')
+        code = '\n'.join(source for kind, source, _ in found if kind == 'code')
+        for word in ('Sweep', 'stages_of', 'merged'):
+            assert not re.search(rf'\b{word}\b', code) or f'`{word}`' in told, f'{path.stem}: {word}'
+
+
 REPORTS = re.compile(r'\b[Tt]he paper (says|claims|promises|states|reports|writes|argues)\b')
 
 

@@ -103,6 +103,15 @@ def test_a_written_course_is_complete_and_overwrites_nothing(tmp_path):
     with pytest.raises(ValueError, match='your lines stay'): write_course(folder)
 
 
+def test_the_site_offers_both_editions(tmp_path):
+    from fedcl_repro.publish.site import copy_notebooks
+    copy_notebooks(tmp_path)
+    for page in PAGES:
+        filled, blank = [(tmp_path/'notebooks'/folder/f'{page}.ipynb').read_text()
+                         for folder in ('course', 'blanks')]
+        assert 'Your turn' in blank and 'Your turn' not in filled
+
+
 def test_the_blank_file_of_a_method_trains(tmp_path, capsys):
     from fedcl_repro.cli import main
     folder = write_course(tmp_path/'mine')

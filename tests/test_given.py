@@ -1,6 +1,7 @@
 """What a user gives is what is used: the test set, the network, pictures and arrays, and a run's identity."""
 import copy
 import functools
+import json
 import os
 import random
 import subprocess
@@ -18,6 +19,8 @@ from PIL import Image
 
 from fedcl_repro import cli, simulate
 from fedcl_repro.data.datasets import DATASETS, content_of, load
+from fedcl_repro.data.natural import SHIFTS
+from fedcl_repro.data.partition import PARTITIONS, Shards
 from fedcl_repro.user_code import (
     UnknownContent, entry_digest, import_file, packed, source_digest, unpack, use_files)
 from fedcl_repro.core import Register, Spec
@@ -753,6 +756,76 @@ def test_entries_of_all_origins_are_sent():
     there = Register('thing')
     unpack(packed([register]), [there])
     assert there['mine'].make() == 7 and entry_digest(there['mine']) == entry_digest(register['mine'])
+
+
+BUILT = { # what a builder reads, changed by `change(folder, k)`
+    'weights from a file': lambda folder: torch.load(folder/'w.pt'),
+    'a number from a text': lambda folder: float((folder/'w.txt').read_text()),
+    'the environment': lambda folder: float(os.environ['FEDCL_TESTED']),
+    'a variable': lambda folder: VARIED[0],
+    'an attribute of a class': lambda folder: Varied.level,
+    'JSON': lambda folder: json.loads((folder/'w.json').read_text())['level'],
+    'an array': lambda folder: float(np.load(folder/'w.npy')),
+    'a module': lambda folder: SimpleNamespace(**vars(sys.modules['varied_here'])).level,
+    'the command line': lambda folder: float(sys.argv[-1]),
+    'the working folder': lambda folder: float(os.path.basename(os.getcwd())),
+}
+VARIED = [0.]
+
+
+class Varied: level = 0.
+
+
+def change(folder, k, monkeypatch):
+    "Let everything that a builder may read be k."
+    torch.save(float(k), folder/'w.pt')
+    (folder/'w.txt').write_text(str(k))
+    (folder/'w.json').write_text(json.dumps(dict(level=k)))
+    np.save(folder/'w.npy', k)
+    monkeypatch.setenv('FEDCL_TESTED', str(k))
+    VARIED[0], Varied.level = k, k
+    monkeypatch.setitem(sys.modules, 'varied_here', SimpleNamespace(level=k))
+    monkeypatch.setattr(sys, 'argv', ['x', str(k)])
+    (folder/str(k)).mkdir(exist_ok=True)
+    monkeypatch.chdir(folder/str(k))
+
+
+@pytest.mark.parametrize('case', BUILT)
+def test_a_run_is_named_by_what_its_builder_built(case, tmp_path, monkeypatch):
+    read = BUILT[case]
+    def mine(shape, n_classes):
+        net = Net()
+        net.head.bias.data[0] = read(tmp_path)
+        return net
+    found = []
+    for k in (1, 1, 2):
+        change(tmp_path, k, monkeypatch)
+        result = simulate('fedavg', X, Y, model=mine, store=tmp_path/'runs', **SMALL)
+        found.append((result.rows.run[0], result.rows.value.fillna(-1).tolist()))
+    assert found[0] == found[1] and found[0][0] != found[2][0] and found[0][1] != found[2][1]
+
+
+@pytest.mark.parametrize('kind', ['rows', 'order of rows', 'images'])
+def test_a_run_is_named_by_the_rows_and_images_of_its_clients(kind, tmp_path):
+    content = tmp_path/'content.json'
+    def rows(dataset, n_clients, rng):
+        level = json.loads(content.read_text())
+        train = np.arange(level if kind == 'rows' else 0, 80)
+        if kind == 'order of rows' and level: train = train[::-1]
+        return Shards([r for r in np.split(train, [40])], [np.arange(100, 120)] * 2)
+    def images(images, client, n_clients, rng): return np.clip(images + json.loads(content.read_text()), 0, 255).astype(np.uint8)
+    try:
+        for register, name, f in ((PARTITIONS, 'mine_here', rows), (SHIFTS, 'mine_here', images)):
+            f.__module__ = '__main__'
+            register.add(name, title='mine')(f)
+        ids = []
+        for k in (0, 0, 3):
+            content.write_text(str(k))
+            shift = 'mine_here' if kind == 'images' else 'none'
+            ids.append(run_id(Run.of('fedavg', partition='mine_here', shift=shift, n_clients=2, n_rounds=1)))
+        assert ids[0] == ids[1] != ids[2]
+    finally:
+        for register in (PARTITIONS, SHIFTS): register.pop('mine_here', None)
 
 
 # --- 5. errors

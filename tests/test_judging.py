@@ -173,12 +173,12 @@ def test_claims_of_mfcl_know_all_floors():
 def test_a_claim_says_where_its_sign_is_another():
     "The other moment of a round, and another share of the images, stand in the evidence, the card and the answer."
     from fedcl_repro.evidence.experiments import committed_verdicts
-    from fedcl_repro.show.result_page import card_lines
+    from fedcl_repro.show.result_page import answer_of, conditions_of
     numbers = pd.DataFrame(dict(A=[60., 61.], B=[50., 52.]))
     v = answer(KINDS['above'], numbers, chance=Chance(elsewhere={'after local training': numbers[['B', 'A']].set_axis(
         ['A', 'B'], axis=1), 'on a tenth of the images': numbers}, tested='before local training'))
     assert v.turned == 'but -9.50 after local training' and v.turned in v.evidence
-    assert card_lines(v)['Here'].endswith(f', tested before local training, {v.turned}')
+    assert v.turned in answer_of(v) and 'tested before local training' in conditions_of(v)
     said = {v.what: v for v in committed_verdicts('fedcosr/table2')[1]}
     whole = said['FedCoSR is above Local: practical CIFAR-10']
     assert whole.turned == 'but +1.07 with 10 % of the images' # below with all images, above with a tenth

@@ -453,7 +453,10 @@ AS_WRITTEN = { # name -> (model, settings, part of what is said)
     'numpy while it is built': (with_layer(by_numpy), {}, 'trains'),
     'pretrained weights': (with_layer(pretrained), {}, 'trains'),
     'torch.compile of a module': (torch.compile(Net()), {}, 'trains'),
-    'torch.compile of a part': (with_layer(nn.Identity), {}, 'trains'),
+    'weights of numpy': (with_layer(lambda: set_to(np.random.rand())), {}, 'other weights each time'),
+    'weights of random': (with_layer(lambda: set_to(random.random())), {}, 'other weights each time'),
+    'weights of a seed': (with_layer(lambda: set_to(np.random.default_rng(0).random())), {}, 'trains'),
+    'torch.compile of a part': (lambda shape, n: (torch.compile(body()), nn.Linear(16, n)), {}, 'trains'),
     'a low-rank adapter': (with_layer(Adapted), {}, 'trains'),
     'weight norm': (with_layer(lambda: parametrizations.weight_norm(nn.Linear(16, 16))), {}, 'trains'),
     'orthogonal weights': (with_layer(lambda: parametrizations.orthogonal(nn.Linear(16, 16))), {}, 'trains'),
@@ -478,6 +481,12 @@ class Listed(nn.Module):
         self.weights = [self.layer.weight]
 
     def forward(self, z): return F.linear(z, self.weights[0], self.layer.bias)
+
+
+def set_to(value):
+    layer = nn.Linear(16, 16)
+    layer.bias.data.fill_(value)
+    return layer
 
 
 def closed():

@@ -23,16 +23,16 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from .claim import Claim
 from .comparable import curve_ends, differences, not_comparable
 from .experiments import EXPERIMENTS, committed_hits, papers_folder
 from .intervals import (
     ALPHA, Interval, Spread, images_redrawn, interval, moved, seeds_that_agree, share_interval)
 from .published import published, read_published, with_values
-from .claim import Claim
-from ..runs.run import methods, setting
 from .verdict import (
-    IN_NOISE, MIXED, NEVER, ONE_RUN, TOO_FEW, TOO_LONG, Verdict, cell_verdicts, claim, compare, verdict_counts)
+    IN_NOISE, NEVER, ONE_RUN, TOO_FEW, TOO_LONG, Verdict, cell_verdicts, claim, compare, verdict_counts)
 from ..runs.rows import described, summary, table_of_means
+from ..runs.run import methods, setting
 
 # %% ../../nbs/evidence/ask.ipynb #f124a296
 MEASURES = dict(accuracy='micro', mean='macro', spread='sd_clients') # a paper's word -> a column of runs

@@ -273,11 +273,15 @@ def updated(r:Rehearsal, i:int, names:list, t:float)->dict:
     logits(net, c, x)
     return c
 
-# %% ../../nbs/federation/rehearsal.ipynb #0b4a3c94
+# %% ../../nbs/federation/rehearsal.ipynb #e2d2e523
 def compare_forward(r:Rehearsal, i:int, x:Tensor):
     "Refuse a user's module whose own forward, mode or `train` are more than head(body(x))."
     build = r.exact.archs[r.exact.arch[i]]
     if not (isinstance(build, partial) and build.func is built and is_users(build.args[0])): return
+    arch = r.exact.arch[i]
+    if any(not torch.equal(v, r.exact.init[arch][k]) for k, v in r.exact.drawn(arch).items()):
+        raise Refused('the network is built with other weights each time: draw them with torch, which has '
+                      'the seed of the run, or with a seed of your own')
     made, names = made_as_named(*build.args)
     if not isinstance(made, nn.Module) or type(made) is nn.ModuleDict: return
     name, whole = type(made).__name__, made.to(r.exact.dtype)

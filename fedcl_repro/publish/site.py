@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'FRONT', 'WITH_LINK', 'SETTINGS', 'ELEMENTS', 'ATTRIBUTES', 'LOADS', 'ADDRESSES',
-           'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate', 'folded', 'shown_output', 'ready_cell',
-           'with_next', 'ready_cells', 'relinked', 'relinked_cell', 'write_page', 'toctree', 'plain_title',
-           'write_library', 'write_documents', 'line_of_list', 'write_lists', 'write_sources', 'setup', 'write_formula',
-           'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values',
-           'AsWritten', 'written_defaults', 'write_defaults', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw',
-           'complete_page', 'write_static', 'copy_notebooks', 'text_of_page', 'write_texts', 'without_colour',
-           'build_site']
+           'ANSWER', 'COUNTS', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate', 'folded', 'shown_output',
+           'ready_cell', 'with_next', 'ready_cells', 'relinked', 'relinked_cell', 'write_page', 'toctree',
+           'plain_title', 'write_library', 'write_documents', 'line_of_list', 'write_lists', 'write_sources', 'setup',
+           'write_formula', 'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names', 'escaped', 'add_shapes',
+           'skip_values', 'AsWritten', 'written_defaults', 'write_defaults', 'is_safe', 'Cleaner', 'clean_html',
+           'clean_raw', 'with_badge', 'with_links', 'bar_html', 'with_bars', 'complete_page', 'write_static',
+           'copy_notebooks', 'text_of_page', 'write_texts', 'without_colour', 'build_site']
 
 # %% ../../nbs/publish/site.ipynb #629bcecd
 import ast
@@ -29,13 +29,14 @@ from pathlib import Path
 import fedcl_repro
 
 from ..docments import shapes
+from ..evidence.verdict import MARKS
 from .contents import (
     about_page, all_pages, book_folder, cells_of, defined_in, homes, internals, is_exported,
     module_of_page, sidebar, text_of, title_of, written_pages)
 from .finish import finish
 from .front import front_html
 from ..runs.workers import cores
-from ..show.badge import badge_styles
+from ..show.badge import badge_styles, css_name
 from ..show.formulas import mathml
 from ..teaching.edition import write_course
 
@@ -220,7 +221,7 @@ SETTINGS = dict(
     html_theme='furo',
     html_title='Federated contrastive learning, reproduced',
     html_css_files=['report.css', 'fedcl.css'],
-    html_js_files=['fedcl.js'],
+    html_js_files=['fedcl.js', 'play.js'],
     html_static_path=['publish/static'],
     html_favicon='publish/static/favicon.svg',
     html_math_renderer='mathml',
@@ -412,6 +413,33 @@ def clean_raw(app, doctree, page):
         if 'html' not in node.get('format', ''): continue
         node.children, node.rawsource = [nodes.Text(clean_html(node.astext()))], ''
 
+# %% ../../nbs/publish/site.ipynb #517e0006
+ANSWER = re.compile(r'<p class="answer">(<span class="badge.*?</span>)', re.S)
+
+def with_badge(body:str)->str: # HTML
+    "The page with the verdict that it answers first beside its title."
+    found = ANSWER.search(body)
+    return body.replace('<a class="headerlink"', f'{found[1]}<a class="headerlink"', 1) if found else body
+
+def with_links(body:str, words:str)->str: # HTML
+    "The page with a link where a table says where its words are explained."
+    return body.replace('What the words mean: <code>show/badge</code>.', f'<a href="{words}">What the words mean</a>')
+
+def bar_html(counts:list)->str: # of (mark, number)
+    "Counts as a stacked bar."
+    words, total = {mark: word for word, mark in MARKS.items()}, sum(n for _, n in counts)
+    parts = ''.join(f'<i class="{css_name(words[mark])}" style="width:{100 * n / total:.1f}%"></i>' for mark, n in counts)
+    return f'<div class="bar" aria-hidden="true">{parts}</div>'
+
+COUNTS = re.compile(rf"(?<=<td>)<p>((?:[{''.join(MARKS.values())}] \d+ ?)+)</p>(?=</td>)")
+
+def with_bars(body:str)->str: # HTML
+    "Cells of counts, '● 2 ■ 6', with a bar above them."
+    def drawn(m):
+        counts = [(mark, int(n)) for mark, n in re.findall(r'(\S) (\d+)', m[1])]
+        return f'{bar_html(counts)}<p class="counts">{m[1]}</p>'
+    return COUNTS.sub(drawn, body)
+
 # %% ../../nbs/publish/site.ipynb #517e0005c
 def complete_page(app, page, template, context, doctree):
     "Add description, link to the notebook and a short sidebar to a page."
@@ -424,6 +452,7 @@ def complete_page(app, page, template, context, doctree):
         tree = context['toctree'](collapse=True, titles_only=True, maxdepth=1, includehidden=True)
         context['furo_navigation_tree'] = get_navigation_tree(tree)
     if page == 'search': app.add_js_file('texts.js')
+    if page == 'papers/status': context['body'] = with_bars(context['body'])
     if not is_notebook: return
     stored = context['pathto'](f'notebooks/{page}.ipynb', resource=True)
     link = f'<a href="{stored}" download>Download this page as a notebook</a>'
@@ -432,6 +461,7 @@ def complete_page(app, page, template, context, doctree):
         link += f', or <a href="{blanks}" download>with blanks to fill in</a>'
     body = context['body'].replace(FRONT, FRONT.replace('></', f'>{front_html()}</')) if page == 'index' else context['body']
     wide = is_result_page(page) or page == 'map'
+    body = with_links(with_badge(body), context['pathto']('show/badge'))
     kind, name = 'results' if wide else 'notebook', page.replace('/', '-')
     context['body'] = f'<div class="{kind}" id="of-{name}">{body}<p class="download">{link}</p></div>'
 
@@ -447,7 +477,11 @@ def write_static(folder:Path):
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9c
 def copy_notebooks(site:Path):
-    "Copy the notebooks that the pages link."
+    "Copy the notebooks and the committed rows that the pages link."
+    for path in book_folder().rglob('results/*-lite.csv'):
+        place = site / path.relative_to(book_folder())
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
     for path in book_folder().rglob('*.ipynb'):
         place = site / 'notebooks' / path.relative_to(book_folder())
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['SEED', 'REGISTERS', 'LATER', 'REGISTERING', 'REHEARSED', 'Run', 'load_registers', 'packed_entries', 'enter_packed',
            'methods', 'resolved', 'range_of', 'check', 'stages', 'check_needs', 'own_sources', 'config',
-           'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset', 'run_id', 'setting',
-           'label', 'shards', 'on_device', 'tested_clients', 'client_names', 'federation', 'federation_with',
-           'check_fits', 'without_effect', 'tell_large', 'images_of', 'check_federation', 'rehearsed',
-           'tell_single_images']
+           'recorded_method', 'settings_recorded', 'run_recorded', 'dataset', 'kept_dataset', 'run_id',
+           'what_was_built', 'weights_digest', 'digest_of', 'setting', 'label', 'shards', 'on_device', 'tested_clients',
+           'client_names', 'federation', 'federation_with', 'check_fits', 'without_effect', 'tell_large', 'images_of',
+           'check_federation', 'rehearsed', 'tell_single_images']
 
 # %% ../../nbs/runs/run.ipynb #a1252a17
 import functools
@@ -28,7 +28,7 @@ from ..data.datasets import (
 from ..data.natural import SHIFTS, shifted
 from ..data.partition import PARTITIONS, SCARCITIES, check_shards, partition
 from ..federation.executors import EXECUTORS
-from ..federation.fed import Fed
+from ..federation.fed import Fed, initial
 from ..user_code import entry_digest, is_own, load_extensions, packed, unpack
 from ..federation.messages import lossy
 from ..data.own_data import own_path
@@ -36,7 +36,8 @@ from ..federation.method import METHODS, OTHER_NEEDS, build_method, stages_of
 from ..federation.metrics import METRICS
 from ..federation.optimisers import OPTIMISERS
 from ..federation.rehearsal import rehearse
-from ..parts.models import MODELS, architectures, check_reads, is_users, member_specs, parts_of
+from ..parts.models import (
+    MODELS, architectures, built, check_reads, is_users, member_specs, parts_of)
 
 # %% ../../nbs/runs/run.ipynb #4eb78b1b
 SEED = Range('[0, 4294967295]')
@@ -218,14 +219,47 @@ def dataset(spec:Spec, data_root:str)->Dataset:
 def kept_dataset(spec:Spec, data_root:str, make, content:str)->Dataset: return load(spec, data_root)
 
 def run_id(run:Run, data_root=None)->str: # 10 hex digits
-    "Name of a run, from everything that can change its result."
+    """Name of a run, from everything that can change its result; of a user's code, also from what it built:
+    initial weights, dealt rows, images. A loss that reads a file each time it is called is not reached."""
     data = dataset(run.data, str(find_root(data_root)))
     about = methods()[run.method.name].about
     what = config(run) | dict(fingerprint=data.fingerprint, revision=about['revision'])
     if DATASETS[run.data.name].about['own']: what['data'] = 'own' # wherever it lies
+    made = what_was_built(run, data_root)
+    if made: what['built'] = made
     own = own_sources(run)
     if own: what['sources'] = own
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]
+
+# %% ../../nbs/runs/run.ipynb #39200254
+def what_was_built(run:Run, data_root=None)->dict: # what -> digest
+    "Digests of what a user's functions made for this run; those of this package are known by their names."
+    data, found = dataset(run.data, str(find_root(data_root))), {}
+    for spec in member_specs(run.model):
+        if not is_users(spec): continue
+        make = MODELS[spec.name].make
+        found[f'weights of {spec}'] = weights_digest(make, spec, data.shape, data.n_classes, run.seed)
+    if is_own(PARTITIONS[run.partition.name]) or is_own(SCARCITIES[run.scarcity.name]):
+        split = shards(run, data_root)
+        found['rows'] = digest_of([*split.train, *split.test, *(split.valid or ())])
+    if is_own(SHIFTS[run.shift.name]):
+        split = shards(run, data_root)
+        found['images'] = digest_of([shifted(data, split, run.shift, run.partition_seed)])
+    return found
+
+@functools.lru_cache(64)
+def weights_digest(make, spec:Spec, shape:tuple, n_classes:int, seed:int)->str: # make: the entry's function
+    "Digest of the parameters and buffers of a network as it is built."
+    try: net, *_ = initial(functools.partial(built, spec, shape, n_classes), seed, torch.float32)
+    except ValueError: return 'cannot be built' # which a check says with its reason
+    tensors = [*net.named_parameters(), *net.named_buffers()]
+    return digest_of([np.array(f'{k} {v.dtype} {v.requires_grad}') for k, v in tensors]
+                     + [v.detach().contiguous().view(-1).view(torch.uint8).numpy() for _, v in tensors])
+
+def digest_of(arrays:list)->str: # 12 hex digits
+    found = hashlib.sha256()
+    for a in map(np.asarray, arrays): found.update(f'{a.dtype} {a.shape}'.encode() + a.tobytes())
+    return found.hexdigest()[:12]
 
 # %% ../../nbs/runs/run.ipynb #1280cfeb
 def setting(run:Run, place:str, default=None):

@@ -16,7 +16,7 @@ from .processes import noted
 from fedcl_repro.runs.record import (
     MEASURE_COLUMNS, examined, predictions, provenance, represented, row, sampled_split, scores_by_moment,
     separations)
-from .run import Run, run_id
+from .run import Run, run_id, weights_digest
 from fedcl_repro.runs.session import (
     Session, best_round, ignore, late_hits, one_core, precision,
     usable_checkpoint)
@@ -50,6 +50,7 @@ def train(
     extras=Extras(),   # what to keep beside the rows
 )->str: # the run's id
     "Train a run that the store lacks."
+    weights_digest.cache_clear() # what a builder reads may have changed
     id = run_id(run, data_root)
     with locked(store, id) as mine, one_core(), precision(run, device):
         if has_all(store, id, extras) and not (again and changed_since(run, store.check(id)) is not False):
@@ -63,6 +64,7 @@ def train(
         session.keeps_models = extras.models
         session.watch = watcher(extras, logged_settings(run, id), session.rows)
         train_rounds(session, store, id, deadline, every, progress, saved)
+        weights_digest.cache_clear()
         if run_id(run, data_root) != id: raise ValueError(CHANGED)
         write_result(session, store, id, extras)
     return id

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SAID_ONCE', 'LESS', 'train_all', 'checked_runs', 'Outcome', 'tell_problems', 'lacking', 'intact', 'wait_for_others',
            'say_once', 'multiplies_bfloat16', 'slow_arithmetic', 'cores', 'train_lacking', 'at_a_time', 'attempt',
-           'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'outcome_of', 'impossible', 'refusals',
-           'train_in_turn']
+           'short_label', 'Progress', 'train_in_processes', 'attempt_and_tell', 'in_words', 'outcome_of', 'impossible',
+           'refusals', 'train_in_turn']
 
 # %% ../../nbs/runs/workers.ipynb #a5c00023
 import contextlib
@@ -28,8 +28,9 @@ from .code_digest import changed_since, stale_text
 from .processes import Died, do_all, noted, raise_if_noted, signal_name, signals_noted
 from .record import data_digests
 from .rows import pooled
-from .run import (
-    Run, check_federation, config, enter_packed, label, load_registers, packed_entries, run_id)
+from fedcl_repro.runs.run import (
+    Run, check_federation, config, enter_packed, label, load_registers, packed_entries, run_id,
+    weights_digest)
 from .session import ignore
 from .store import (
     DamagedRun, Store, checkpoint_head, checkpoint_progress, is_shortage, locked)
@@ -57,6 +58,7 @@ def train_all(
     """Train the runs that the store lacks. Impossible runs are reported before the first one trains. After
     SIGINT or SIGTERM all stop at a checkpoint, and `Interrupted` is raised."""
     check_extras(extras)
+    weights_digest.cache_clear() # what a builder reads may have changed
     runs, store = checked_runs(runs), store if isinstance(store, Store) else Store(store)
     numbers = dict(jobs=jobs, minutes=minutes, checkpoint=checkpoint, state_memory=state_memory)
     for name, value in numbers.items():
@@ -204,6 +206,11 @@ def attempt(run:Run, store:Store, options:dict, tell=ignore)->Outcome:
 LESS = 'Take fewer jobs (--jobs), a smaller model, fewer clients or smaller batches'
 
 # %% ../../nbs/runs/workers.ipynb #fe6fc555
+def short_label(label:str, most=18)->str:
+    "The name of a run for a bar: its settings are left out whole, not cut within a parenthesis."
+    name = label.partition(' (')[0]
+    return name if len(name) <= most else name[:most - 1] + '…'
+
 class Progress:
     """One bar for all rounds of all runs, at most 80 columns wide, with the last accuracy of a checkpoint or
     a finished run. Earlier rounds do not count in the estimate of the remaining time."""
@@ -225,7 +232,7 @@ class Progress:
             found = self.accuracy(run) or self.ended and self.accuracy(self.ended)
             self.last, self.read = found or self.last, time.monotonic()
         if done == run.n_rounds: self.ended = run
-        self.bar.set_postfix_str(f'{label(run)[:12]} {done}/{run.n_rounds}{self.last}', refresh=False)
+        self.bar.set_postfix_str(f'{short_label(label(run))} {done}/{run.n_rounds}{self.last}', refresh=False)
 
     def accuracy(self, run:Run)->str: # ', last FedAvg 86.3 %', empty before the first
         "The last accuracy of the merged models that the store knows."
@@ -236,7 +243,7 @@ class Progress:
                 tests = rows.query("metric == 'accuracy' and moment == 'merged' and split == 'test'")
                 accuracy = pooled(tests, ['round']).value.iloc[-1]
             else: accuracy = checkpoint_head(self.store, id)['accuracy']
-            return f', last {label(run)[:12]} {100 * accuracy:.1f} %'
+            return f', last {short_label(label(run))} {100 * accuracy:.1f} %'
 
     def close(self): self.bar.close()
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREY', 'LOOKS', 'Look', 'look_of_verdict', 'sign', 'css_name', 'badge', 'badge_beside',
-           'counts_as_badges', 'badge_styles']
+           'counts_as_badges', 'in_colour', 'badge_styles']
 
 # %% ../../nbs/show/badge.ipynb #bad00003
 import html
@@ -58,7 +58,16 @@ def badge_beside(told:str)->str: # HTML
 
 def counts_as_badges(counts:dict)->str: # HTML
     "How often each verdict occurs: '● 2 holds ■ 6 fails'."
-    return ' '.join(badge(word).replace(sign(word), f'{MARKS[word]} {n} {word}') for word, n in counts.items())
+    return ' '.join(badge(word).replace(sign(word), f'{MARKS[word]} {n} {word}') if word in LOOKS
+                    else html.escape(f'{word} {n}') for word, n in counts.items())
+
+def in_colour(text:str)->str:
+    "A text for a terminal with its verdicts in their colours."
+    codes = dict.fromkeys(('holds', 'agrees'), '34') | dict.fromkeys(('fails', 'differs'), '33')
+    codes |= {'contradicts itself': '35'}
+    for word, code in codes.items():
+        text = re.sub(rf'{MARKS[word]} (\d+ )?{word}', rf'\x1b[1;{code}m\g<0>\x1b[0m', text)
+    return text
 
 def badge_styles()->str: # CSS; dark pages have other values of --holds, --fails, ...
     "The styles of all badges, for a page of its own."

@@ -23,7 +23,7 @@ from ..evidence.plan import Here, hours_of, known_timings, plan_of
 from ..evidence.published import PAPER_NAMES
 from ..runs.representations import maps_of
 from .badge import badge, counts_as_badges
-from .tables import nice_table, noted_table, show_dots, show_table, with_code
+from .tables import HOW_TO_READ, nice_table, noted_table, show_dots, show_table, with_code
 from ..evidence.ask import Paper, claim_list, span
 from ..evidence.verdict import (
     OURS, PAPER_SIZE, Verdict, amount_of, rests_on, verdict_counts, verdict_table)
@@ -130,7 +130,8 @@ def counts_line(verdicts:list)->str: # HTML
 def show_head(v:Verdict, trained:str, verdicts:list):
     "What a page answers: the badge and the sentence, their conditions, what was trained, all counts."
     from IPython.display import HTML, display
-    lines = [f'<p class="answer">{answer_of(v)}</p>', f'<p class="note">{with_code(conditions_of(v))}</p>'] if v else []
+    conditions = v and f'<p class="note">{with_code(conditions_of(v))} {with_code(HOW_TO_READ)}</p>'
+    lines = [f'<p class="answer">{answer_of(v)}</p>', conditions] if v else []
     lines += [f'<p class="note">{with_code(trained)}</p>'] if trained else []
     if verdicts: lines.append(f'<p class="note counts-of">{counts_line(verdicts)}</p>')
     if lines: display(HTML(''.join(lines)))

@@ -9,7 +9,6 @@ __all__ = ['EQUAL', 'ALIKE', 'NUMBER', 'SECONDS', 'IN_WORDS', 'SOLVED', 'WRONG',
            'lengths_of', 'outcome_in_words', 'is_empty', 'judge', 'known_mistake', 'known_error', 'largest', 'Checks']
 
 # %% ../../nbs/teaching/grading.ipynb #76177a4e
-import inspect
 import linecache
 import signal
 import traceback

@@ -251,7 +251,8 @@ def draw_prices(ax, table:pd.DataFrame):
     sends = table[table.sent > 0].sort_values('sent', kind='stable')
     for _, alike in sends.groupby((sends.sent > 4 * sends.sent.shift()).cumsum()):
         much = alike.sent.max() > sends.sent.max() / 100
-        draw_names(ax, alike, alike.sent.min() / 1.6 if much else 1.6 * alike.sent.max(), 'right' if much else 'left')
+        place = alike.sent.min() / 1.6 if much else 1.6 * alike.sent.max()
+        draw_names(ax, alike, place, 'right' if much else 'left')
     for row in table[table.sent == 0].itertuples(): ax.axhline(row.pooled, c='#23272e', lw=1, ls='--')
     ax.set(xscale='log', xlabel='megabytes to and from a client', title='what it costs; dashed: sends nothing')
     ax.set_ylabel('test accuracy, %')

@@ -428,9 +428,9 @@ def draw_lines(ax, runs:pd.DataFrame, x:str, names, floors=(), whole=None):
     """Accuracy by a setting, `x` on its axis, a line per name; the mean of untrained `floors` across.
     `whole`: the runs of all panels of the figure."""
     from fedcl_repro.show.figures import curves
-    for label in floors:
+    for label, dashes in zip(floors, ('--', ':', '-.', (0, (1, 3)))):
         floor = runs[runs.label == label].micro
-        if len(floor): ax.axhline(floor.mean(), ls='--', lw=1, c='k', label=label)
+        if len(floor): ax.axhline(floor.mean(), ls=dashes, lw=1, c='k', label=label)
     whole = whole if whole is None else whole[whole.label.isin(names)]
     curves(runs[runs.label.isin(names)], 'micro', 1, ax, 'accuracy, %', whole, x)
 
