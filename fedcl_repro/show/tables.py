@@ -225,7 +225,8 @@ def setting_blocks(
         empty = [column for column, says_nothing in alike.items() if says_nothing]
         shown = [column for column in COMPARED + MORE if column in block and column not in empty]
         part = block.set_index('name').rename_axis(None)
-        part = part.assign(difference=difference_words(part)).sort_values('published', ascending=False)[shown]
+        part = part.assign(difference=difference_words(part))
+        part = part.sort_values('published', ascending=False, kind='stable')[shown]
         blocks[heading] = part, reasons_of(paper, block, block.name)
     return blocks
 

@@ -52,7 +52,7 @@ def curve_of(fed:Fed, method, n_rounds=10)->list: # percent
 def stored_curves(page:str)->dict: # name -> (5, rounds) percent
     "The curves of a page for five seeds."
     rows = pd.read_csv(book_folder() / 'course' / 'curves.csv').query('page == @page')
-    ordered = rows.sort_values(['seed', 'round'])
+    ordered = rows.sort_values(['seed', 'round'], kind='stable')
     return {name: some.value.to_numpy().reshape(some.seed.nunique(), -1)
             for name, some in ordered.groupby('name', sort=False)}
 
