@@ -33,7 +33,7 @@ from fedcl_repro.parts.models import MODELS, Dropout
 from fedcl_repro.evidence.experiments import PAGE_OPTIONS, read_option
 from fedcl_repro.runs.run import (
     Run, check_federation, dataset, methods, run_id, shards, without_effect)
-from fedcl_repro.runs.session import precision
+from fedcl_repro.runs.session import run_precision
 from fedcl_repro.runs.simulate import data_spec, fitting, model_spec, named_data
 from fedcl_repro.runs.store import Store
 from fedcl_repro.runs.sweep import sweep
@@ -250,7 +250,8 @@ def rehearsed(model, **settings):
 @pytest.mark.parametrize('case', REFUSED_NETWORKS)
 def test_a_network_that_would_not_be_trained_as_written_is_refused(case, as_function):
     make, says = REFUSED_NETWORKS[case]
-    with pytest.raises(ValueError) as refused: rehearsed(make() if not as_function else lambda shape, n: make())
+    model = make() if not as_function else lambda shape, n: make()
+    with pytest.raises(ValueError) as refused: rehearsed(model)
     assert says in str(refused.value)
 
 
@@ -813,7 +814,8 @@ def test_a_run_is_named_by_the_rows_and_images_of_its_clients(kind, tmp_path):
         train = np.arange(level if kind == 'rows' else 0, 80)
         if kind == 'order of rows' and level: train = train[::-1]
         return Shards([r for r in np.split(train, [40])], [np.arange(100, 120)] * 2)
-    def images(images, client, n_clients, rng): return np.clip(images + json.loads(content.read_text()), 0, 255).astype(np.uint8)
+    def images(images, client, n_clients, rng):
+        return np.clip(images + json.loads(content.read_text()), 0, 255).astype(np.uint8)
     try:
         for register, name, f in ((PARTITIONS, 'mine_here', rows), (SHIFTS, 'mine_here', images)):
             f.__module__ = '__main__'
@@ -965,7 +967,7 @@ def test_the_precision_of_a_session_is_put_back(before):
         torch.set_float32_matmul_precision(before)
         places = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
         kept = [p.fp32_precision for p in places]
-        with precision(Run.of('fedavg', tf32=True), 'cpu'):
+        with run_precision(Run.of('fedavg', tf32=True), 'cpu'):
             assert [p.fp32_precision for p in places] == ['tf32'] * 3
         assert [p.fp32_precision for p in places] == kept
         assert torch.get_float32_matmul_precision() == before
@@ -973,8 +975,8 @@ def test_the_precision_of_a_session_is_put_back(before):
 
 
 @pytest.mark.parametrize('option, value, read', [
-    ('train', 'false', False), ('train', 'True', True), ('seeds', '1', 1), ('minutes', '2', 2), ('jobs', 3, 3),
-    ('device', 'cpu', 'cpu'), ('train', 'no', None), ('seeds', 'one', None), ('seeds', True, None),
+    ('train', 'false', False), ('train', 'True', True), ('seeds', '1', 1), ('minutes', '2', 2),
+    ('jobs', 3, 3), ('device', 'cpu', 'cpu'), ('train', 'no', None), ('seeds', 'one', None),
     ('jobs', '1.5', None), ('train', 1, None)])
 def test_options_of_a_page_are_read_by_their_kind(option, value, read):
     default = PAGE_OPTIONS[option]

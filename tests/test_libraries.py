@@ -26,8 +26,9 @@ def of_timm(name, **settings):
 def resnet(): return of_timm('resnet10t')
 def vit(): return of_timm('vit_tiny_patch16_224', img_size=32, patch_size=8, depth=2)
 def mobile(): return of_timm('mobilenetv3_small_050')
-def swin(): return of_timm('swin_tiny_patch4_window7_224', img_size=32, window_size=4, depths=(1, 1), embed_dim=24,
-                           num_heads=(2, 2), drop_path_rate=0.)
+def swin():
+    small = dict(img_size=32, window_size=4, depths=(1, 1), embed_dim=24, num_heads=(2, 2))
+    return of_timm('swin_tiny_patch4_window7_224', drop_path_rate=0., **small)
 
 
 class First(nn.Module):
@@ -41,9 +42,9 @@ class First(nn.Module):
 
 def hugging_face(dropout=0.):
     transformers = pytest.importorskip('transformers', reason='transformers is not installed')
-    config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-                                    image_size=32, patch_size=8, hidden_dropout_prob=dropout,
-                                    attention_probs_dropout_prob=dropout)
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32,
+        patch_size=8, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     def build(shape, n_classes):
         return First(transformers.ViTModel(config, add_pooling_layer=False)), nn.Linear(32, n_classes)
     return build

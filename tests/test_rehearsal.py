@@ -29,7 +29,8 @@ def said_of(model, method='fedavg', x=X, executor='auto', **settings):
         warnings.simplefilter('always')
         try:
             settings = fitting(data, SMALL | settings, model, kept=False)
-            check_federation(Run.of(method_spec(method, kept=False), data=data, **settings), executor=executor)
+            run = Run.of(method_spec(method, kept=False), data=data, **settings)
+            check_federation(run, executor=executor)
         except ValueError as e: return f'refused: {e}'
     told = [str(w.message) for w in said if issubclass(w.category, UserWarning)]
     return ' '.join(t for t in told if not t.startswith('The .grad attribute')) or 'trains' # of TorchScript
@@ -97,7 +98,8 @@ def test_what_cannot_be_averaged_is_kept(case, method):
 
 
 def test_position_numbers_of_an_embedding_and_frozen_whole_numbers_are_kept():
-    def positions(): return Layer(embedded, dict(positions=nn.Parameter(torch.randn(4, 16))), table=torch.arange(4))
+    def positions():
+        return Layer(embedded, dict(positions=nn.Parameter(torch.randn(4, 16))), table=torch.arange(4))
     def frozen():
         levels = nn.Parameter(torch.randint(-9, 9, (16, 16), dtype=torch.int8), requires_grad=False)
         return Layer(dequantised, dict(table=levels))
@@ -217,7 +219,7 @@ HARMLESS = dict(
     made_at_first=lambda: Layer(lazily),
     looked_at=lambda: Layer(looks),
     counted=lambda: Layer(counted, table=torch.tensor(0)),
-    slow=lambda: Layer(lambda m, z: centred(m, z, lambda m, new: m.mean.lerp_(new, .001)), mean=torch.zeros(16)),
+    slow=of(lambda m, new: m.mean.lerp_(new, .001), mean=torch.zeros(16)),
     norm=lambda: nn.BatchNorm1d(16),
     constant=lambda: Layer(lambda m, z: z - m.mean, persistent=False, mean=torch.ones(16)),
 )
@@ -275,7 +277,8 @@ def test_predictions_that_depend_on_companions_are_told_with_both_numbers(case):
 
 
 ALONE = dict(layer=lambda: nn.LayerNorm(16), attention=lambda: Attention(True), encoder=lambda: Encoder(True),
-             group=lambda: nn.GroupNorm(4, 16), norm=lambda: nn.BatchNorm1d(16), dropout=lambda: Dropout(16, .5))
+             group=lambda: nn.GroupNorm(4, 16), norm=lambda: nn.BatchNorm1d(16),
+             dropout=lambda: Dropout(16, .5))
 
 
 @pytest.mark.parametrize('case', ALONE)
@@ -317,7 +320,7 @@ NO_OUTPUTS = {
     'too few scores': (head_of(lambda z: z[:, 1:]), 'the head returns shape (4, 9)'),
     'maps of scores': (head_of(lambda z: z[..., None]), 'the head returns shape (4, 10, 1)'),
     'a list of the body': (body_of(lambda z: [z]), 'a list'),
-    'a tuple of the body': (lambda shape, n: (body(Returns(lambda z: (z, z))), Returns(lambda z: z, 16, n)), 'a tuple'),
+    'a tuple of the body': (body_of(lambda z: (z, z)), 'a tuple'),
     'one vector of the body': (body_of(lambda z: z.mean(0)), 'the body returns shape (16,)'),
     'classes instead of scores': (head_of(lambda z: z.argmax(1)), 'the head returns shape (4,)'),
 }
@@ -338,11 +341,15 @@ def maps(shape, n_classes):
 
 def tokens(shape, n_classes):
     head = nn.Sequential(Layer(lambda m, z: z.mean(1)), nn.Linear(16, n_classes))
-    return nn.Sequential(nn.Flatten(2), Layer(lambda m, x: x.reshape(len(x), 16, 16)), nn.Linear(16, 16)), head
+    rows = Layer(lambda m, x: x.reshape(len(x), 16, 16))
+    return nn.Sequential(nn.Flatten(2), rows, nn.Linear(16, 16)), head
+
+
+MAPPED = sorted(n for n, e in methods().items() if e.about['needs'] in ('', 'vectors'))
 
 
 @pytest.mark.parametrize('model', [maps, tokens], ids=lambda f: f.__name__)
-@pytest.mark.parametrize('name', sorted(n for n, e in methods().items() if e.about['needs'] in ('', 'vectors')))
+@pytest.mark.parametrize('name', MAPPED)
 def test_maps_train_where_no_method_needs_vectors(name, model):
     said = said_of(model, name)
     assert ('compares vectors' in said) == (methods()[name].about['needs'] == 'vectors')
@@ -465,12 +472,12 @@ AS_WRITTEN = { # name -> (model, settings, part of what is said)
     'TorchScript': (with_layer(lambda: torch.jit.script(nn.Linear(16, 16))), {}, 'trains'),
     'weights in a list': (with_layer(lambda: Listed()), {}, 'refused: forward reads weights'),
     'weights in a closure': (with_layer(lambda: closed()), {}, 'do not depend on these weights'),
-    'a layer that is not used': (with_layer(lambda: Layer(lambda m, z: z, plain=dict(more=nn.Linear(2, 2)))), {},
+    'a layer that is not used': (with_layer(lambda: unused()), {},
                                  'body.2.more.weight, body.2.more.bias: scores do not depend'),
     'a last layer of zeros': (with_layer(lambda: zeros()), {}, 'trains'),
     'a GRU': (with_layer(lambda: Recurrent(nn.GRU(1, 16, batch_first=True))), {}, 'trains'),
-    'a GRU, recorded': (with_layer(lambda: Recurrent(nn.GRU(1, 16, batch_first=True))), dict(executor='graphs'),
-                        'trains'),
+    'a GRU, recorded': (with_layer(lambda: Recurrent(nn.GRU(1, 16, batch_first=True))),
+                        dict(executor='graphs'), 'trains'),
 }
 
 
@@ -492,6 +499,9 @@ def set_to(value):
 def closed():
     layer = nn.Linear(16, 16)
     return Layer(lambda m, z: layer(z), plain=dict(layer=layer))
+
+
+def unused(): return Layer(lambda m, z: z, plain=dict(more=nn.Linear(2, 2)))
 
 
 def zeros():
@@ -549,7 +559,7 @@ BUFFERS = { # name -> (layer, whether its buffers may be averaged)
     'batch norm of one\'s own': (lambda: type('Mine', (nn.BatchNorm1d,), {})(16), True),
     'a constant': (lambda: Layer(lambda m, z: z + m.mean, mean=torch.ones(16)), True),
     'a sum': (kept(lambda m, z: m.mean.add_(z.sum(0))), True),
-    'a norm after a running mean': (lambda: nn.Sequential(kept(moving)(), nn.ReLU(), nn.BatchNorm1d(16)), True),
+    'a norm after a mean': (lambda: nn.Sequential(kept(moving)(), nn.ReLU(), nn.BatchNorm1d(16)), True),
     'spectral norm': (spectral, False),
     'the old spectral norm': (old_spectral, False),
     'a direction': (kept(direction), False),

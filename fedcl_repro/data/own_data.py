@@ -6,10 +6,11 @@
 __all__ = ['LAYOUTS', 'TOLD', 'MODES', 'FORMATS', 'READ_FORMATS', 'OTHER_PARTS', 'TABLES', 'as_numbers', 'missing_entries',
            'of_one_kind', 'channels_before', 'scale_of', 'value_limits', 'pixel_values', 'tell_dark', 'own_inputs',
            'input_array', 'features', 'own_labels', 'numbered_labels', 'checked_names', 'tell_classes', 'client_column',
-           'is_nested', 'column_of_rows', 'aligned', 'by_index', 'names_of_ids', 'own_dataset', 'own_fingerprint',
-           'read_own', 'read_own_npz', 'read_picture', 'on_white', 'picture_arrays', 'stacked_pictures', 'is_picture',
-           'folders_in', 'part_folders', 'in_order', 'read_folder', 'tell_left_out', 'read_table', 'table_column',
-           'own_table', 'features_of', 'own_pairs', 'images_in_one', 'own_records', 'own', 'own_path']
+           'is_nested', 'column_of_rows', 'aligned_by_name', 'by_index', 'names_of_ids', 'own_dataset',
+           'own_fingerprint', 'read_own', 'read_own_npz', 'read_picture', 'on_white', 'picture_arrays',
+           'stacked_pictures', 'is_picture', 'folders_in', 'part_folders', 'in_order', 'read_folder', 'tell_left_out',
+           'read_table', 'table_column', 'own_table', 'features_of', 'own_pairs', 'images_in_one', 'own_records', 'own',
+           'own_path']
 
 # %% ../../nbs/data/own_data.ipynb #01a0653b
 import hashlib
@@ -178,7 +179,8 @@ def own_labels(
         way_out = 'of one-hot rows take .argmax(1)' if y.shape[1:] != (1,) else 'take .reshape(-1)'
         raise ValueError(f'labels are one whole number for each image, got shape {y.shape}: {way_out}')
     if len(y) != n: raise ValueError(f'{n} images but {len(y)} labels: give one for each')
-    if missing_entries(y).any(): raise ValueError('labels hold missing entries (NaN or pd.NA): leave them out')
+    if missing_entries(y).any():
+        raise ValueError('labels hold missing entries (NaN or pd.NA): leave them out')
     if y.dtype.kind == 'f': raise ValueError(f'labels must be whole numbers, got {y.dtype}: convert them')
     low, high = int(y.min()), int(y.max())
     wrong = ''
@@ -278,7 +280,7 @@ def column_of_rows(clients:list, n:int, n_train:int)->np.ndarray: # (n,) int64
     return column
 
 # %% ../../nbs/data/own_data.ipynb #e39dcc88
-def aligned(x, y, test=None, clients=None)->tuple: # the same four
+def aligned_by_name(x, y, test=None, clients=None)->tuple: # the same four
     "Tables and columns of pandas by their names: columns of a test table, labels and ids in the rows' order."
     if test is not None and hasattr(x, 'columns') and hasattr(test[0], 'columns'):
         if set(test[0].columns) != set(x.columns):
@@ -321,7 +323,7 @@ def own_dataset(
     "A data set from arrays. Clients train on its test set only if the partition says protocol='pooled'."
     if test is not None and not (isinstance(test, (tuple, list)) and len(test) == 2):
         raise ValueError(f'test must be a pair, images and labels, got {type(test).__name__}')
-    x, y, test, clients = aligned(x, y, test, clients)
+    x, y, test, clients = aligned_by_name(x, y, test, clients)
     images, labels = zip(*[(x, y)] if test is None else [(x, y), test])
     n_train, x = len(as_numbers(x, 'images')), own_inputs(*images, layout=layout, value_range=value_range)
     numbers, words = numbered_labels(labels, classes)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ignore', 'Session', 'valid_accuracies', 'best_round', 'note_other_sources', 'usual_causes', 'late_hits',
            'to_checkpoint', 'from_checkpoint', 'usable_checkpoint', 'other_dtype', 'one_core', 'deterministic',
-           'precision']
+           'run_precision']
 
 # %% ../../nbs/runs/session.ipynb #a5c00013
 import contextlib
@@ -207,7 +207,7 @@ def deterministic(device:str):
     torch.utils.deterministic.fill_uninitialized_memory = False  # else each new tensor is written twice
 
 @contextlib.contextmanager
-def precision(run:Run, device:str):
+def run_precision(run:Run, device:str):
     "The precision of the whole process is that of the run; afterwards, what it was."
     deterministic(device)
     places = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn

@@ -18,7 +18,7 @@ from fedcl_repro.runs.record import (
     separations)
 from .run import Run, run_id, weights_digest
 from fedcl_repro.runs.session import (
-    Session, best_round, ignore, late_hits, one_core, precision,
+    Session, best_round, ignore, late_hits, one_core, run_precision,
     usable_checkpoint)
 from .store import NotKept, Store, locked, save_checkpoint
 from .watch import Extras, has_all, logged_settings, watcher
@@ -52,7 +52,7 @@ def train(
     "Train a run that the store lacks."
     weights_digest.cache_clear() # what a builder reads may have changed
     id = run_id(run, data_root)
-    with locked(store, id) as mine, one_core(), precision(run, device):
+    with locked(store, id) as mine, one_core(), run_precision(run, device):
         if has_all(store, id, extras) and not (again and changed_since(run, store.check(id)) is not False):
             progress(run.n_rounds)
             return id
