@@ -23,7 +23,7 @@ import fedcl_repro
 from fedcl_repro import cli
 from fedcl_repro.commands import train as train_commands
 from fedcl_repro.evidence import experiments
-from fedcl_repro.evidence.ask import cells_of, runs_in, size_in_words
+from fedcl_repro.evidence.ask import cells_by_run, runs_in, run_sizes
 from fedcl_repro.parts import contrastive
 from fedcl_repro.publish.execute import papermill_error
 from fedcl_repro.runs.models import network_input
@@ -492,13 +492,13 @@ def test_an_unknown_cell_gets_suggestions(capsys):
 def test_every_published_cell_names_its_runs(name):
     "A cell with a number of ours has runs; sizes beside it are theirs."
     rows = experiments.committed(name)
-    runs = cells_of(name, rows.settings.unique())
+    runs = cells_by_run(name, rows.settings.unique())
     for v in experiments.committed_verdicts(name)[1]:
         if v.kind != 'cell' or v.margin is None or v.label == 'FedCRL': continue # printed under two names
         own = runs_in(runs, v.what[v.what.index(v.label):])
         assert own, v.what
-        assert size_in_words(own)['replicates'] == str(len(own))
-        assert set(size_in_words(own)['rounds'].split(', ')) == {f'{r.n_rounds}' for r in own}
+        assert run_sizes(own)['replicates'] == str(len(own))
+        assert set(run_sizes(own)['rounds'].split(', ')) == {f'{r.n_rounds}' for r in own}
 
 
 def test_a_committed_run_is_shown_with_the_command_that_repeats_it():
