@@ -26,12 +26,12 @@ from ..core import Spec, check_file, expanded, json_in
 from ..evidence.experiments import (
     PROFILES, committed, committed_path, committed_run, committed_verdicts, default_store, experiments)
 from ..evidence.comparable import CurveEnd, curve_ends
-from ..evidence.ask import cells_of, runs_in, size_in_words
+from ..evidence.ask import cells_by_run, runs_in, run_sizes
 from ..runs.run import REGISTERS, Run, load_registers, methods
 from ..runs.store import Store
 from ..evidence.verdict import Verdict, verdict_counts
 from ..runs.rows import by_client, per_round, summary, with_names
-from .options import ONE_RUN
+from .options import WITH_OPTION
 from ..show.latex import PaperTable, check_tables, write_tables
 
 # %% ../../nbs/commands/show.ipynb #f8b382f4
@@ -211,7 +211,7 @@ def command_of(config:dict)->str:
         if isinstance(value, dict): value = shorter(value, REGISTERS[name])
         if name != 'method' and value in (usual[name], str(usual[name])): continue
         if name == 'data' and config['data']['name'] == 'own': value = given_path(config['data'])
-        option = f'--{name}' if name in ('method', *ONE_RUN) else f'--set {name}='
+        option = f'--{name}' if name in ('method', *WITH_OPTION) else f'--set {name}='
         if isinstance(value, list): words.append(f"{option} {' '.join(value)}")
         else: words.append(f"{option}{'' if option.endswith('=') else ' '}{shlex.quote(str(value))}")
     return ' '.join(words)
@@ -275,7 +275,7 @@ def show_artifact(name:str)->Shown:
     counts = ', '.join(f'{word} {n}' for word, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
     rows = committed(name, profile) if profile in PROFILES else pd.DataFrame()
-    of_rows = cells_of(name, rows.settings.unique()) if len(rows) else {}
+    of_rows = cells_by_run(name, rows.settings.unique()) if len(rows) else {}
     tables = tables_beside_print(verdicts, of_rows)
     for setting, table in tables.items(): print(f'\n{setting}\n{fitted_text(table)}')
     for text in sentences_judged(verdicts): print(f'\n{text}')
@@ -298,7 +298,7 @@ def has_numbers(v:Verdict)->bool: # a cost or a number of rounds has only eviden
 
 def tables_beside_print(
     verdicts:list,
-    runs={}, # of which these are, see `cells_of`
+    runs={}, # of which these are, see `cells_by_run`
 )->dict:     # setting -> method, published, ours, interval, verdict, images, rounds, replicates, rate
     "The compared cells of each setting, the highest published number first."
     found, cells = {}, filter(has_numbers, verdicts)
@@ -307,7 +307,7 @@ def tables_beside_print(
         line = dict(method=v.label, published=f'{v.printed:g}', ours=f'{v.margin:.2f}')
         line |= dict(interval='{:.1f} to {:.1f}'.format(*v.interval) if v.interval else '', verdict=v.word)
         own = runs_in(runs, v.what.removeprefix(measure))
-        if own: line |= size_in_words(own)
+        if own: line |= run_sizes(own)
         heading = setting.removeprefix(', ') + (f", {measure.removesuffix(' of ')}" if measure else '')
         found.setdefault(heading, []).append(line)
     return {heading: pd.DataFrame(lines) for heading, lines in found.items()}

@@ -25,7 +25,7 @@ from ..data.datasets import DATASETS
 from ..federation.loop import EXECUTORS
 from ..evidence.experiments import (
     committed_runs, default_store, experiments, has_data, papers_folder, runs_of, save_results, why_missing)
-from ..evidence.ask import cells_of, runs_in
+from ..evidence.ask import cells_by_run, runs_in
 from ..evidence.majority import write_majority_of
 from ..publish.execute import checked_parameters, execute_pages, notebook_of, read_verdicts
 from ..evidence.plan import (
@@ -36,7 +36,7 @@ from ..runs.simulate import fitting, named_data
 from ..runs.store import Store
 from ..runs.workers import cores, tell_problems, train_all
 from ..runs.watch import Extras
-from .options import ONE_RUN
+from .options import WITH_OPTION
 from .show import show_run, show_runs
 
 # %% ../../nbs/commands/train.ipynb #3d5d7926
@@ -64,7 +64,7 @@ def available_runs(names:list, options)->list: # of Run
 
 def runs_of_cell(names:list, profile:str, text:str)->list: # of Run
     "The runs of a cell of these experiments; an error with the most similar cells if there is none."
-    cells = [cells_of(name, runs_of(name, profile)) for name in names]
+    cells = [cells_by_run(name, runs_of(name, profile)) for name in names]
     found = [run for some in cells for run in runs_in(some, text)]
     if found: return found
     known = dict.fromkeys(c for some in cells for names_of_run in some.values() for c in names_of_run)
@@ -75,7 +75,7 @@ def runs_of_cell(names:list, profile:str, text:str)->list: # of Run
 # %% ../../nbs/commands/train.ipynb #b9993ffa
 def asked_settings(options)->dict: # setting -> value
     "The settings that the options name; own data add the settings that they need."
-    settings = {k: getattr(options, k) for k in ONE_RUN if getattr(options, k) not in (None, ())}
+    settings = {k: getattr(options, k) for k in WITH_OPTION if getattr(options, k) not in (None, ())}
     for text in options.set:
         name, equals, value = text.partition('=')
         name = name.strip().replace('-', '_')
@@ -140,7 +140,7 @@ def check_options(options):
     if len(options.methods) > 1:
         raise ValueError(f"--method trains one run: `fedcl compare {' '.join(options.methods)}` trains and "
                          'compares several')
-    of_single = [f'--{k}' for k in (*ONE_RUN, 'set') if getattr(options, k) not in (None, ())]
+    of_single = [f'--{k}' for k in (*WITH_OPTION, 'set') if getattr(options, k) not in (None, ())]
     unread = ['all', 'backlog', 'save', 'note', 'profile', 'seeds']
     others = ['names of experiments'] * bool(options.names)
     others += [f'--{k}' for k in unread if getattr(options, k) not in ((), False, 0, 'quick')]

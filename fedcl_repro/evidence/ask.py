@@ -9,11 +9,11 @@ __all__ = ['MEASURES', 'PRINTED', 'SHARE_WORDS', 'PAPER_OF', 'MOMENTS', 'AFTER',
            'part_margins', 'variances', 'Decision', 'part_intervals', 'decided', 'replicates_in_words', 'why_open',
            'turned', 'answer', 'spreads_path', 'committed_spreads', 'family_of', 'is_borrowed', 'shared_images',
            'size_told', 'chance_of', 'printed_margins', 'ask', 'not_run', 'at_other_moment', 'elsewhere',
-           'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'cell_name', 'cells_judged',
-           'experiment', 'cells_of', 'runs_in', 'size_in_words', 'printed_cells', 'share_possible', 'printed_tables',
-           'claims_in_print', 'asked_in_print', 'noise_in_print', 'beside_noise', 'as_printed', 'stated',
-           'printed_evidence', 'our_cells', 'key_columns', 'beside_print', 'interval_of', 'beginnings', 'sentence_of',
-           'fits_entry', 'claim_list', 'unlisted', 'readings']
+           'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across', 'printed_of', 'name_of_cell',
+           'cells_judged', 'experiment', 'cells_by_run', 'runs_in', 'run_sizes', 'printed_cells', 'share_possible',
+           'printed_tables', 'claims_in_print', 'asked_in_print', 'noise_in_print', 'beside_noise', 'as_printed',
+           'stated', 'printed_evidence', 'our_cells', 'key_columns', 'beside_print', 'interval_of', 'beginnings',
+           'sentence_of', 'fits_entry', 'claim_list', 'unlisted', 'readings']
 
 # %% ../../nbs/evidence/ask.ipynb #0eb9cb6b
 from collections.abc import Callable
@@ -509,14 +509,14 @@ def printed_of(paper:Paper, table:str)->dict: # measure -> published cells
     return paper.margins(table) if paper.margins else dict(accuracy=paper.printed(table))
 
 # %% ../../nbs/evidence/ask.ipynb #06dad4ec
-def cell_name(paper:Paper, c)->str: # 'FedCoSR, practical CIFAR-10'
+def name_of_cell(paper:Paper, c)->str: # 'FedCoSR, practical CIFAR-10'
     "The name of a cell, or of a run of that cell. `c` has its label and the paper's keys."
     if paper.cell: return paper.cell(c)
     return f"{c.label}, {paper.say(*(getattr(c, k) for k in paper.keys), 'paper')}"
 
 def cells_judged(paper:Paper, cells:pd.DataFrame, rows, source:str, more='')->list: # of Verdict
     "A verdict for each published cell. `more`: words added to all their names."
-    def name(c): return cell_name(paper, c) + more
+    def name(c): return name_of_cell(paper, c) + more
     return cell_verdicts(beside_print(paper, cells, rows), name, source)
 
 # %% ../../nbs/evidence/ask.ipynb #06dad4ed
@@ -540,22 +540,22 @@ def experiment(
     return EXPERIMENTS.add(name, **about)
 
 # %% ../../nbs/evidence/ask.ipynb #2890aed0
-def cells_of(name:str, runs)->dict: # Run -> names of its cells
+def cells_by_run(name:str, runs)->dict: # Run -> names of its cells
     "In which cells of an experiment's table these runs are, finished or not; none if it has no table."
     paper, runs = EXPERIMENTS[name].about['names'], list(runs)
     found = {r: [] for r in runs}
     if paper is None or not runs: return found
     frame = paper.place(pd.DataFrame([described(r) | dict(run=str(k)) for k, r in enumerate(runs)]))
-    for c in frame.itertuples(): found[runs[int(c.run)]].append(cell_name(paper, c))
+    for c in frame.itertuples(): found[runs[int(c.run)]].append(name_of_cell(paper, c))
     return found
 
-def runs_in(cells:dict, text:str)->list: # of Run; cells: see `cells_of`
+def runs_in(cells:dict, text:str)->list: # of Run; cells: see `cells_by_run`
     "The runs of a cell; or of those that begin with a method's label, or end with a setting."
     exact = [r for r, names in cells.items() if text in names]
     def fits(name): return name.startswith(f'{text}, ') or name.endswith(f', {text}')
     return exact or [r for r, names in cells.items() if any(map(fits, names))]
 
-def size_in_words(runs:list)->dict:
+def run_sizes(runs:list)->dict:
     "How large the runs behind a number are: images, rounds, replicates, learning rate."
     def words(values): return ', '.join(dict.fromkeys(f'{v:g}' for v in values if v is not None))
     return dict(images=f'{words(100 * share_of(r) for r in runs)} %', rounds=words(r.n_rounds for r in runs),

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ..core import patch
 from ..federation.clients import fields_of
 from ..federation.executors import EXECUTORS, make_executor, usual_executor
 from ..federation.loop import NonFinite
@@ -65,20 +66,6 @@ class Session:
     @property
     def finished(self): return self.state.round >= self.run.n_rounds or self.is_out_of_patience
 
-    @property
-    def is_out_of_patience(self)->bool:
-        "Whether validation accuracy has not become better for as many evaluations as the run waits."
-        waited = len(self.valid) - 1 - list(self.valid).index(best_round(self.valid)) if self.valid else 0
-        return 0 < self.run.patience <= waited
-
-    def seconds(self)->float:
-        "Seconds of training, including those before the checkpoint."
-        return self.spent + time.monotonic() - self.start
-
-    def core_seconds(self)->float:
-        "Seconds that cores worked for this process: `seconds` without waiting for a core, times threads."
-        return self.worked + time.process_time() - self.work_start
-
     def advance(self):
         "Train one more round; test in the rounds that the run names and after the last one."
         self.train()
@@ -105,9 +92,6 @@ class Session:
             self.chosen_models = self.models()
         self.watch(found)
 
-    def models(self)->dict: # tensors and plain values
-        return models_to_keep(self.run, self.execute, self.stages, self.state, list(self.tests))
-
     def to_checkpoint(self)->dict:
         content = to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
         content |= dict(late=self.late, sources=self.sources, core_seconds=self.core_seconds())
@@ -124,6 +108,30 @@ def valid_accuracies(rows:list)->dict: # round -> accuracy of the merged models 
     return dict(per_round(table, split='valid')[['round', 'micro']].values) if len(table) else {}
 
 def best_round(valid:dict)->int: return max(valid, key=valid.get) # the first of equal ones
+
+# %% ../../nbs/runs/session.ipynb #630f74bf
+@patch
+@property
+def is_out_of_patience(self:Session)->bool:
+    "Whether validation accuracy has not become better for as many evaluations as the run waits."
+    waited = len(self.valid) - 1 - list(self.valid).index(best_round(self.valid)) if self.valid else 0
+    return 0 < self.run.patience <= waited
+
+@patch
+def models(self:Session)->dict: # tensors and plain values
+    "The clients' models as they were tested last."
+    return models_to_keep(self.run, self.execute, self.stages, self.state, list(self.tests))
+
+# %% ../../nbs/runs/session.ipynb #3d3bc75e
+@patch
+def seconds(self:Session)->float:
+    "Seconds of training, including those before the checkpoint."
+    return self.spent + time.monotonic() - self.start
+
+@patch
+def core_seconds(self:Session)->float:
+    "Seconds that cores worked for this process: `seconds` without waiting for a core, times threads."
+    return self.worked + time.process_time() - self.work_start
 
 # %% ../../nbs/runs/session.ipynb #5e5510ca
 def note_other_sources(session:Session, before): # before: a digest, or None
