@@ -69,7 +69,9 @@ class Contents:
         top = str(name).partition('.')[0]
         if top == 'fedcl_repro' or top in sys.stdlib_module_names: return False
         file = getattr(sys.modules.get(str(name)), '__file__', None)
-        installed = (file or '').startswith(INSTALLED) or file is None and top in sys.builtin_module_names
+        if not file: installed = top in sys.builtin_module_names
+        else: installed = file.startswith(INSTALLED) or not {'site-packages', 'dist-packages'}.isdisjoint(
+            Path(file).parts) # also of another environment
         return top == self.root or not installed
 
     def tell(self, value)->str:
@@ -146,7 +148,7 @@ def tell_module(contents:Contents, module)->str:
     "A module of the user: all that it defines and can be told; the name of another one."
     if not contents.is_users(module.__name__) or module.__name__ == '__main__': return module.__name__
     found = {}
-    for k, v in vars(module).items():
+    for k, v in list(vars(module).items()): # one that imports late grows meanwhile
         if k.startswith('__'): continue
         try: found[k] = contents.tell(v)
         except UnknownContent: contents.known.pop(id(v), None)

@@ -41,7 +41,7 @@ def shown(path, folder):
     "What stopped the page of an artifact."
     from fedcl_repro.publish.execute import papermill_error
     out = Path(folder)/f'{Path(path).parent.name}-{Path(path).name}'
-    parameters = dict(options=untrained(folder))
+    parameters = untrained(folder)
     with warnings.catch_warnings(): return papermill_error(str(path), str(out), parameters)
 
 

@@ -22,8 +22,8 @@ SHOWS = 'show_curves', 'last_values'
 
 
 def code_of(page, seed):
-    """The code cells of a page for a seed, up to the last one that shows curves. The check against the library
-    is left out, as it is made for the page's own seed (with seed 4, page 8 differs from the library by 1.3e-12)."""
+    """The code cells of a page for a seed, up to the last one that shows curves. The check with the library
+    is left out: it is made for the page's own seed. (With seed 4, page 8 differs from it by 1.3e-12.)"""
     cells = [c.source for c in nbformat.read(COURSE/f'{page}.ipynb', 4).cells if c.cell_type == 'code']
     last = max((k for k, s in enumerate(cells) if re.search(rf'^({"|".join(SHOWS)})\(', s, re.M)), default=-1)
     code = [re.sub('^assert difference.*', '', source, flags=re.M) for source in cells[:last + 1]]

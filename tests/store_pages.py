@@ -3,7 +3,6 @@
 `python tests/store_pages.py` for all, or with names: `python tests/store_pages.py fedcosr/table2`.
 
 A page's own run would train its profile `quick`; what is stored is the evidence, without a stand-in."""
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -22,8 +21,8 @@ def stored(path):
     cell, = (c for c in nb.cells if 'parameters' in c.metadata.get('tags', []))
     written = cell.source
     with tempfile.TemporaryDirectory() as folder:
-        asked = f'options = {untrained(folder)}'
-        cell.source = re.sub(r'^options = .*', asked, written, flags=re.M)
+        asked = (f'{name} = {value!r}' for name, value in untrained(folder).items())
+        cell.source = '\n'.join([written, *asked])
         NotebookClient(nb, timeout=600, resources=dict(metadata=dict(path=str(path.parent)))).execute()
     cell.source = written
     for c in nb.cells:

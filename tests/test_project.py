@@ -425,7 +425,8 @@ def test_one_name_one_meaning():
 
 
 PRIVATE = re.compile( # words of ours for which the field has a word (CONTRIBUTING, "How it reads")
-    r"\b(printed (value|number|table|cost|accurac)|compared with print|(several|all|three) readings|joint reading|"
+    r"\b(printed (value|number|table|cost|accurac)|compared with print|(several|all|three) readings|"
+    r"joint reading|"
     r"(is|are) asked of|(told|tells?) apart|no safe|every second (client|round)|nothing is lost that)", re.I)
 
 
@@ -438,4 +439,5 @@ def test_the_book_has_the_words_of_the_field():
     for path in NOTEBOOKS:
         text = '\n'.join(source for kind, source in cells(path) if kind == 'markdown')
         assert not private_words(text), path
-    assert private_words('It is asked of nine methods, under all readings.') == ['is asked of', 'all readings']
+    said = 'It is asked of nine methods, under all readings.'
+    assert private_words(said) == ['is asked of', 'all readings']

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedcl_repro.evidence.experiments import PAGE_OPTIONS
+
 ROOT = Path(__file__).parents[1]
 SHOWN = 'display_data', 'execute_result'
 
@@ -78,10 +80,11 @@ def defined_on(path, fold):
 
 @pytest.mark.parametrize('path', PAGES, ids=in_papers)
 def test_a_page_shows_itself_once(path):
-    "Two parameters, one page that shows itself; its own functions are folded, and all cells are short."
+    "Typed parameters with a sentence each, one page that shows itself; its own functions are folded."
     cells = cells_of(path)
     parameters, = (source_of(c) for c in cells if 'parameters' in tags_of(c))
-    assert re.findall(r'^(\w+) = ', parameters, re.M) == ['profile', 'options']
+    found = dict(re.findall(r'^(\w+): (\w+) = \S+ +# \w', parameters, re.M))
+    assert found == dict(profile='str', **{k: type(v).__name__ for k, v in PAGE_OPTIONS.items()})
     text = '\n'.join(source_of(c) for c in cells if c['cell_type'] == 'code')
     assert len(re.findall(r'^page = \w+\(', text, re.M)) == 1
     assert len(re.findall(r'^page\.show\(', text, re.M)) == 1

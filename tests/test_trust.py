@@ -36,7 +36,7 @@ from fedcl_repro.distributed.flower import Courier
 from fedcl_repro.core import parse_spec
 from fedcl_repro.distributed import resident
 from fedcl_repro.distributed.nodes import (
-    Node, SharedPlan, deal_secrets, dealt, known_at_server, secrets_beside)
+    Node, SharedPlan, dealt, known_at_server, write_private)
 from fedcl_repro.distributed.resident import answered
 from fedcl_repro.runs.models import read_models
 from fedcl_repro.publish.execute import read_verdicts
@@ -123,13 +123,13 @@ class Recorded:
         self.most = most # of them to train and serve with; the others are only read
         self.back()
 
-    def kept(self): return [(c.session, c.left, c.last) for c in self.apart.clients]
+    def kept(self): return [(c.session, c.last) for c in self.apart.clients]
 
     def back(self):
         "To where it was between the two rounds."
         self.server.servers, (self.apart.fields, kept) = dict(self.before[0]), copy.copy(self.before[1])
         self.apart.fields = list(self.apart.fields)
-        for c, (c.session, c.left, c.last) in zip(self.apart.clients, kept): pass
+        for c, (c.session, c.last) in zip(self.apart.clients, kept): pass
         self.server.round, self.server.refused, self.server.traffic = 2, [], []
 
     def up(self, content):
@@ -157,7 +157,7 @@ class Recorded:
         "Whether client 1 refuses this message; it answers the next one in either case."
         client = self.apart.clients[1]
         client.fields, _ = from_bytes(self.apart.fields[1])
-        before, kept = client.fields, (client.session, client.left, client.last)
+        before, kept = client.fields, (client.session, client.last)
         if self.used >= self.most:
             def expect(about): return expected_by_client(client, kind, check_said(about, ASKED[kind]))
             try: return not from_bytes(content, expect=expect)
@@ -167,7 +167,7 @@ class Recorded:
         if word == b'ok':
             check_well({k: v for k, v in client.fields.items() if k in before and k != 'contrast'})
         else: assert word and client.fields is before
-        client.session, client.left, client.last = kept
+        client.session, client.last = kept
         return word != b'ok'
 
 
@@ -452,20 +452,6 @@ def test_a_number_belongs_to_a_node():
     assert fixed.node_of == {0: 12}
 
 
-def test_a_node_that_masks_takes_no_session_twice(tmp_path):
-    "Otherwise a server could have one round masked twice."
-    run = Run.of('fedper', n_clients=3, n_rounds=2)
-    plan = SharedPlan.of(run)
-    dealt(run)[0].save(tmp_path)
-    def node(): return Node(plan, 0, str(tmp_path))
-    for session in ('a', 'b'): node().answer('hello', to_bytes({}, session=session))
-    with pytest.raises(ValueError, match="session 'a' of client 0 is over"):
-        node().answer('hello', to_bytes({}, session='a'))
-    other = Node(SharedPlan.of(Run.of('fedper', n_clients=3, n_rounds=3)), 0, str(tmp_path))
-    other.answer('hello', to_bytes({}, session='c'))
-    with pytest.raises(ValueError, match='is over'): node().answer('hello', to_bytes({}, session='b'))
-
-
 def test_a_node_may_keep_its_state_elsewhere(tmp_path):
     "In an empty folder it has taken no session yet."
     run, elsewhere = Run.of('fedper', n_clients=3, n_rounds=2), tmp_path/'elsewhere'
@@ -503,11 +489,11 @@ def test_what_a_node_keeps_is_its_owners_alone(tmp_path):
     for folder in folders: folder.mkdir()
     before = os.umask(0)
     try:
-        deal_secrets(folders)
+        for i, folder in enumerate(folders): write_private(folder/f'client-{i}.state', b'')
         listener, _ = resident.own_listener(tmp_path/'0')
         listener.close()
     finally: os.umask(before)
-    kept = [tmp_path/'0'/'secrets.json', tmp_path/'1'/'secrets.json', tmp_path/'0'/resident.TOKEN]
+    kept = [tmp_path/'0'/'client-0.state', tmp_path/'1'/'client-1.state', tmp_path/'0'/resident.TOKEN]
     assert {oct(path.stat().st_mode & 0o777) for path in kept} == {'0o600'}
 
 
@@ -532,15 +518,9 @@ def deep_verdicts(folder):
     return read_verdicts(Store(folder), 'a/b', 'quick')
 
 
-def deep_secrets(folder):
-    (folder/'secrets.json').write_text(DEEP)
-    return secrets_beside(folder, 0, True)
-
-
 NESTED = {
     'a message': (lambda folder: from_bytes(deep_message()), 'are no message'),
     'a plan': (lambda folder: SharedPlan.of_text(DEEP), 'the plan is no JSON'),
-    'secrets': (deep_secrets, 'secrets.json is no JSON'),
     'a run': (deep_run, 'is damaged'),
     'verdicts': (deep_verdicts, 'a-b-quick.json is no JSON'),
     'a setting': (lambda folder: parse_spec('cnn(k=' + '(' * 100_000), 'cannot read'),

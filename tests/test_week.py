@@ -25,6 +25,7 @@ from fedcl_repro.commands import train as train_commands
 from fedcl_repro.evidence import experiments
 from fedcl_repro.evidence.ask import cells_of, runs_in, size_in_words
 from fedcl_repro.parts import contrastive
+from fedcl_repro.publish.execute import papermill_error
 from fedcl_repro.runs.models import network_input
 from fedcl_repro.runs.rows import per_round
 from fedcl_repro.runs.run import dataset, run_id
@@ -587,3 +588,35 @@ def test_flower_says_its_next_two_commands(tmp_path):
     nobody = SimpleNamespace(node_of={}, n_clients=3, meet=lambda: None)
     with pytest.raises(TimeoutError, match='(?s)fedcl node APP.*flwr run APP.*num-supernodes=3'):
         wait_for_clients(nobody, 0)
+
+
+# --- papermill
+
+TABLE2, COMPARE = ROOT/'nbs/papers/fedcosr/table2.ipynb', ROOT/'nbs/bench/compare.ipynb'
+
+
+@pytest.mark.parametrize('page, given, says', [
+    (TABLE2, dict(seed=2), "no parameter 'seed' (did you mean 'seeds'?)"),
+    (TABLE2, dict(profile='light'), "unknown profile 'light'"),
+    (COMPARE, dict(round=2), "no parameter 'round' (did you mean 'rounds'?)")])
+def test_an_unknown_parameter_ends_a_page(page, given, says, tmp_path):
+    assert says in papermill_error(str(page), str(tmp_path/'out.ipynb'), given)
+
+
+def test_parameters_are_typed_and_explained():
+    import papermill
+    for page in (TABLE2, COMPARE):
+        found = papermill.inspect_notebook(str(page)).values()
+        assert {p['inferred_type_name'] for p in found} <= {'str', 'int', 'float', 'bool'}
+        assert all(len(p['help']) > 3 for p in found)
+    assert len(found) == 6
+
+
+def test_a_loop_over_seeds_ends_in_a_comparison(tmp_path):
+    for seed in range(2):
+        given = dict(seed=seed, rounds=1, methods='fedavg fedper', store=str(tmp_path/'runs'))
+        assert not papermill_error(str(COMPARE), str(tmp_path/f'{seed}.ipynb'), given)
+    cells = json.loads((tmp_path/'1.ipynb').read_text())['cells']
+    text = ''.join(line for c in cells for o in c.get('outputs', []) for line in o.get('text', ''))
+    assert '2 replicates (seed and partition)' in text and 'FedPer' in text
+    assert len(list((tmp_path/'runs').glob('*/run.json'))) == 4

@@ -4,15 +4,12 @@
 
 # %% auto #0
 __all__ = ['REPEATED', 'ClientData', 'call_by_name', 'dealt', 'SharedPlan', 'known_at_server', 'stored_data', 'known_at_node',
-           'write_private', 'deal_secrets', 'secrets_beside', 'Node']
+           'write_private', 'Node']
 
 # %% ../../nbs/distributed/nodes.ipynb #381a485a
-import hashlib
-import hmac
 import importlib
 import json
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +21,6 @@ from ..user_code import import_file
 from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
 from ..federation.fed import Fed
 from ..federation.loop import Loop
-from ..federation.privacy import secrets_known_to
-from ..federation.rounds import seals
 from .resident import folder_of
 from ..runs.run import Run, config, dataset, federation_with, find_root
 from ..runs.run import run_recorded, shards, stages
@@ -142,25 +137,6 @@ def write_private(path:Path, content:bytes):
         new.write_bytes(content)
         os.chmod(new, 0o600)
 
-# %% ../../nbs/distributed/nodes.ipynb #5ec2e70b
-def deal_secrets(folders):
-    "Write each client's secrets with the others beside its data, for a trial of nodes."
-    root, who = secrets.randbits(62), tuple(range(len(folders)))
-    for i, folder in enumerate(folders):
-        table = {j: secret.hex() for j, secret in secrets_known_to(i, who, root).items()}
-        write_private(Path(folder)/'secrets.json', json.dumps(table).encode())
-
-# %% ../../nbs/distributed/nodes.ipynb #5ec2e70d
-def secrets_beside(folder:Path, i:int, needed:bool): # other client -> 32 bytes, or None
-    "The table of client i."
-    path = folder/'secrets.json'
-    if path.exists():
-        table = json_in(path.read_text(), str(path))
-        return {int(j): bytes.fromhex(s) for j, s in table.items()}
-    if not needed: return None
-    raise ValueError(f'client {i} has no secrets.json in {folder}; masks cancel only with common secrets. '
-                     'Let the clients agree on one for each pair; `deal_secrets` does it for a trial')
-
 # %% ../../nbs/distributed/nodes.ipynb #ba1b2cae
 REPEATED = '.answer' # name of the last answer among a client's stored fields
 
@@ -171,25 +147,17 @@ class Node:
             raise ValueError(f'client {i} of {plan.run.n_clients}: choose from 0 to {plan.run.n_clients - 1}')
         self.i, self.plan = i, plan
         fed = known_at_node(plan, i, ClientData.load(where))
-        folder = folder_of(where)
-        masked = any(seals(fed, stage.method) for stage in stages(plan.run))
-        held, text = secrets_beside(folder, i, masked), plan.text.encode()
-        def of_run(secret): return hmac.digest(secret, text, hashlib.sha256) # no mask is used in two runs
-        fed.secret = None if held is None else {j: of_run(secret) for j, secret in held.items()}
-        self.path = Path(memory or folder)/f'client-{i}.state'
-        kept = self.remembered()
-        fed.private = kept.pop('private', None) or secrets.randbits(62)
-        self.client = ClientSide(Loop(fed), stages(plan.run), i, **kept)
+        self.path = Path(memory or folder_of(where))/f'client-{i}.state'
+        self.client = ClientSide(Loop(fed), stages(plan.run), i, **self.remembered())
 
-    def remembered(self)->dict: # arguments of `ClientSide`, and `private`
-        "The client's stored state: of another run, only the sessions that are over."
+    def remembered(self)->dict: # arguments of `ClientSide`
+        "The client's stored state, if it is of this run."
         if not self.path.exists(): return {}
         try:
             fields, about = from_bytes(self.path.read_bytes())
-            if about['run'] != self.plan.text: return dict(left={*about['left'], about['session']})
+            if about['run'] != self.plan.text: return {}
             last = about['turn'], fields.pop(REPEATED).numpy().tobytes()
-            kept = dict(fields=fields, last=last, left=set(about['left']))
-            return kept | {k: about[k] for k in ('session', 'private')}
+            return dict(fields=fields, last=last, session=about['session'])
         except (ValueError, KeyError) as e:
             raise ValueError(f'{self.path} is damaged ({e}): delete it, and the client begins anew') from e
 
@@ -198,8 +166,7 @@ class Node:
         c = self.client
         turn, answer = c.last
         answer = torch.from_numpy(np.frombuffer(answer, np.uint8).copy())
-        about = dict(run=self.plan.text, session=c.session, left=sorted(c.left), turn=turn)
-        about['private'] = c.execute.fed.private
+        about = dict(run=self.plan.text, session=c.session, turn=turn)
         write_private(self.path, to_bytes(c.fields | {REPEATED: answer}, **about))
 
     def answer(self, kind:str, content:bytes)->bytes:

@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'PAGE_OPTIONS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'experiments', 'paper_of', 'runs_of',
            'shown_runs', 'made_once', 'matrix', 'reseeded', 'named_methods', 'method_labels', 'data_title', 'no_runs',
-           'read_option', 'Page', 'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder',
-           'in_package', 'default_store', 'committed_path', 'maps_path', 'hits_path', 'save_results', 'with_kept_rows',
-           'committed_rows', 'run_records', 'committed_runs', 'check_saved', 'config_key', 'committed', 'committed_run',
-           'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note', 'committed_verdicts',
-           'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page',
-           'claims_of', 'evidence_on']
+           'read_option', 'check_injected', 'parameters_of', 'Page', 'verdicts_path', 'in_one_word', 'has_data',
+           'why_missing', 'papers_folder', 'in_package', 'default_store', 'committed_path', 'maps_path', 'hits_path',
+           'save_results', 'with_kept_rows', 'committed_rows', 'run_records', 'committed_runs', 'check_saved',
+           'config_key', 'committed', 'committed_run', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps',
+           'committed_note', 'committed_verdicts', 'judged', 'state_of_code', 'computed_folder', 'kept_verdicts',
+           'verdicts_alone', 'belonging', 'claims_page', 'claims_of', 'evidence_on']
 
 # %% ../../nbs/evidence/experiments.ipynb #6a77b91a
+import ast
 import contextlib
 import hashlib
 import io
@@ -29,7 +30,8 @@ import torch
 
 import fedcl_repro
 from fedcl_repro.core import (
-    Attribute, Register, atomic_write, check_type, expanded, json_in, load_all, parse_spec, parse_value,
+    Attribute, Register, atomic_write, check_type, did_you_mean, expanded, json_in, load_all, parse_spec,
+    parse_value,
     write_text)
 from ..data.datasets import DATASETS, MissingData, find_root
 from ..runs.record import MEASURE_COLUMNS
@@ -126,9 +128,24 @@ def read_option(what:str, value, default):
     check_type(what, value, default)
     return value
 
+def check_injected(names:dict, known):
+    "Refuse a parameter that papermill injected into a page with these names, and that it does not have."
+    injected = (source for source in names.get('In', ()) if source.startswith('# Parameters')) # by papermill
+    for node in (node for source in injected for node in ast.parse(source).body):
+        name = getattr(getattr(node, 'targets', [None])[0], 'id', None)
+        if name is None or name in known: continue
+        hint = did_you_mean(name, known)
+        raise ValueError(f"this page has no parameter {name!r}{hint}: it knows {', '.join(known)}")
+
+def parameters_of(names:dict)->tuple: # (profile, options)
+    "The parameters among the names of a page."
+    check_injected(names, ('profile', *PAGE_OPTIONS))
+    return names['profile'], {k: names[k] for k in PAGE_OPTIONS if k in names}
+
 class Page:
     "One experiment in one profile: its rows, after training what the store lacked, and its verdicts."
     def __init__(self, name:str, profile='quick', **options): # see PAGE_OPTIONS; text is read
+        if isinstance(profile, dict): profile, options = parameters_of(profile) # the names of a page
         unknown = [k for k in options if k not in PAGE_OPTIONS]
         if unknown:
             raise ValueError(f'a page has no option {unknown[0]!r}: it knows {", ".join(PAGE_OPTIONS)}')

@@ -38,7 +38,6 @@ def known_to(fed:Fed, i=None)->Fed:
         train[i], test[i] = inverse.split([len(fed.rows[s][i]) for s in ('train', 'test')])
     own.put_data((fed.x[at], fed.y[at]), train, test)
     if i is None: own.sizes = list(fed.sizes)
-    else: own.private = secrets.randbits(62)
     return own
 
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9e
@@ -48,7 +47,6 @@ class ClientSide:
         self.execute, self.stages, self.i = execute, stages, i
         self.fields = execute.fed.client(i)
         self.session = ''     # of the server whose rounds it takes
-        self.left = set()     # sessions that it has left
         self.last = '', b''   # digest of the last turn, and the answer to it
         vars(self).update(kept)
         self.schema = Schema(execute.fed, stages)
@@ -82,12 +80,10 @@ class ClientSide:
     def enter_session(self, kind:str, session:str):
         "Begin anew if the server says hello from a new session; refuse other messages of another session."
         if session == self.session or kind == 'hello' and not session: return
-        if session in self.left: raise BadMessage(f'session {session!r} of client {self.i} is over')
         fresh = not self.session and int(self.fields['round']) < 0
         if kind != 'hello' and not fresh:
             known = f'client {self.i} is in session {self.session!r}'
             raise BadMessage(f'{known}, got {session!r}: say hello first')
-        if not fresh: self.left.add(self.session)
         self.session, self.last = session, ('', b'')
         self.fields = self.execute.fed.client(self.i)
 
@@ -283,7 +279,7 @@ def score_clients(server:ServerSide, moment='merged')->list: # of Score
 
 # %% ../../nbs/federation/exchange.ipynb #76613dab
 def score_in(i:int, content:bytes)->Score:
-    "Client i's answer to a test, which says nothing about a single image."
+    "Client i's answer to a test."
     _, about = answer_in('test', content)
     if about['correct'] > about['n']:
         raise BadMessage(f"{about['correct']} of {about['n']} test images are right")

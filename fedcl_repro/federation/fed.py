@@ -67,8 +67,6 @@ class Fed:
         vars(self).update(settings, seed=seed, opt=opt or Adam(), wire=wire, augment=augment, device=device)
         self.mixed = dtype == torch.bfloat16
         self.dtype = torch.float32 if self.mixed else dtype
-        self.secret = None # shared by clients in other processes, not known to the server
-        self.private = None # a number that only this client knows; None in a simulation
         self.chunk = 512 # samples to measure at once, on any device
         self.put_data(store, train, test)
         self.archs, self.arch = archs, arch or [next(iter(archs))] * self.n_clients

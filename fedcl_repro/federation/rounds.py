@@ -181,7 +181,7 @@ def uploads(fed:Fed, method:Method, clients:dict, roster:Roster)->dict: # id -> 
     check_finite(messages, roster.round)
     for wire in wires_of(fed, method):
         if not hasattr(wire, 'seal'): continue
-        messages = {i: wire.seal(m, i, roster, fed.secret) for i, m in messages.items()}
+        messages = {i: wire.seal(m, i, roster) for i, m in messages.items()}
     return messages
 
 def receive(fed:Fed, method:Method, server:dict, messages:dict, roster:Roster)->dict:

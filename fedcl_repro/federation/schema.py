@@ -46,6 +46,12 @@ class Form:
         "Whether the numbers are whole and count samples."
         return self.per_sample > 0 and not self.leading
 
+    def is_short(self, shape:tuple, n:int)->bool:
+        "Whether no length is longer than one from a sender with n samples may be."
+        longest = max(self.per_sample * n, self.longest, *self.shape, 0)
+        lengths_fit = all(type(d) is int and 0 <= d <= longest for d in shape)
+        return lengths_fit and len(shape) <= self.leading + len(self.shape)
+
     def room(self, n:int, shape:tuple)->int:
         "The most bytes of its numbers, from a sender with n samples. `shape`: at the receiver, now."
         rows = max(self.longest, math.ceil(self.per_sample * n)) if self.leading else 1
@@ -110,7 +116,7 @@ def pretended(fed:Fed, sizes:dict)->Fed: # sizes: client -> images
     noise = torch.from_numpy(stream(0, 'rehearsal').random((total, *fed.x.shape[1:])))
     x = (255*noise if fed.x.dtype == torch.uint8 else 2*noise - 1).to(fed.x.dtype)
     own.put_data((x, torch.arange(total) % fed.n_classes), rows, rows)
-    own.batch_size, own.wire, own.secret = max(1, *sizes.values()), None, None
+    own.batch_size, own.wire = max(1, *sizes.values()), None
     if hasattr(fed.opt, 'lr'): own.opt = replace(fed.opt, lr=0.)
     return own
 
@@ -215,15 +221,13 @@ class Expected:
         form, known = self.forms[name], (self.shapes or {}).get(name)
         is_table = said['kind'] == form.kind == 'table'
         if is_table and said['stored']: return # nothing is sent
-        empty = is_table and 0 in shape # and then without a type
-        if not empty and (said['kind'], said['dtype']) != (form.kind, form.dtype):
+        if is_table and 0 in shape and form.is_short(shape, self.n): return # without a type
+        if (said['kind'], said['dtype']) != (form.kind, form.dtype):
             what = f"{said['kind']} of {said['dtype']}"
             raise BadMessage(f'field {name!r} is a {what}, not a {form.kind} of {form.dtype}')
         if known is None and form.leading:
-            first, n_rows = shape[:form.leading], form.per_sample * self.n
-            def is_length(d): return type(d) is int and 0 <= d <= max(n_rows, form.longest)
-            fits = math.prod(first) <= n_rows and all(map(is_length, first))
-            if fits and len(first) == form.leading and shape[form.leading:] == form.shape: return
+            fits = math.prod(shape[:form.leading]) <= form.per_sample * self.n and form.is_short(shape, self.n)
+            if fits and len(shape) >= form.leading and shape[form.leading:] == form.shape: return
             raise BadMessage(f'field {name!r} of a client with {self.n} samples has shape {shape}')
         expected, block = known or form.shape, (self.blocks or {}).get(name, ())
         fits = len(shape) == len(block) and all(1 <= a <= b for a, b in zip(shape, block))

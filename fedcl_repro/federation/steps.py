@@ -157,10 +157,8 @@ class ViewedImages:
         self.drawn = {} # view -> draws of the augmentation for all images
 
     def chance(self, *what):
-        "A random stream, the same in every round; partners and shares are the client's own if it is apart."
-        apart = what == ('mix',) and self.fed.private is not None
-        seed = self.fed.private if apart else self.fed.seed
-        return torch_stream(seed, 'view', self.i, self.step.name, *what, device=self.fed.device)
+        "A random stream, the same in every round."
+        return torch_stream(self.fed.seed, 'view', self.i, self.step.name, *what, device=self.fed.device)
 
     def draw(self, v:int)->dict:
         "Draws of the augmentation for view v of all images."

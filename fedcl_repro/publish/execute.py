@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from threadpoolctl import threadpool_limits
 
-from ..core import json_in
+from ..core import did_you_mean, json_in
 from ..evidence.experiments import (
-    PAGE_OPTIONS, default_store, experiments, in_one_word, papers_folder, read_option, verdicts_path)
+    default_store, experiments, in_one_word, papers_folder, read_option, verdicts_path)
 from ..runs.processes import Died, do_all, with_parent
 from ..runs.store import Store
 from ..runs.workers import cores
@@ -83,16 +83,11 @@ def checked_parameters(notebook:Path, given:dict)->dict:
     import papermill
     found = papermill.inspect_notebook(str(notebook))
     known = {name: ast.literal_eval(about['default']) for name, about in found.items()}
-    options = PAGE_OPTIONS if 'options' in known else {}
-    out = {}
-    for name, value in given.items():
-        if name not in known | options:
-            names = ', '.join(known | options)
-            raise ValueError(f'{notebook.name} has no parameter {name!r}: it knows {names}')
-        value = read_option(f'{notebook.name}: {name}', value, (options | known)[name])
-        if name in known: out[name] = value
-        else: out.setdefault('options', {})[name] = value
-    return out
+    for name in given:
+        if name in known: continue
+        hint = did_you_mean(name, known)
+        raise ValueError(f"{notebook.name} has no parameter {name!r}{hint}: it knows {', '.join(known)}")
+    return {k: read_option(f'{notebook.name}: {k}', value, known[k]) for k, value in given.items()}
 
 # %% ../../nbs/publish/execute.ipynb #5f717635
 def share_cores(jobs:int):

@@ -66,7 +66,7 @@ def in_colour(text:str)->str:
     codes = dict.fromkeys(('holds', 'agrees'), '34') | dict.fromkeys(('fails', 'differs'), '33')
     codes |= {'contradicts itself': '35'}
     for word, code in codes.items():
-        text = re.sub(rf'{MARKS[word]} (\d+ )?{word}', rf'\x1b[1;{code}m\g<0>\x1b[0m', text)
+        text = re.sub(rf'{MARKS[word]} (\d+ )?{word}', f'\x1b[1;{code}m\\g<0>\x1b[0m', text)
     return text
 
 def badge_styles()->str: # CSS; dark pages have other values of --holds, --fails, ...

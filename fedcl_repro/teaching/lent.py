@@ -71,7 +71,8 @@ MORE_COLOURS = cycle(('C5', 'C6', 'C8', 'C9'))
 @cache
 def look(name:str)->str:
     "The colour of a curve: that of its method, if it is plain."
-    return CURVE_COLOURS.get(name.partition(' (')[0] if name.startswith('pooled') else name) or next(MORE_COLOURS)
+    method = name.removesuffix(' (not allowed)')
+    return CURVE_COLOURS.get(method) or next(MORE_COLOURS)
 
 def draw_bands(curves:dict, stored:dict, floor:float|None=None):
     "A line for each curve of this run, and a band from the worst to the best of five seeds."
