@@ -8,6 +8,7 @@ __all__ = ['MENDED', 'PICTURE', 'CAPTION', 'HEADING', 'divs', 'mended', 'plain',
 
 # %% ../../nbs/publish/finish.ipynb #fin00003
 import html
+import logging
 import re
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def write_font(source:Path, signs:set, path:Path):
     "Write the part of a font that has these signs, in the form for browsers."
     from fontTools import subset
     from fontTools.ttLib import TTFont
+    logging.getLogger('fontTools').setLevel(logging.WARNING)
     font, how = TTFont(source), subset.Options()
     how.layout_features, how.flavor, how.hinting = ['*'], 'woff2', False
     part = subset.Subsetter(how)

@@ -146,8 +146,8 @@ def squares(counts:dict)->list: # of the names of styles
 
 def main_verdicts()->dict: # paper -> word
     "The verdict on what each paper's abstract promises."
-    asked = {f.paper: headline_verdict(f.name, f'{f.claim}: {f.setting}') for f in findings_asked()}
-    return {paper: v.word for paper, v in asked.items()}
+    first = {f.paper: next(iter(f.claims.values())) for f in findings_asked()}
+    return {paper: headline_verdict(*claim[:2]).word for paper, claim in first.items()}
 
 def counts_in_words(counts:dict)->str: # '● 31 ■ 31 ◇ 61'
     return ' '.join(f'{MARKS[word]} {counts.get(word, 0)}' for word in ('holds', 'fails', 'open'))
