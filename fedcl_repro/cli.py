@@ -337,7 +337,7 @@ def printable(text:str)->str:
     return ''.join(c if c.isprintable() or c in '\n\t' else ascii(c)[1:-1] for c in text)
 
 def coloured(text:str)->str:
-    "A text with verdicts in their colours, headings and the name of an error bold; its own codes are gone before."
+    "A text with verdicts in their colours, headings and the name of an error bold, and without other codes."
     from fedcl_repro.show.badge import in_colour
     bold = re.sub(r'(?m)^(fedcl:|to begin:|all verbs:|examples:|Usage:|Error:)', '\x1b[1m\\1\x1b[0m', text)
     return in_colour(bold) if any(mark in text for mark in '●■≈≠⇄') else bold

@@ -8,8 +8,8 @@ __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', '
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
            'check_type', 'plain', 'check_value', 'load_all', 'check_name', 'did_you_mean', 'patch', 'Register',
            'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'HeldFolder', 'lock_alone',
-           'sweep', 'force', 'atomic_write', 'finish_writes', 'write_text', 'check_folder', 'read_plain_file',
-           'json_in', 'check_file', 'check_device']
+           'remove_dead_folders', 'force', 'atomic_write', 'finish_writes', 'write_text', 'check_folder',
+           'read_plain_file', 'json_in', 'check_file', 'check_device']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -363,8 +363,9 @@ def expanded(path)->Path:
     except RuntimeError as e:
         raise ValueError(f'{path}: no home folder is known here for ~: write the whole path') from e
 
+# %% ../nbs/core.ipynb #bc0e9933
 class HeldFolder:
-    "A temporary folder that is locked while its process lives, so that `sweep` removes those of dead ones."
+    "A temporary folder that is locked while its process lives, and removed with those of dead ones."
     def __init__(self, prefix:str, parent=None):
         held = False
         while not held: # a sweeper may have found it before it was locked
@@ -386,7 +387,7 @@ def lock_alone(descriptor:int)->bool: # also where the file system has no locks
     except OSError: return True
     return True
 
-def sweep(parent:Path, pattern:str, rescue=lambda folder: None):
+def remove_dead_folders(parent:Path, pattern:str, rescue=lambda folder: None):
     "Remove the held folders of dead processes. `rescue`: called with each before."
     for folder in Path(parent).glob(pattern):
         try: descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -398,6 +399,7 @@ def sweep(parent:Path, pattern:str, rescue=lambda folder: None):
         except OSError: pass # its process lives, or nobody can tell
         finally: os.close(descriptor)
 
+# %% ../nbs/core.ipynb #bc0e9934
 def force(path:Path, inside=True):
     "Wait until a file, or a folder with what is `inside`, is on the disk and would survive a power cut."
     for each in path.iterdir() if inside and path.is_dir() else (): force(each)
@@ -430,7 +432,7 @@ def finish_writes(folder:Path):
     def put_back(new):
         before, path = new/'before', folder/new.name.removeprefix('.new-').rpartition('-')[0]
         if before.is_dir() and not path.exists(): os.replace(before, path)
-    sweep(folder, '.new-*', put_back)
+    remove_dead_folders(folder, '.new-*', put_back)
 
 def write_text(path, text:str):
     "Write a text file, complete or not at all."

@@ -170,13 +170,13 @@ def site(tmp_path_factory):
 def docstring_warnings(folder, modules):
     "What Sphinx says about the signatures and docstrings of modules."
     pytest.importorskip('sphinx', reason="the site needs the extra docs: pip install -e '.[docs]'")
-    from fedcl_repro.publish.site import SETTINGS
+    from fedcl_repro.publish.site import SITE_SETTINGS
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace
     text = '\n'.join(f'.. automodule:: {m}\n   :members:\n   :undoc-members:\n' for m in modules)
     (folder/'index.rst').write_text(f'Library\n=======\n\n{text}', encoding='utf-8')
     of_pages = ('html_static_path', 'html_favicon')
-    settings = {k: v for k, v in SETTINGS.items() if k not in of_pages}
+    settings = {k: v for k, v in SITE_SETTINGS.items() if k not in of_pages}
     warnings = io.StringIO()
     with docutils_namespace():
         Sphinx(folder, None, folder/'out', folder/'trees', 'dummy', settings, None, warnings).build()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ..core import HeldFolder, sweep
+from ..core import HeldFolder, remove_dead_folders
 from .fed import Fed
 from .messages import nbytes
 
@@ -47,7 +47,7 @@ def fields_of(kept)->dict: return kept if isinstance(kept, dict) else kept.field
 
 def client_folder()->HeldFolder:
     "A temporary folder for fields; those that killed processes have left are removed."
-    sweep(Path(tempfile.gettempdir()), 'fedcl-clients-*')
+    remove_dead_folders(Path(tempfile.gettempdir()), 'fedcl-clients-*')
     return HeldFolder('fedcl-clients-')
 
 # %% ../../nbs/federation/clients.ipynb #bbfc9a79

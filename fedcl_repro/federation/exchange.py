@@ -24,7 +24,7 @@ from .messages import BadMessage, Roster, from_bytes, to_bytes
 from .rounds import Replies, receive, roster_of, seals, server_of
 from .rounds import stage_of, take_turns
 from .schema import (
-    ANSWERED, ASKED, Expected, Schema, check_said, fields_of_test, most_bytes, size_of)
+    ANSWERED, ASKED, Expected, Schema, check_said, fields_of_test, most_bytes, root_mean_square)
 from ..parts.fields import under, without
 
 # %% ../../nbs/federation/exchange.ipynb #5b733a65
@@ -233,7 +233,7 @@ def upload_in(server:ServerSide, place:int, replies:Replies, i:int, content:byte
     """Client i's message of a round. A field that the reply had, too, has the shape that it had there, and not
     much larger numbers."""
     sent = {k: v for k, v in replies[i].items() if isinstance(v, torch.Tensor)}
-    shapes, sizes = ({k: f(v) for k, v in sent.items()} for f in (lambda v: tuple(v.shape), size_of))
+    shapes, sizes = ({k: f(v) for k, v in sent.items()} for f in (lambda v: tuple(v.shape), root_mean_square))
     tables = server.tables.setdefault(i, {})
     return fields_in(server, 'turn', place, i, content, shapes=shapes, sizes=sizes, tables=tables)
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MOST_SAMPLES', 'MOST_INTEGER', 'GROWTH', 'SAID', 'PER_FIELD', 'PER_ROW', 'WHOLE', 'WHOLES', 'MOMENT', 'SPLIT',
-           'SESSION', 'ASKED', 'ANSWERED', 'Form', 'bounds', 'sent_numbers', 'form_of', 'size_of', 'samples_counted',
-           'pretended', 'Rehearsal', 'fields_of_test', 'note_replies', 'forms_of', 'Schema', 'Expected', 'most_bytes',
-           'Rule', 'is_whole', 'are_whole', 'is_word', 'check_said']
+           'SESSION', 'ASKED', 'ANSWERED', 'Form', 'bounds', 'sent_numbers', 'form_of', 'root_mean_square',
+           'samples_counted', 'pretended', 'Rehearsal', 'fields_of_test', 'note_replies', 'forms_of', 'Schema',
+           'Expected', 'most_bytes', 'Rule', 'is_whole', 'are_whole', 'is_word', 'check_said']
 
 # %% ../../nbs/federation/schema.ipynb #49af365f
 import copy
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import OneOf, Range, stream
+from ..core import OneOf, Range, patch, stream
 from .evaluation import server_at, surveyed
 from .fed import Fed
 from .loop import Loop
@@ -92,10 +92,10 @@ def form_of(name:str, seen:list, always:bool)->Form:
     least, most = bounds(name, kind, dtype, numbers)
     limits = 0. if per_sample and not leading else least, most
     follows = dict(leading=leading, longest=max(max(s[:leading], default=0) for s in shapes))
-    size = max(map(size_of, numbers))
+    size = max(map(root_mean_square, numbers))
     return Form(kind, str(dtype), shapes[0][leading:], always, *limits, per_sample, **follows, size=size)
 
-def size_of(v:Tensor)->float:
+def root_mean_square(v:Tensor)->float:
     "Root mean square of numbers; 0 if there are none, or no floating-point ones."
     return float(v.double().square().mean().sqrt()) if v.numel() and v.is_floating_point() else 0.
 
@@ -252,21 +252,25 @@ class Expected:
             if bool((v != v.round()).any()) or float(v.sum()) > form.per_sample * self.n:
                 raise BadMessage(f'field {name!r} counts other than {self.n} samples')
 
-    def check_range(self, name:str, v:Tensor):
-        form, (least, most) = self.forms[name], (float(x) for x in torch.aminmax(v))
-        if form.least <= least <= most <= form.most: return # not so for nan
-        raise BadMessage(f'field {name!r} goes from {least:g} to {most:g}, '
-                         f'not within {form.least:g} and {form.most:g}')
+# %% ../../nbs/federation/schema.ipynb #55d3a220
+@patch
+def check_range(self:Expected, name:str, v:Tensor):
+    form, (least, most) = self.forms[name], (float(x) for x in torch.aminmax(v))
+    if form.least <= least <= most <= form.most: return # not so for nan
+    raise BadMessage(f'field {name!r} goes from {least:g} to {most:g}, '
+                     f'not within {form.least:g} and {form.most:g}')
 
-    def sizes_of(self, sent:dict)->dict: # name -> root mean square, from norms that are made in one pass
-        floats = [k for k, v in sent.items() if v.is_floating_point() and not self.forms[k].counts]
-        norms = torch.stack(torch._foreach_norm([sent[k] for k in floats])).tolist() if floats else []
-        return {k: norm / sent[k].numel()**.5 for k, norm in zip(floats, norms)}
+@patch
+def sizes_of(self:Expected, sent:dict)->dict: # name -> root mean square, from norms that are made in one pass
+    floats = [k for k, v in sent.items() if v.is_floating_point() and not self.forms[k].counts]
+    norms = torch.stack(torch._foreach_norm([sent[k] for k in floats])).tolist() if floats else []
+    return {k: norm / sent[k].numel()**.5 for k, norm in zip(floats, norms)}
 
-    def most_size(self, name:str)->float:
-        "The largest root mean square of a field: relative to the reply, else to the rehearsal."
-        times = GROWTH if name in (self.sizes or {}) and not name.endswith('running_var') else GROWTH**2
-        return times * max(1., self.forms[name].size, (self.sizes or {}).get(name, 0.))
+@patch
+def most_size(self:Expected, name:str)->float:
+    "The largest root mean square of a field: relative to the reply, else to the rehearsal."
+    times = GROWTH if name in (self.sizes or {}) and not name.endswith('running_var') else GROWTH**2
+    return times * max(1., self.forms[name].size, (self.sizes or {}).get(name, 0.))
 
 # %% ../../nbs/federation/schema.ipynb #55d3a221
 SAID, PER_FIELD, PER_ROW = 2**12, 2**9, 24 # bytes of JSON: of plain values, a field, a number in a list

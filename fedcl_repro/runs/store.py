@@ -104,23 +104,26 @@ class Store:
         path = self.folder(id)/SUMS
         return dict(line.split('  ')[::-1] for line in path.read_text().splitlines()) if path.exists() else {}
 
-    @twice
-    def read(self, id:str, config:dict=None, data='')->tuple: # (rows, provenance)
-        "A finished run; a damaged one is refused."
-        about = self.check(id, config, data)
-        with refuse_damaged(self.folder(id)):
-            content = (self.folder(id)/'rows.csv').read_bytes()
-            if hashlib.sha256(content).hexdigest() != about['sha256']: raise ValueError('rows.csv was replaced')
-            return checked_texts(pd.read_csv(io.BytesIO(content))), about
+# %% ../../nbs/runs/store.ipynb #be2df4e0
+@patch
+@twice
+def read(self:Store, id:str, config:dict=None, data='')->tuple: # (rows, provenance)
+    "A finished run; a damaged one is refused."
+    about = self.check(id, config, data)
+    with refuse_damaged(self.folder(id)):
+        content = (self.folder(id)/'rows.csv').read_bytes()
+        if hashlib.sha256(content).hexdigest() != about['sha256']: raise ValueError('rows.csv was replaced')
+        return checked_texts(pd.read_csv(io.BytesIO(content))), about
 
-    @twice
-    def arrays(self, id:str, name:str)->dict: # name -> array
-        "Arrays that are kept with the rows of a run; an empty dict if there are none of that name."
-        path = self.folder(id) / f'{name}.npz'
-        with refuse_damaged(self.folder(id)):
-            if path.name not in self.sums(id) and not path.exists(): return {}
-            self.check_file(id, path.name)
-            with np.load(path, allow_pickle=False) as z: return dict(z)
+@patch
+@twice
+def arrays(self:Store, id:str, name:str)->dict: # name -> array
+    "Arrays that are kept with the rows of a run; an empty dict if there are none of that name."
+    path = self.folder(id) / f'{name}.npz'
+    with refuse_damaged(self.folder(id)):
+        if path.name not in self.sums(id) and not path.exists(): return {}
+        self.check_file(id, path.name)
+        with np.load(path, allow_pickle=False) as z: return dict(z)
 
 # %% ../../nbs/runs/store.ipynb #be2df4e0
 SUMS = 'SHA256SUMS' # of a run's other files, as the command sha256sum reads them

@@ -20,7 +20,7 @@ from ..evidence.experiments import (
 from ..evidence.majority import with_majority
 from ..evidence.published import PAPER_NAMES
 from ..evidence.verdict import MARKS, ONE_RUN, OURS, verdict_counts
-from .result_page import card_claim, points
+from .result_page import card_claim, signed_points
 from .scoreboard import headline_verdict
 
 # %% ../../nbs/show/findings.ipynb #9b529d4a
@@ -39,9 +39,9 @@ def answer_in_words(name:str)->str:
     if experiments()[name].about['kind'] == 'claims': return ''
     v = card_claim(committed_verdicts(name)[1])
     if v is None: return ''
-    between = f' ({points(v.interval[0])} to {points(v.interval[1])})' if v.interval else ''
-    published = f', published {points(v.printed)}' if v.printed is not None else ''
-    return f'{v.badge}: {v.what}: {points(v.margin)}{between}{published}'.replace('|', '\\|')
+    between = f' ({signed_points(v.interval[0])} to {signed_points(v.interval[1])})' if v.interval else ''
+    published = f', published {signed_points(v.printed)}' if v.printed is not None else ''
+    return f'{v.badge}: {v.what}: {signed_points(v.margin)}{between}{published}'.replace('|', '\\|')
 
 def status_table(names=None)->str: # Markdown; `names`: of experiments, else all
     "One line per artifact: how often each verdict occurs, and what the page answers first."

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STAND_IN', 'CONCLUSIONS', 'how_reduced', 'rows_in_words', 'verdicts_in_words', 'say_line', 'asked_table',
-           'show_verdicts', 'card_claim', 'points', 'answer_of', 'conditions_of', 'counts_line', 'show_head',
+           'show_verdicts', 'card_claim', 'signed_points', 'answer_of', 'conditions_of', 'counts_line', 'show_head',
            'show_rows_as_csv', 'what_is_there', 'ResultPage', 'display_all', 'table_view', 'ClaimsPage']
 
 # %% ../../nbs/show/result_page.ipynb #486d0cbe
@@ -100,14 +100,14 @@ def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
     def place(v): return v.source == OURS, not rests_on(v).endswith('replicates')
     return min(asked, key=place, default=None)
 
-def points(x:float)->str: return f'{x:+.2f}'.replace('-', '−')
+def signed_points(x:float)->str: return f'{x:+.2f}'.replace('-', '−')
 
 def answer_of(v:Verdict)->str: # HTML
     "The verdict, the claim and both margins in a sentence."
-    published = f'published {points(v.printed)}, ' if v.printed is not None else ''
-    between = f' (95 % interval {points(v.interval[0])} to {points(v.interval[1])})' if v.interval else ''
+    published = f'published {signed_points(v.printed)}, ' if v.printed is not None else ''
+    between = f' (95 % interval {signed_points(v.interval[0])} to {signed_points(v.interval[1])})' if v.interval else ''
     turned = f', {v.turned}' if v.turned else ''
-    told = f'{published}ours {points(v.margin)}{between}{turned}.'
+    told = f'{published}ours {signed_points(v.margin)}{between}{turned}.'
     asked = 'We ask: ' if v.source == OURS else ''
     return f'{badge(v.word)} {asked}<b>{html.escape(v.what)}</b>: {html.escape(told)}'
 

@@ -23,7 +23,7 @@ from .badge import badge_beside
 from .figures import majority_line
 from ..evidence.majority import majority_of, with_majority
 from ..evidence.ask import MOMENTS, Paper, by_seed, key_columns, our_cells
-from ..evidence.verdict import DECIDED, SMALLER, between_words, compare
+from ..evidence.verdict import DECIDED, SMALLER_RUNS, between_words, compare
 from ..runs.rows import LATE, LATE_TESTS
 
 # %% ../../nbs/show/tables.ipynb #9c8faeb3
@@ -160,11 +160,11 @@ def reasons_of(
     names:pd.Series,                 # of its rows
 )->dict: # reason -> rows, in words
     "What makes cells a `smaller run`, and which are compared though their curve is not level."
-    found, small = {}, table.reason == SMALLER
+    found, small = {}, table.reason == SMALLER_RUNS
     for name, why in zip(names[small], table.why[small]):
         for reason in why.split('; '):
             what, _, amount = reason.partition(': ')
-            found.setdefault(f'`{SMALLER}`, {what}', []).append(f'{name} ({amount})' if amount else name)
+            found.setdefault(f'`{SMALLER_RUNS}`, {what}', []).append(f'{name} ({amount})' if amount else name)
     ended = table.verdict.isin(DECIDED) & (table.curve != 'level')
     if ended.any() and paper.sizes:
         found["Not level, but compared after as many rounds as the paper states or more"] = list(names[ended])

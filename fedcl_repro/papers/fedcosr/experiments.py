@@ -36,7 +36,7 @@ from ...show.tables import draw_dots, noted_table, show_dots, show_table
 from ...evidence.ask import (
     Paper, after_epoch, ask_across, beside_print, by_seed, claim_of_runs, experiment, facts_by_setting,
     images_and_rounds, label_after, printed_cells, readings, run_facts, share_of, size_told, span, stated)
-from ...evidence.verdict import SIZES as SIZES_DIFFER, cell_verdicts
+from ...evidence.verdict import SIZE_WORDS as SIZES_DIFFER, cell_verdicts
 from ...runs.rows import summary
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #8b721d42

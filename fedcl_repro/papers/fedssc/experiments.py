@@ -21,7 +21,7 @@ from ...evidence.claim import Claim, paper_file
 from ...runs.run import setting
 from ...evidence.ask import (
     Paper, ask_across, by_seed, claim_of_runs, experiment, facts_by_setting, stated)
-from ...evidence.verdict import ONE_RUN, SMALLER, Verdict
+from ...evidence.verdict import ONE_RUN, SMALLER_RUNS, Verdict
 from ...runs.rows import per_round
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #af326e8d
@@ -77,7 +77,7 @@ def round_word(ours, printed:float, profile:str)->tuple[str,str]: # word, and wh
     "The verdict on one number of rounds; none if nothing is printed."
     if math.isnan(printed): return '', ''
     if not len(ours): return 'not run', ''
-    if profile != 'paper': return 'open', SMALLER
+    if profile != 'paper': return 'open', SMALLER_RUNS
     if len(ours) < 2: return 'open', ONE_RUN
     mean = np.mean(ours)
     same = mean == printed
