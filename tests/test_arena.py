@@ -73,7 +73,8 @@ def test_settings_are_chosen_at_the_moment_that_is_judged(tmp_path):
     from fedcl_repro.runs.sweep import sweep
     small = dict(data='digits', n_clients=3, n_rounds=2, partition='dirichlet(concentration=0.3)')
     grid, store = {'optimiser.lr': [.01, .0001]}, Store(tmp_path)
-    chosen = {m: sweep(['fedavg'], grid, store=store, moment=m, **small).iloc[0] for m in ('merged', 'trained')}
+    chosen = {m: sweep(['fedavg'], grid, store=store, moment=m, **small).iloc[0]
+              for m in ('merged', 'trained')}
     runs = [arena.run_with(arena.Spec('fedavg'), {'optimiser.lr': lr}, validation=.1, seed=0, **small)
             for lr in grid['optimiser.lr']]
     best = chosen_rounds(read_rows(runs, store), 'trained').micro.max()

@@ -1,4 +1,5 @@
-"""The article: eight to ten findings, each a heading that is a sentence, a picture, a paragraph and what it rests on; no
+"""The article: eight to ten findings, each a heading that is a sentence, a picture, a paragraph and what it
+rests on; no
 number is typed."""
 import json
 import re
@@ -13,7 +14,8 @@ OTHERS = ('What was asked', 'What was done', 'What could not be reproduced, and 
 def source(c): return ''.join(c['source'])
 
 
-def shown(c, kind): return [''.join(o['data'][kind]) for o in c.get('outputs', []) if kind in o.get('data', {})]
+def shown(c,
+          kind): return [''.join(o['data'][kind]) for o in c.get('outputs', []) if kind in o.get('data', {})]
 
 
 def without_computed(text):
@@ -36,7 +38,8 @@ def test_findings():
     found = {heading: cells for heading, cells in sections().items() if heading not in OTHERS}
     assert 8 <= len(found) <= 10
     for heading, cells in found.items():
-        assert re.search(r' (is|are|rises|finds?|add|repairs|let|learned|gains|cannot) ', heading), heading # a sentence
+        # a sentence
+        assert re.search(r' (is|are|rises|finds?|add|repairs|let|learned|gains|cannot) ', heading), heading
         pictures = [p for c in cells for p in shown(c, 'image/svg+xml')]
         told = [t for c in cells for t in shown(c, 'text/markdown')]
         assert len(pictures) == 1 and len(told) == 2, heading
@@ -48,7 +51,8 @@ def test_no_number_is_typed():
         if c['cell_type'] == 'markdown':
             assert not re.search(r'\d', re.sub(NAMES, '', source(c)).replace('## ', '')), source(c)[:80]
             continue
-        for text in re.findall(r'say\(f?"""(.*?)"""\)', source(c), re.S): # what is shown, without what is computed
+        # what is shown, without what is computed
+        for text in re.findall(r'say\(f?"""(.*?)"""\)', source(c), re.S):
             assert not re.search(r'\d', re.sub(NAMES, '', without_computed(text))), text[:80]
 
 

@@ -8,7 +8,8 @@ from fedcl_repro.show.result_page import card_claim, conditions_of
 KNOWN = { # experiment, method: what was changed to save time
     ('mfcl/table2', 'mfcl'): ('lr 0.01 (paper 0.05)', 'phase1 5 (paper 15)', 'batch_size 32 (paper 64)',
                               'n_rounds 42 (paper 166)', 'scarcity all_clients(share=0.1) (paper none)'),
-    ('mapl/table1', 'mapl'): ('lr 0.0005 (paper 0.0001)', 'batch_size 32 (paper 64)', 'warmup 20 (paper 100)'),
+    ('mapl/table1', 'mapl'): ('lr 0.0005 (paper 0.0001)', 'batch_size 32 (paper 64)',
+                              'warmup 20 (paper 100)'),
     ('fedssc/table1', 'fedssc'): ('local_epochs 5 (paper 10)', 'n_rounds 40 (paper 100)')}
 
 

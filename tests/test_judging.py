@@ -77,7 +77,8 @@ def test_added_variance_never_narrows_an_interval():
     ('above', (3., 0, 0, 0, 0, 0)), ('best', (3., 0, 0, 0, 0, 0)), ('ordered', (6., 3., 0, 0, 0, 0)),
     ('most', (-3., 0, 0, 0, 0, 0))])
 def test_a_large_difference_is_found(kind, gaps):
-    def share(word, gaps): return np.mean([answer(KINDS[kind], table(c, 6, gaps)).word == word for c in range(80)])
+    def share(word,
+              gaps): return np.mean([answer(KINDS[kind], table(c, 6, gaps)).word == word for c in range(80)])
     assert share('holds', gaps) > .9
     assert share('fails', tuple(-g for g in gaps)) > .9
 
@@ -145,7 +146,8 @@ def test_images_are_drawn_from_the_seeds_whose_hits_are_known():
     drawn = shared_images(FEDSSC, numbers[['FedSSC', 'FedAvg']], facts)
     assert set(drawn.index.unique('seed')) == known
     assert (drawn.FedSSC - drawn.FedAvg).groupby('draw').mean().var() < .1 # as if independent: 0.5
-    claim, = (c for c in FEDSSC.claims_on('table1', 'lite') if c.sentence == 'FedSSC is more accurate than FedAvg')
+    claim, = (c for c in FEDSSC.claims_on('table1', 'lite')
+              if c.sentence == 'FedSSC is more accurate than FedAvg')
     v, = ask(FEDSSC, [claim], rows, 'lite')
     assert v.interval[1] - v.interval[0] < 1.8 # was 3.1
 
@@ -166,16 +168,19 @@ def test_claims_of_mfcl_know_all_floors():
     _, verdicts = committed_verdicts('mfcl/table2')
     asked = [v for v in verdicts if v.kind == 'claim' and v.basis == 'runs' and 'ξ = 0.01' in v.what]
     assert len(asked) > 5 and {v.word for v in asked} == {'not learned'}
-    across = [v for v in verdicts if v.what.startswith('MFCL(TN) works best under skew') and v.basis == 'runs']
+    across = [v for v in verdicts if v.what.startswith('MFCL(TN) works best under skew')
+              and v.basis == 'runs']
     assert across and {v.word for v in across} == {'not learned'}
 
 
 def test_a_claim_says_where_its_sign_is_another():
-    "The other moment of a round, and another share of the images, stand in the evidence, the card and the answer."
+    """The other moment of a round, and another share of the images, stand in the evidence, the card and the
+    answer."""
     from fedcl_repro.evidence.experiments import committed_verdicts
     from fedcl_repro.show.result_page import answer_of, conditions_of
     numbers = pd.DataFrame(dict(A=[60., 61.], B=[50., 52.]))
-    v = answer(KINDS['above'], numbers, chance=Chance(elsewhere={'after local training': numbers[['B', 'A']].set_axis(
+    v = answer(KINDS['above'], numbers,
+               chance=Chance(elsewhere={'after local training': numbers[['B', 'A']].set_axis(
         ['A', 'B'], axis=1), 'on a tenth of the images': numbers}, tested='before local training'))
     assert v.turned == 'but -9.50 after local training' and v.turned in v.evidence
     assert v.turned in answer_of(v) and 'tested before local training' in conditions_of(v)
@@ -189,7 +194,8 @@ def test_both_moments_stand_side_by_side():
     from fedcl_repro.evidence.experiments import committed
     from fedcl_repro.papers.fedcosr.experiments import FEDCOSR
     from fedcl_repro.papers.mapl.experiments import MAPL
-    cells = our_cells(FEDCOSR, committed('fedcosr/table2', 'lite'), ['label', 'column']).set_index(['column', 'label'])
+    cells = our_cells(FEDCOSR, committed('fedcosr/table2', 'lite'),
+                      ['label', 'column']).set_index(['column', 'label'])
     whole = cells.loc['practical CIFAR-10']
     assert whole.merged.FedPer != whole.trained.FedPer and whole.micro.FedPer == whole.merged.FedPer
     assert whole.micro['FedAvg + epoch'] == pytest.approx(whole.trained.FedAvg) # a baseline of its own

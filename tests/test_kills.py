@@ -275,7 +275,8 @@ def test_a_run_that_found_too_little_memory_is_tried_again(tmp_path, monkeypatch
 @pytest.mark.parametrize('minutes', [-60, 0, 60])
 @pytest.mark.parametrize('code, stays', [('a', False), ('b', True), ('a, then b', True)])
 def test_the_checkpoint_of_a_finished_run_does_not_stay(code, stays, minutes, tmp_path):
-    """The process was killed after it had written the rows. A checkpoint of other code is of a second training.
+    """The process was killed after it had written the rows. A checkpoint of other code is of a second
+    training.
     What a clock says of the files decides nothing."""
     store, id = Store(tmp_path), IDS[0]
     store.write(id, pd.DataFrame(dict(value=[1.])), dict(sources='a'))

@@ -1,4 +1,5 @@
-"""Networks of other libraries train for two rounds on images of CIFAR's size. `pip install timm transformers`"""
+"""Networks of other libraries train for two rounds on images of CIFAR's size (`pip install timm
+transformers`)."""
 import numpy as np
 import pytest
 import torch

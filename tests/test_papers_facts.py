@@ -20,7 +20,8 @@ def prose(name):
 def test_assumptions_of_fedcrl_have_their_numbers():
     says = pd.read_csv(PUBLISHED/'equations.csv').query("paper == 'fedcrl'").set_index('number').says
     told = {k: says[k] for k in says.index if says[k].startswith('Assumption')}
-    assert [re.match(r'Assumption (\d)', s)[1] for s in told.values()] == ['2', '3', '4'] # 1 has no number of its own
+    # 1 has no number of its own
+    assert [re.match(r'Assumption (\d)', s)[1] for s in told.values()] == ['2', '3', '4']
     register = pd.read_csv(PUBLISHED/'disagreements.csv').fillna('')
     for words in ('Assumption 1, sub-Gaussian', 'Figures 6 and 7', 'MOON 82.96', 'clip it into'):
         assert register['where'].str.contains(words).sum() == 1, words
@@ -45,12 +46,14 @@ def test_addresses_agree():
 def test_majority_classes_are_those_of_their_partitions():
     from fedcl_repro.evidence.majority import committed_scores
     def score(seed):
-        (_, s), = [(k, s) for k, s in committed_scores().items() if k[0] == 'cifar10' and k[2:] == ('none', '20', seed)
+        (_, s), = [(k, s) for k,
+                   s in committed_scores().items() if k[0] == 'cifar10' and k[2:] == ('none', '20', seed)
                    and 'concentration=0.1,' in k[1]]
         return 100 * (s.value * s.n).sum() / s.n.sum()
     each = [score(str(seed)) for seed in range(4)]
     assert [f'{v:.1f}' for v in each[:3]] == ['75.3', '70.1', '67.0'] and f'{each[3]:.0f}' == '80'
-    assert f'{sum(each[:3]) / 3:.1f}' == '70.8' and '(75.3, 70.1 and 67.0 %)' in prose('papers/fedcosr/table2')
+    assert f'{sum(each[:3]) / 3:.1f}' == '70.8'
+    assert '(75.3, 70.1 and 67.0 %)' in prose('papers/fedcosr/table2')
     for page in ('course/01_data', 'runs/record'): assert re.search(r'75 %.*67 to 80 %', prose(page)), page
 
 
@@ -58,7 +61,8 @@ def test_course_quotes_means_over_replicates():
     from fedcl_repro.evidence.ask import our_cells
     from fedcl_repro.evidence.experiments import committed
     from fedcl_repro.papers.fedcosr.experiments import FEDCOSR
-    cells = our_cells(FEDCOSR, committed('fedcosr/table2', 'lite'), ['column', 'label']).set_index(['column', 'label'])
+    cells = our_cells(FEDCOSR, committed('fedcosr/table2', 'lite'),
+                      ['column', 'label']).set_index(['column', 'label'])
     (first, second) = [f'{cells.micro["practical CIFAR-10", name]:.1f}' for name in ('FedPer', 'Local')]
     assert first == second and f'end level, both at {first} %' in prose('course/03_body_and_head')
 

@@ -46,7 +46,8 @@ def test_a_server_reads_an_image_by_sums_over_test_images(label):
 
 
 def test_four_sessions_give_a_server_four_models():
-    "Masks hide a model in the sum of a round; a server that asks for another sum in each session solves them."
+    """Masks hide a model in the sum of a round; a server that asks for another sum in each session solves
+    them."""
     fed, everybody = toy((20, 33, 16, 9)), (0, 1, 2, 3)
     def make(): return stages_of(Method(wire=secure_aggregation()), 1)
     class Asks(ServerSide):
@@ -70,7 +71,8 @@ def test_four_sessions_give_a_server_four_models():
 SENTENCE = 'nothing protects a client from a dishonest server'
 SPEAKS = re.compile(r'\bprivacy\b|\bdishonest|secure aggregation', re.I)
 PAGES = [p for p in sorted((ROOT/'nbs').rglob('*.ipynb')) if '.ipynb_checkpoints' not in p.parts]
-MORE = (*(f'distributed/{name}' for name in ('nodes', 'resident', 'flower', 'loopback')), 'federation/exchange',
+MORE = (*(f'distributed/{name}' for name in ('nodes', 'resident', 'flower', 'loopback')),
+        'federation/exchange',
         'papers/mfcl/attacks', 'papers/mfcl/table8', 'methods/fsl')
 
 

@@ -1,4 +1,4 @@
-"""What a run cannot take is refused or told before its first round: networks, by kind, each with its members."""
+"What a run cannot take is refused or told before its first round: networks, by kind, each with members."
 import collections
 import functools
 import random

@@ -131,7 +131,8 @@ def test_a_node_out_of_file_handles_answers_again(said, stays, tmp_path):
         if not stays: [p.close() for p in peers]
         answers = []
         def ask():
-            with contextlib.suppress(OSError, EOFError): answers.append(ask_resident(str(tmp_path), 'turn', b'y'))
+            with contextlib.suppress(OSError,
+                                     EOFError): answers.append(ask_resident(str(tmp_path), 'turn', b'y'))
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(60)

@@ -324,7 +324,8 @@ LONG = dict( # 10 MB each; parsed, they take up to 25 times as much
 )
 LONG = {k: with_head(b'{"about":{"n":1,"client":1},"fields":{"a":[' + v + b']}}') for k, v in LONG.items()}
 LONG |= {
-    'names': with_head(b'{"about":{},"fields":{%s}}' % b','.join(b'"%d":1' % k for k in range(MEGABYTES // 12))),
+    'names': with_head(b'{"about":{},"fields":{%s}}' % b','.join(b'"%d":1' % k
+                                                                 for k in range(MEGABYTES // 12))),
     'numbers of fields': with_head(b'{"about":{"n":1,"client":1},"fields":{}}', bytes(MEGABYTES)),
     'lines': with_head(b'{"about":{"n":1,"client":1},"fields":{}}', b'\n' * MEGABYTES),
 }
@@ -338,7 +339,8 @@ def test_a_long_message_is_refused_before_it_is_parsed(case):
     client = ClientSide(Loop(known_to(fed, 1)), stages_of(Method(), 1), 1)
     replies = Replies(server.fed, server.stages[0].method, {})
     def upload(i, content): return upload_in(server, 0, replies, i, content)
-    reads = [functools.partial(server.understood, {1: content}, read) for read in (samples_in, score_in, upload)]
+    reads = [functools.partial(server.understood, {1: content}, read)
+             for read in (samples_in, score_in, upload)]
     reads += [lambda kind=kind: answered(client, kind, content)[1] for kind in ASKED]
     server.understood({1: to_bytes({})}, upload) # the forms are rehearsed
     answered(client, 'turn', to_bytes({}))

@@ -92,5 +92,6 @@ def test_a_torchvision_that_does_not_fit_torch_is_named(use, error, monkeypatch,
     from fedcl_repro.parts.backbones import torchvision_models
     def fail(name): raise error
     monkeypatch.setattr('importlib.import_module', fail)
-    with pytest.raises(ValueError, match=f'torchvision {re.escape(version("torchvision"))} and torch .* do not fit'):
+    with pytest.raises(ValueError,
+                       match=f'torchvision {re.escape(version("torchvision"))} and torch .* do not fit'):
         torchvision_models() if use == 'models' else cifar10(tmp_path)

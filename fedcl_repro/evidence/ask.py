@@ -223,7 +223,8 @@ def part_intervals(c:Claim, margin:pd.DataFrame, chance:Chance, alpha:float)->di
 
 # %% ../../nbs/evidence/ask.ipynb #6c34c31f
 def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
-    """Whether a claim holds. Its smallest margin has one interval of 95 %: each lower end at that level, since
+    """Whether a claim holds. Its smallest margin has one interval of 95 %: each lower end at that level,
+    since
     all have to be above zero; each upper end corrected for their number, since any may be the smallest."""
     if c.votes:
         votes = c.votes(table)
@@ -656,10 +657,12 @@ def our_cells(
     paper:Paper, rows:pd.DataFrame, on:list,
     measure='micro', # the column of `MEASURES` whose interval is asked
 )->pd.DataFrame:     # the columns `on`, MEANS, MOMENTS, sd_seeds, seeds, low, high, curve, why
-    """Our numbers, one row per cell: means over its replicates and their spread, at both moments; the interval
+    """Our numbers, one row per cell: means over its replicates and their spread, at both moments; the
+    interval
     over replicates and shared test images, nan where one run says nothing; how its curves end; why it is not
     compared."""
-    if not len(rows): return pd.DataFrame(columns=[*on, *MEANS, 'sd_seeds', 'seeds', 'low', 'high', 'curve', 'why'])
+    if not len(rows): return pd.DataFrame(columns=[*on, *MEANS, 'sd_seeds', 'seeds', 'low', 'high', 'curve',
+                                                   'why'])
     facts, found = run_facts(paper, rows)[['run', 'owner', 'clients', 'n', 'curve', 'why']], []
     moments = {m: summary(rows, m).set_index('run').micro for m in MOMENTS if (rows.moment == m).any()}
     runs = paper.runs(rows).drop(columns=[*facts][1:], errors='ignore').merge(facts, on='run')

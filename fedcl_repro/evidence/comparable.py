@@ -75,7 +75,8 @@ SIZE = 'data', 'partition', 'scarcity', 'n_clients', 'model'
 def size_of(run)->tuple: return tuple(getattr(run, k) for k in SIZE)
 
 @cache
-def runs_of_paper(names:tuple)->dict: # name of a method -> runs that these experiments have at the paper's size
+# name of a method -> runs that these experiments have at the paper's size
+def runs_of_paper(names:tuple)->dict:
     found = {}
     for run in dict.fromkeys(r for name in names for r in runs_of(name, 'paper')):
         found.setdefault(run.method.name, []).append(run)

@@ -320,7 +320,8 @@ def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenan
 def check_saved(path:Path, records:list):
     "Refuse rows that were saved without their provenance, by a process that was ended in between."
     digests = {about['rows_sha256'] for about in records if 'rows_sha256' in about}
-    if not digests - {hashlib.sha256(path.read_text(encoding='utf-8').encode()).hexdigest() if digests else ''}: return
+    if not digests - {hashlib.sha256(path.read_text(encoding='utf-8').encode()).hexdigest() if digests
+                      else ''}: return
     raise ValueError(f'{path} and its provenance are of two saves, because the process that wrote them was '
                      'ended: the same `fedcl run` with --save writes both again')
 
@@ -446,7 +447,8 @@ def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         kept = json.loads(path.read_text(encoding='utf-8'))
         if kept['state'] == state:
-            return tuple(Verdict(**v | {k: tuple(v[k]) for k in ('interval', 'differs')}) for v in kept['verdicts'])
+            return tuple(Verdict(**v | {k: tuple(v[k]) for k in ('interval', 'differs')})
+                         for v in kept['verdicts'])
     found = tuple(judge())
     content = json.dumps(dict(state=state, verdicts=[vars(v) for v in found]), indent=1)
     with contextlib.suppress(OSError): # a folder that only can be read

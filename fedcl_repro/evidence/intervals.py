@@ -67,7 +67,8 @@ def interval(
     images=0.,     # variance of the mean margin due to test images that all replicates share
     alone=None,    # (variance, degrees of freedom) of one replicate's margin, from its family
 )->Interval:
-    """The interval of the mean margin, from its replicates alone; a single one takes the spread of its family.
+    """The interval of the mean margin, from its replicates alone; a single one takes the spread of its
+    family.
     Variance of images makes it wider; the degrees of freedom are those of the replicates."""
     from scipy.special import stdtrit
     margin, ranked = known_margins(margin)

@@ -192,7 +192,8 @@ def check_clients(train, test, arch, archs:dict):
 
 # %% ../../nbs/federation/fed.ipynb #5371cfd8
 def initial(build:Callable, seed:int, dtype, *who)->tuple[nn.Module,dict,set]:
-    """A network built from the seed (and the ids in `who`), its fields, and the names of its buffers. What can
+    """A network built from the seed (and the ids in `who`), its fields, and the names of its buffers. What
+    can
     be averaged is a field. Frozen parameters, tables of whole numbers, truth values and buffers with infinite
     numbers (masks of attention) stay in the network as they are."""
     with torch.random.fork_rng(devices=[]):

@@ -226,7 +226,8 @@ class Expected:
             what = f"{said['kind']} of {said['dtype']}"
             raise BadMessage(f'field {name!r} is a {what}, not a {form.kind} of {form.dtype}')
         if known is None and form.leading:
-            fits = math.prod(shape[:form.leading]) <= form.per_sample * self.n and form.is_short(shape, self.n)
+            fits = math.prod(shape[:form.leading]) <= form.per_sample * self.n and form.is_short(shape,
+                                                                                                 self.n)
             if fits and len(shape) >= form.leading and shape[form.leading:] == form.shape: return
             raise BadMessage(f'field {name!r} of a client with {self.n} samples has shape {shape}')
         expected, block = known or form.shape, (self.blocks or {}).get(name, ())

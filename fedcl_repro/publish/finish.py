@@ -100,4 +100,5 @@ def finish(site:Path):
         done = with_words(mended(text), path.parent)
         signs |= signs_of([text])
         if done != text: path.write_text(done, encoding='utf-8')
-    write_font(Path(files('ziamath') / 'fonts' / 'STIXTwoMath-Regular.ttf'), signs, site / '_static' / 'formulas.woff2')
+    write_font(Path(files('ziamath') / 'fonts' / 'STIXTwoMath-Regular.ttf'), signs,
+               site / '_static' / 'formulas.woff2')

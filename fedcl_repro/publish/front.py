@@ -23,12 +23,16 @@ from ..show.findings import findings_asked, headline_verdict, replace_between, s
 from ..show.scoreboard import all_claims, headlines, scoreboard_figure, scoreboard_html, tally
 
 # %% ../../nbs/publish/front.ipynb #fro00006
-LEAD = ('Five papers promise that hospitals, phones or cameras can learn from one another without showing anyone '
-        'their pictures. Here each is explained, rebuilt in Python and run again, to see which of its claims hold.')
+LEAD = ('Five papers promise that hospitals, phones or cameras can learn from one another without showing '
+        'anyone '
+        'their pictures. Here each is explained, rebuilt in Python and run again, to see which of its '
+        'claims hold.')
 NEEDS = {
-    "pip install -e . && fedcl reproduce": 'Python 3.11 to 3.13, 1.5 GB of disk, minutes on two cores; downloads no '
+    "pip install -e . && fedcl reproduce": 'Python 3.11 to 3.13, 1.5 GB of disk, minutes on two cores; '
+                                           'downloads no '
                                            'data; writes report/index.html',
-    "pip install -e '.[notebooks]' && jupyter lab nbs": 'opens every page of this book as a notebook, the course too',
+    "pip install -e '.[notebooks]' && jupyter lab nbs": 'opens every page of this book as a notebook, the '
+                                                        'course too',
 }
 
 @dataclass(frozen=True)
@@ -39,13 +43,17 @@ class PaperLine:
     idea: str
     tours: str  # pages, separated by spaces
 PAPER_LINES = (
-    PaperLine('fedcosr', 'fedcrl fedcosr', 'Clients share the mean representation of each class, pull their own towards '
+    PaperLine('fedcosr', 'fedcrl fedcosr',
+              'Clients share the mean representation of each class, pull their own towards '
               'these means, and keep a part of their own network.', 'tours/fedcosr'),
-    PaperLine('fedssc', 'fedssc', 'One global network is trained with two contrasts: against the previous network, and '
+    PaperLine('fedssc', 'fedssc',
+              'One global network is trained with two contrasts: against the previous network, and '
               'against class means of other clients.', 'tours/fedssc'),
-    PaperLine('mfcl', 'mfcl', 'Small clients train only the first layers, with Twin Normalization; a server trains the '
+    PaperLine('mfcl', 'mfcl',
+              'Small clients train only the first layers, with Twin Normalization; a server trains the '
               'rest on representations that they send.', 'tours/mfcl tours/twin_norm'),
-    PaperLine('mapl', 'mapl', 'Clients with different networks learn which others resemble them, and share prototypes '
+    PaperLine('mapl', 'mapl',
+              'Clients with different networks learn which others resemble them, and share prototypes '
               'with those.', 'tours/mapl'),
 )
 TITLES = dict(fedcrl='FedCRL', fedcosr='FedCoSR', fedssc='FedSSC', mfcl='MFCL', mapl='MAPL')
@@ -107,9 +115,11 @@ def write_front_pictures():
 # %% ../../nbs/publish/front.ipynb #fro0000b
 def board_picture(folder:str)->str: # HTML
     "The scoreboard for GitHub: it chooses by the width and the colour of the page."
-    forms = [('(max-width: 600px) and (prefers-color-scheme: dark)', 'narrow-dark'), ('(max-width: 600px)', 'narrow-light'),
+    forms = [('(max-width: 600px) and (prefers-color-scheme: dark)', 'narrow-dark'),
+             ('(max-width: 600px)', 'narrow-light'),
              ('(prefers-color-scheme: dark)', 'wide-dark')]
-    chosen = ''.join(f'<source media="{media}" srcset="{folder}media/scoreboard-{form}.svg">' for media, form in forms)
+    chosen = ''.join(f'<source media="{media}" srcset="{folder}media/scoreboard-{form}.svg">' for media,
+                     form in forms)
     words = '; '.join(f'{line.claim}: {line.word}' for line in headlines())
     return f'<picture>{chosen}<img src="{folder}media/scoreboard-wide-light.svg" alt="{words}"></picture>'
 
@@ -130,12 +140,14 @@ def front_markdown(folder='')->str:
     papers = ', '.join(f'[{name}]({url})' for name, url in paper_addresses())
     commands = '\n'.join(f'{command}' for command in NEEDS)
     needs = '; '.join(NEEDS.values())
-    strip = ' '.join(f'[<img src="{folder}media/{strip_name(page)}" width="32%" alt="{title}">]({folder}{page}.ipynb)'
+    strip = ' '.join(f'[<img src="{folder}media/{strip_name(page)}" width="32%" '
+                     f'alt="{title}">]({folder}{page}.ipynb)'
                      for title, page, _, _ in STRIP)
     first, second = NEEDS.values()
     return '\n\n'.join([
         f'{LEAD} The papers: {papers}.', doors(folder, tally(all_claims())), board_picture(folder),
-        '*Ring: the published margin. Mark: ours, with a 95 % interval; ● holds, ■ fails, ◇ open. Points of accuracy; '
+        '*Ring: the published margin. Mark: ours, with a 95 % interval; ● holds, ■ fails, ◇ open. Points of '
+        'accuracy; '
         f'[what the marks mean]({folder}show/badge.ipynb).*',
         f'```sh\n{commands}\n```', f'The first command needs {first}. The second {second}.', strip])
 
@@ -169,7 +181,8 @@ def paper_rows()->list: # of dicts, for the template
 def front_html()->str:
     "The first screen of the site."
     from jinja2 import Environment, PackageLoader
-    template = Environment(loader=PackageLoader('fedcl_repro', 'templates'), trim_blocks=True).get_template('front.html')
+    template = Environment(loader=PackageLoader('fedcl_repro', 'templates'),
+                           trim_blocks=True).get_template('front.html')
     counts = tally(all_claims())
     return template.render(
         lead=LEAD,

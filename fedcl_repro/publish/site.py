@@ -423,12 +423,14 @@ def with_badge(body:str)->str: # HTML
 
 def with_links(body:str, words:str)->str: # HTML
     "The page with a link where a table says where its words are explained."
-    return body.replace('What the words mean: <code>show/badge</code>.', f'<a href="{words}">What the words mean</a>')
+    return body.replace('What the words mean: <code>show/badge</code>.',
+                        f'<a href="{words}">What the words mean</a>')
 
 def bar_html(counts:list)->str: # of (mark, number)
     "Counts as a stacked bar."
     words, total = {mark: word for word, mark in MARKS.items()}, sum(n for _, n in counts)
-    parts = ''.join(f'<i class="{css_name(words[mark])}" style="width:{100 * n / total:.1f}%"></i>' for mark, n in counts)
+    parts = ''.join(f'<i class="{css_name(words[mark])}" style="width:{100 * n / total:.1f}%"></i>' for mark,
+                    n in counts)
     return f'<div class="bar" aria-hidden="true">{parts}</div>'
 
 COUNTS = re.compile(rf"(?<=<td>)<p>((?:[{''.join(MARKS.values())}] \d+ ?)+)</p>(?=</td>)")
@@ -459,7 +461,8 @@ def complete_page(app, page, template, context, doctree):
     if page.startswith('course/'):
         blanks = stored.replace('/course/', '/blanks/')
         link += f', or <a href="{blanks}" download>with blanks to fill in</a>'
-    body = context['body'].replace(FRONT, FRONT.replace('></', f'>{front_html()}</')) if page == 'index' else context['body']
+    body = context['body']
+    if page == 'index': body = body.replace(FRONT, FRONT.replace('></', f'>{front_html()}</'))
     wide = is_result_page(page) or page == 'map'
     body = with_links(with_badge(body), context['pathto']('show/badge'))
     kind, name = 'results' if wide else 'notebook', page.replace('/', '-')

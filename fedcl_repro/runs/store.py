@@ -98,7 +98,8 @@ class Store:
             if not path.is_symlink(): continue
             raise ValueError(f'{path} is a link, and no link is followed out of the store')
         sums = self.sums(id)
-        if sums and sums.get(name) != file_digest(folder/name): raise ValueError(f'{name} is not what {SUMS} says')
+        if sums and sums.get(name) != file_digest(folder/name): raise ValueError(f'{name} is not what '
+                                                                                 f'{SUMS} says')
 
     def sums(self, id:str)->dict: # name -> SHA-256; empty for a run of an earlier version
         path = self.folder(id)/SUMS
@@ -319,8 +320,10 @@ def locked(store:Store, id:str):
 def no_locks(error:OSError, root:Path)->Exception:
     "The error for a file system on which nobody can hold a run for itself."
     if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP): return error
-    return ValueError(f'the file system of {root} has no locks ({os.strerror(error.errno)}), without which two '
-                      'processes could train one run: name a folder on a local disk with --store, and copy it '
+    return ValueError(f'the file system of {root} has no locks ({os.strerror(error.errno)}), without which '
+                      f'two '
+                      'processes could train one run: name a folder on a local disk with --store, and copy '
+                      'it '
                       'when the runs are finished')
 
 def opened_lock(path:Path)->int: # a file descriptor

@@ -48,11 +48,13 @@ def css_name(word:str)->str: return word.replace(' ', '-')
 
 def badge(word:str)->str: # HTML
     "A verdict as a badge: without styles it reads as `sign`."
-    look = f'color: var(--{css_name(word)}, {look_of_verdict(word).light}); font-weight: 650; white-space: nowrap'
+    look = (f'color: var(--{css_name(word)}, {look_of_verdict(word).light}); font-weight: 650; '
+            'white-space: nowrap')
     return f'<span class="badge b-{css_name(word)}" style="{look}">{html.escape(sign(word))}</span>'
 
 def badge_beside(told:str)->str: # HTML
-    "A verdict with more words, such as 'open (one run)': its badge, and the words beside it; other text as it is."
+    """A verdict with more words, such as 'open (one run)': its badge, and the words beside it; other text as
+    it is."""
     word = next((word for word in LOOKS if re.match(rf'{word}($| at | \()', told)), '')
     return badge(word) + html.escape(told[len(word):]) if word else html.escape(told)
 

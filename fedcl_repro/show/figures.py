@@ -23,7 +23,8 @@ from ..federation.method import FAMILIES
 COLOURS = ('#223594', '#d4700f', '#23272e', '#006442', '#96280c',
            '#9073c2', '#8f9758', '#b6868c', '#1c93fd', '#a63a83')
 PALETTE = dict(zip(FAMILIES, map(to_rgb, COLOURS)))
-NORM_COLOURS = dict(TN='self_supervised', GN='personal_layers', BN='averaging') # a norm -> the family whose colour it has
+# a norm -> the family whose colour it has
+NORM_COLOURS = dict(TN='self_supervised', GN='personal_layers', BN='averaging')
 DASHES = ('', (4, 1.5), (1, 1), (3, 1, 1, 1), (5, 1, 1, 1, 1, 1), (7, 2), (2, 2), (7, 1, 2, 1))
 
 # %% ../../nbs/show/figures.ipynb #459923a9
@@ -118,7 +119,8 @@ def curves(
         ax.plot(over.index, over['mean'], label=label, marker='' if x == 'round' else 'o', ms=4, **look)
         sd = over['std'].fillna(0)
         if (sd > 0).any():
-            ax.fill_between(over.index, over['mean'] - sd, over['mean'] + sd, color=look['color'], alpha=.15, lw=0)
+            ax.fill_between(over.index, over['mean'] - sd, over['mean'] + sd, color=look['color'], alpha=.15,
+                            lw=0)
     ax.set(xlabel='communication round' if x == 'round' else x, ylabel=ylabel or y)
     if x == 'round': ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(title=None, fontsize=8)
@@ -138,7 +140,8 @@ def look_of(handle)->tuple:
     return to_hex(handle.get_color()), str(handle._unscaled_dash_pattern), str(handle.get_marker())
 
 def shared_legend(fig):
-    "One legend below all panels instead of one in each; a name that looks different in two panels is refused."
+    """One legend below all panels instead of one in each; a name that looks different in two panels is
+    refused."""
     known = {}
     for ax in fig.axes:
         legend = ax.get_legend()
@@ -155,7 +158,8 @@ def shared_legend(fig):
 @contextmanager
 def panels(down:int, across:int, size:tuple, legend=False, **how):
     "Axes of a figure, (down, across), that is shown at the end; `legend`: one for all panels."
-    if across > 2: raise ValueError(f'{across} panels in a row are too small to read: at most 2, in more rows')
+    if across > 2:
+        raise ValueError(f'{across} panels in a row are too small to read: at most 2, in more rows')
     fig, axes = plt.subplots(down, across, figsize=size, squeeze=False, **how)
     yield axes
     fig.tight_layout()
@@ -163,7 +167,8 @@ def panels(down:int, across:int, size:tuple, legend=False, **how):
     plt.show()
 
 def labels_at_ends(ax, apart=.07):
-    "The name of each line beside its end, in place of a legend; `apart`: of the axis, so that names do not touch."
+    """The name of each line beside its end, in place of a legend; `apart`: of the axis, so that names do not
+    touch."""
     low, high = ax.get_ylim()
     lines = [line for line in ax.lines if not line.get_label().startswith('_') and len(line.get_xdata()) > 1]
     lines.sort(key=lambda line: line.get_ydata()[-1])
@@ -180,7 +185,8 @@ def set_style():
     "Look of all figures: small, vector where shown in a notebook, no frame."
     import seaborn as sns
     no_frame = {'axes.spines.top': False, 'axes.spines.right': False}
-    sns.set_theme(context='notebook', style='whitegrid', font_scale=.8, rc={'figure.dpi': 110, 'grid.color': '#e3e6ea', 'svg.fonttype': 'none'} | no_frame)
+    sns.set_theme(context='notebook', style='whitegrid', font_scale=.8,
+                  rc={'figure.dpi': 110, 'grid.color': '#e3e6ea', 'svg.fonttype': 'none'} | no_frame)
     try:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
         set_matplotlib_formats('svg', 'retina') # JupyterLab draws an SVG only in a trusted notebook

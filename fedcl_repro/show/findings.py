@@ -62,7 +62,8 @@ class Finding:
     sentence: str  # with names of numbers in braces
     artifact: str  # 'table2', the page of the sentence
     claims: dict   # name -> (experiment, how its claim begins, its verdict)
-    numbers: dict = field(default_factory=dict) # name -> (experiment, setting, label, or several: of the best)
+    # name -> (experiment, setting, label, or several: of the best)
+    numbers: dict = field(default_factory=dict)
 
     @property
     def name(self)->str: return f'{self.paper}/{self.artifact}' # of the experiment
@@ -73,7 +74,8 @@ def findings_asked()->list: # of Finding
     return [Finding(paper, **file['finding']) for paper, file in files.items() if 'finding' in file]
 
 # %% ../../nbs/show/findings.ipynb #5e0f7b21
-def claim_told(name:str, begins:str, word='', where='this sentence')->str: # '-0.5 (open, -1.3 to +0.4)', in points
+# '-0.5 (open, -1.3 to +0.4)', in points
+def claim_told(name:str, begins:str, word='', where='this sentence')->str:
     "The margin of a claim, its verdict, its interval, and where else its sign is another."
     v = headline_verdict(name, begins, where)
     if word and v.word != word:

@@ -16,9 +16,11 @@ from ..core import check_file, expanded, write_text
 
 # %% ../../nbs/show/latex.ipynb #ad2b9fe7
 LETTERS = {
-    '\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_', '{': r'\{', '}': r'\}',
+    '\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_', '{': r'\{',
+    '}': r'\}',
     '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'$<$', '>': r'$>$', '|': r'$|$',
-    '±': r'$\pm$', '†': r'$^\dagger$', '−': '$-$', '≥': r'$\ge$', '≤': r'$\le$', '×': r'$\times$', '→': r'$\to$',
+    '±': r'$\pm$', '†': r'$^\dagger$', '−': '$-$', '≥': r'$\ge$', '≤': r'$\le$', '×': r'$\times$',
+    '→': r'$\to$',
     # Greek
     'α': r'$\alpha$', 'β': r'$\beta$', 'γ': r'$\gamma$', 'λ': r'$\lambda$', 'μ': r'$\mu$', 'ξ': r'$\xi$',
     'τ': r'$\tau$', 'σ': r'$\sigma$', '…': r'\ldots{}'}
@@ -41,7 +43,8 @@ class PaperTable:
         columns = list(next(iter(self.parts.values())))
         def line(cells): return ' & '.join(map(tex, cells)) + r' \\'
         lines = [r'\begin{table}[t]', r'\centering', rf'\caption{{{tex(self.caption)}}}',
-                 rf'\label{{{self.label}}}', rf'\begin{{tabular}}{{l{"r" * (len(columns) - 1)}}}', r'\toprule',
+                 rf'\label{{{self.label}}}', rf'\begin{{tabular}}{{l{"r" * (len(columns) - 1)}}}',
+                 r'\toprule',
                  line(columns)]
         for heading, part in self.parts.items():
             lines.append(r'\midrule')

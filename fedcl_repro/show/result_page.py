@@ -30,7 +30,8 @@ from ..evidence.verdict import (
 
 # %% ../../nbs/show/result_page.ipynb #a39932bf
 def how_reduced(settings, profile:str, name:str)->str:
-    "How many of these runs have the setting of the experiment's profile `paper`, but for rounds and precision."
+    """How many of these runs have the setting of the experiment's profile `paper`, but for rounds and
+    precision."""
     if profile == 'quick': return "handwritten digits in place of the paper's data"
     full = sum(not smaller(run, (name,)) for run in settings)
     if full == len(settings): return "the paper's setting"
@@ -105,7 +106,8 @@ def signed_points(x:float)->str: return f'{x:+.2f}'.replace('-', '−')
 def answer_of(v:Verdict)->str: # HTML
     "The verdict, the claim and both margins in a sentence."
     published = f'published {signed_points(v.printed)}, ' if v.printed is not None else ''
-    between = f' (95 % interval {signed_points(v.interval[0])} to {signed_points(v.interval[1])})' if v.interval else ''
+    ends = ' to '.join(map(signed_points, v.interval))
+    between = f' (95 % interval {ends})' if v.interval else ''
     turned = f', {v.turned}' if v.turned else ''
     told = f'{published}ours {signed_points(v.margin)}{between}{turned}.'
     asked = 'We ask: ' if v.source == OURS else ''
@@ -123,7 +125,8 @@ def conditions_of(v:Verdict)->str:
 # %% ../../nbs/show/result_page.ipynb #ca4d0003
 def counts_line(verdicts:list)->str: # HTML
     "How many claims and numbers have which verdict."
-    kinds = {'claim': [v for v in verdicts if v.kind == 'claim'], 'number': [v for v in verdicts if v.kind == 'cell']}
+    kinds = {'claim': [v for v in verdicts if v.kind == 'claim'],
+             'number': [v for v in verdicts if v.kind == 'cell']}
     return '. '.join(f'{amount_of(len(some), kind)}: {counts_as_badges(verdict_counts(some))}'
                      for kind, some in kinds.items() if some)
 

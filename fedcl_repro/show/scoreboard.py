@@ -24,7 +24,8 @@ HEADLINES = ( # experiment, how its claim begins, and the claim in fewer words
     ('mfcl/table2', 'MFCL(TN) outperforms all other SFL and SSFL methods: CIFAR-10, ξ = 0.01',
      'MFCL is the best without labels'),
     ('mfcl/table5', 'MFCL(BN) collapses: below 20 %: CIFAR-10, ξ = 0.01', 'MFCL collapses with batch norm'),
-    ('fedcosr/table2', 'FedCoSR has the highest accuracy: practical CIFAR-10', 'FedCoSR is the best of 16 methods'),
+    ('fedcosr/table2', 'FedCoSR has the highest accuracy: practical CIFAR-10',
+     'FedCoSR is the best of 16 methods'),
     ('fedcosr/table2', 'FedCoSR is above Local: practical CIFAR-10', 'FedCoSR beats training alone'),
     ('mapl/table1', 'MAPL is above Local: Scenario 1, CIFAR-10', 'MAPL beats training alone'),
     ('fedssc/table1', 'FedSSC is more accurate than FedAvg: β = 0.5', 'FedSSC beats plain averaging'),
@@ -118,12 +119,16 @@ def line_html(line:Headline, link)->str: # HTML
 def scoreboard_html(lines:list, link)->str: # HTML
     "The scoreboard as a table with an axis and a key."
     zero = along(0)
-    heads = (f'<th class="plot"><div class="sides"><span style="right:calc({100 - zero:.2f}% + 10px)">← claim is false'
+    heads = (f'<th class="plot"><div class="sides"><span style="right:calc({100 - zero:.2f}% + 10px)">← '
+             f'claim is false'
              f'</span><span style="left:calc({zero:.2f}% + 10px)">claim is true →</span></div></th>')
-    ticks = ''.join(f'<span style="left:{along(x):.2f}%">{signed(x)[:-2] if x else 0}</span>' for x in (-20, -10, 0, 10, 20))
-    keys = ''.join(f'<li><i class="dot {css_name(w)}"></i>{w}</li>' for w in dict.fromkeys(l.word for l in lines))
+    ticks = ''.join(f'<span style="left:{along(x):.2f}%">{signed(x)[:-2] if x else 0}</span>'
+                    for x in (-20, -10, 0, 10, 20))
+    keys = ''.join(f'<li><i class="dot {css_name(w)}"></i>{w}</li>'
+                   for w in dict.fromkeys(l.word for l in lines))
     return ('<table class="board"><thead><tr><th class="claim">claim</th>' + heads +
-            '<th class="num">published</th><th class="num us">ours</th><th class="v">verdict</th></tr></thead><tbody>' +
+            '<th class="num">published</th><th class="num us">ours</th><th '
+            'class="v">verdict</th></tr></thead><tbody>' +
             ''.join(line_html(line, link) for line in lines) +
             f'</tbody></table><div class="axis" aria-hidden="true"><div>{ticks}</div></div>'
             f'<ul class="key"><li><i class="ring"></i>published</li><li>→ ours:</li>{keys}'
@@ -133,8 +138,10 @@ def scoreboard_html(lines:list, link)->str: # HTML
 PAGES = dict( # colours of a page
     light=dict(bg='#ffffff', ink='#1a1e23', quiet='#57606a', rule='#d5dae0'),
     dark=dict(bg='#0d1117', ink='#e8ebee', quiet='#a3acb6', rule='#343c46')) # GitHub's black
-WIDE_LOOK = dict(size=(7.5, 4.3125), axes=(.395, .125, .34, .785), column=-1.137, above=-.04, below=.08, strip=(-.5, .5))
-NARROW = dict(size=(3.9, 5.4), axes=(.03, .125, .94, .825), column=.005, above=-.1, below=None, strip=(-.04, .4))
+WIDE_LOOK = dict(size=(7.5, 4.3125), axes=(.395, .125, .34, .785), column=-1.137, above=-.04, below=.08,
+                 strip=(-.5, .5))
+NARROW = dict(size=(3.9, 5.4), axes=(.03, .125, .94, .825), column=.005, above=-.1, below=None,
+              strip=(-.04, .4))
 
 def look_of_mark(word:str, tone:str)->dict:
     "How Matplotlib draws a verdict: filled where it is decided."
@@ -152,7 +159,8 @@ def draw_margins(ax, y:float, line:Headline, tone:str):
         ax.plot(ends, [y, y], color=look['mec'], lw=9, alpha=.28, zorder=2, solid_capstyle='butt')
     if line.published is not None:
         if abs(line.ours - line.published) > 2.7: # else ring and mark touch
-            arrow = dict(arrowstyle='-|>', color=ink['ink'], lw=1.1, shrinkA=5.5, shrinkB=5.5, mutation_scale=8)
+            arrow = dict(arrowstyle='-|>', color=ink['ink'], lw=1.1, shrinkA=5.5, shrinkB=5.5,
+                         mutation_scale=8)
             ax.annotate('', (line.ours, y), (line.published, y), zorder=3, arrowprops=arrow)
         ring = dict(ms=8, mfc=ink['bg'], mec=ink['ink'], mew=1.5)
         ax.plot(line.published, y, 'o', zorder=4, clip_on=False, **ring)
@@ -178,12 +186,15 @@ def scoreboard_figure(lines=None, tone='light', narrow=False):
     from matplotlib import rc_context
     from matplotlib.lines import Line2D
     lines, ink, form = lines or headlines(), PAGES[tone], NARROW if narrow else WIDE_LOOK
-    with rc_context({'svg.fonttype': 'none', 'font.size': 9, 'font.family': 'sans-serif', 'text.color': ink['ink']}):
+    with rc_context({'svg.fonttype': 'none', 'font.size': 9, 'font.family': 'sans-serif',
+                     'text.color': ink['ink']}):
         fig, ax = scoreboard_axes(len(lines), tone, form)
-        def say(x, y, text, **how): ax.text(x, y, text, transform=ax.get_yaxis_transform(), **{'va': 'center', **how})
+        def say(x, y, text, **how): ax.text(x, y, text, transform=ax.get_yaxis_transform(),
+                                            **{'va': 'center', **how})
         for y, line in enumerate(lines):
             colour = getattr(look_of_verdict(line.word), tone)
-            ax.plot([0, 0], [y + form['strip'][0], y + form['strip'][1]], color=ink['quiet'], lw=1.1, zorder=1)
+            ax.plot([0, 0], [y + form['strip'][0], y + form['strip'][1]], color=ink['quiet'], lw=1.1,
+                    zorder=1)
             draw_margins(ax, y + (.18 if narrow else 0), line, tone)
             title = dict(va='bottom', weight='bold')
             say(form['column'], y + form['above'], line.claim, fontsize=8.6 if narrow else 9, **title)
@@ -205,5 +216,6 @@ def scoreboard_figure(lines=None, tone='light', narrow=False):
         told = '95 %' if narrow else '95 % interval, in points of accuracy on CIFAR-10'
         keys.append(Line2D([], [], lw=9, alpha=.3, color=ink['quiet'], solid_capstyle='butt', label=told))
         how = dict(fontsize=8, handletextpad=.4, columnspacing=1.3 if narrow else 2, handlelength=1.5)
-        fig.legend(handles=keys, loc='lower left', bbox_to_anchor=(-.003, -.012), ncols=6, frameon=False, **how)
+        fig.legend(handles=keys, loc='lower left', bbox_to_anchor=(-.003, -.012), ncols=6, frameon=False,
+                   **how)
     return fig

@@ -53,7 +53,8 @@ def verdict_second(table:pd.DataFrame)->pd.DataFrame:
     last = [column[-1] if isinstance(column, tuple) else column for column in table]
     headings = list(dict.fromkeys(blocks))
     unnamed = isinstance(table.index, pd.RangeIndex) # the first column names the row
-    def place(k): return headings.index(blocks[k]), not (unnamed and k == 0), last[k] not in ('verdict', 'reason')
+    def place(k): return headings.index(blocks[k]), not (unnamed and k == 0), last[k] not in ('verdict',
+                                                                                              'reason')
     return table.iloc[:, sorted(range(len(last)), key=place)]
 
 # %% ../../nbs/show/tables.ipynb #47da1c6dd
@@ -121,14 +122,16 @@ def noted_table(tables, caption='', notes=(), marked=(), folded=()): # HTML
     return HTML(''.join(parts) + ''.join(f'<p class="note">{with_code(line)}</p>' for line in notes))
 
 # %% ../../nbs/show/tables.ipynb #79464b5b
-TEXTS = dict(layer='', interval='', curve='', verdict='', reason='', why='') # columns of words, and the value for none
+# columns of words, and the value for none
+TEXTS = dict(layer='', interval='', curve='', verdict='', reason='', why='')
 
 def table_cells(
     paper:Paper,
     printed:pd.DataFrame, # label, the paper's keys, value, std, contradicts, further keys of its cells
     rows:pd.DataFrame,
     profile:str,
-)->pd.DataFrame: # + published, ours, interval, last, curve, sd_clients, sd_seeds, difference, verdict, reason, why
+# + published, ours, interval, last, curve, sd_clients, sd_seeds, difference, verdict, reason, why
+)->pd.DataFrame:
     """One row per cell of the settings that were run: published and ours; below them labels that print
     lacks, such as the majority class of personal models."""
     if paper.personal: rows = with_majority(rows)
@@ -221,7 +224,8 @@ def setting_blocks(
         heading = paper.say(*where.values(), profile) + (f', {words[key]}' if key in words else '')
         block = block.drop_duplicates('name')
         alike = dict(balanced=repeats(block.balanced, block.ours))
-        alike |= {m: m in block and 'trained' not in block or block[m].isna().all() for m in MOMENTS if m in block}
+        alike |= {m: m in block and 'trained' not in block or block[m].isna().all() for m in MOMENTS
+                  if m in block}
         empty = [column for column, says_nothing in alike.items() if says_nothing]
         shown = [column for column in COMPARED + MORE if column in block and column not in empty]
         part = block.set_index('name').rename_axis(None)
@@ -256,9 +260,11 @@ def show_table(
     return noted_table(tables, caption, notes, ours, MORE)
 
 # %% ../../nbs/show/tables.ipynb #9f48041c
-def draw_panel(ax, paper:Paper, names:list, printed:pd.Series, ours:pd.DataFrame, errors:pd.DataFrame, verdicts={}):
+def draw_panel(ax, paper:Paper, names:list, printed:pd.Series, ours:pd.DataFrame, errors:pd.DataFrame,
+               verdicts={}):
     """One setting: a line for each name, the first on top; the paper's own method on a band. A line joins the
-    published number, a ring, with the mean of ours, whose mark is that of its verdict; replicates are small."""
+    published number, a ring, with the mean of ours, whose mark is that of its verdict; replicates are
+    small."""
     from fedcl_repro.show.badge import LOOKS
     from fedcl_repro.show.figures import plain_label
     places, means = range(len(names))[::-1], ours.mean().reindex(names)
@@ -288,7 +294,8 @@ def dots_key(fig, verdicts):
         face = LOOKS[word].light if word in DECIDED else 'white'
         look = dict(ls='', marker=LOOKS[word].shape, mec=LOOKS[word].light, mfc=face, mew=1.4)
         keys.append(Line2D([], [], ms=6, label=f'ours, {word}', **look))
-    keys.append(Line2D([], [], ls='', marker='|', c='#8a929b', label='one replicate, with its error over clients'))
+    keys.append(Line2D([], [], ls='', marker='|', c='#8a929b',
+                       label='one replicate, with its error over clients'))
     fig.legend(handles=keys, loc='outside lower center', ncols=len(keys), frameon=False)
 
 # %% ../../nbs/show/tables.ipynb #9f48041d
@@ -318,7 +325,8 @@ def draw_dots(
     tables = dict(sorted(tables.items(), key=lambda item: not same_key(cells, paper, item[0]).any()))
     lines = [sum(name in table for name in names) for table in tables.values()]
     high = [.22*max(lines[k:k + across]) + .9 for k in range(0, len(lines), across)] # of each row of panels
-    how = dict(figsize=(across*(room + 2.6), sum(high)), height_ratios=high, squeeze=False, layout='constrained')
+    how = dict(figsize=(across*(room + 2.6), sum(high)), height_ratios=high, squeeze=False,
+               layout='constrained')
     fig, axes = plt.subplots(down, across, **how)
     for ax in axes.flat[len(tables):]: ax.set_visible(False)
     for ax, (key, table) in zip(axes.flat, tables.items()):

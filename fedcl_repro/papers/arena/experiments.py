@@ -56,7 +56,8 @@ def arena_trials(spec:Spec, profile:str)->list: # of Run
     return [run_with(spec, trial, **base) for trial in trials([spec], arena_grid(spec))[spec]]
 
 def tuned_in_arena(specs, profile:str, store, data_root=None, options=None)->pd.DataFrame:
-    """The chosen trial of each method: profile, method, settings, validation and test accuracy in percent, all
+    """The chosen trial of each method: profile, method, settings, validation and test accuracy in percent,
+    all
     after local training, the moment at which methods are judged."""
     found = []
     for spec in specs:
@@ -227,7 +228,8 @@ def draw_ranks(ax, table:pd.DataFrame):
         at, side = (row.sure.low if short else row.pooled, 'right') if left else (end, 'left')
         how = dict(textcoords='offset points', ha=side, va='center', fontsize=8.5)
         ax.annotate(row.label, (at, place), (-7 if left else 7, 0), **how)
-    ax.set(yticks=[], ylim=(-.7, len(table) - .3), xlabel='test accuracy, %', title='sorted; diamonds send nothing')
+    ax.set(yticks=[], ylim=(-.7, len(table) - .3), xlabel='test accuracy, %',
+           title='sorted; diamonds send nothing')
     ax.grid(axis='y', visible=False)
 
 def names_apart(heights, least:float)->list: # of heights, none nearer than `least` to another
@@ -254,7 +256,8 @@ def draw_prices(ax, table:pd.DataFrame):
         place = alike.sent.min() / 1.6 if much else 1.6 * alike.sent.max()
         draw_names(ax, alike, place, 'right' if much else 'left')
     for row in table[table.sent == 0].itertuples(): ax.axhline(row.pooled, c='#23272e', lw=1, ls='--')
-    ax.set(xscale='log', xlabel='megabytes to and from a client', title='what it costs; dashed: sends nothing')
+    ax.set(xscale='log', xlabel='megabytes to and from a client',
+           title='what it costs; dashed: sends nothing')
     ax.set_ylabel('test accuracy, %')
 
 def draw_arena(table:pd.DataFrame): # the figure

@@ -47,7 +47,8 @@ def say_optimiser(optimiser:str, profile:str)->str: return f'{optimiser}, {say(P
 BOTH_OPTIMISERS = Paper(
     ('optimiser',), by_optimiser, say_optimiser, sizes=('fedcosr/table2',), says=FEDCOSR_SAID, personal=True)
 
-@experiment(BOTH_OPTIMISERS, 'fedcosr/optimisers', "Two interpretations of the baselines' optimiser", kind='extra')
+@experiment(BOTH_OPTIMISERS, 'fedcosr/optimisers', "Two interpretations of the baselines' optimiser",
+            kind='extra')
 def optimisers(profile):
     names = [n for n in compared() if n != 'fedcosr']
     size = {} if profile == 'quick' else REDUCED['tenth']
