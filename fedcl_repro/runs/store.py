@@ -126,7 +126,7 @@ def arrays(self:Store, id:str, name:str)->dict: # name -> array
         self.check_file(id, path.name)
         with np.load(path, allow_pickle=False) as z: return dict(z)
 
-# %% ../../nbs/runs/store.ipynb #be2df4e0
+# %% ../../nbs/runs/store.ipynb #5f5a0fff
 SUMS = 'SHA256SUMS' # of a run's other files, as the command sha256sum reads them
 
 # %% ../../nbs/runs/store.ipynb #be2df4e1
