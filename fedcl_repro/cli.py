@@ -376,7 +376,8 @@ def main(argv=None)->int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as e:
-        print(wrapped(f'fedcl: {e}'), file=sys.stderr)
+        said = f'fedcl: {e}'
+        print(wrapped(said) if sys.stderr.isatty() else said, file=sys.stderr)
         return 2
     except KeyboardInterrupt as e:
         rest = 'finished runs are kept, and the same command continues with the rest'
