@@ -49,14 +49,16 @@ def test_the_map_is_up_to_date():
     assert not missing, f'run the cells of nbs/map.ipynb: {missing[:3]}'
 
 
-def test_the_front_page_has_a_picture_two_commands_and_three_doors():
+def test_the_front_page_has_three_doors_a_picture_and_two_commands():
     page = ''.join(json.loads((ROOT/'nbs'/'index.ipynb').read_text(encoding='utf-8'))['cells'][0]['source'])
-    picture, = re.findall(r'^!\[.*\]\((.*)\)$', page, re.M)
-    assert (ROOT/'nbs'/picture).exists()
-    block, = re.findall(r'```sh\n(.*?)```', page, re.S)
-    assert [line.split('#')[0].split('&&')[1].strip() for line in block.splitlines()] == [
-        'fedcl reproduce', 'fedcl docs']
-    assert re.findall(r'^## (.*)', page, re.M)[:3] == ['Learn', 'Reproduce', 'Build']
+    front = page[:page.index('<!-- end of front -->')]
+    pictures = re.findall(r'(?:src|srcset)="([^"]*)"', front)
+    assert len(pictures) > 3 and all((ROOT/'nbs'/picture).exists() for picture in pictures), pictures
+    block, = re.findall(r'```sh\n(.*?)```', front, re.S)
+    assert [line.split('&&')[1].strip() for line in block.splitlines()] == ['fedcl reproduce', 'jupyter lab nbs']
+    doors = re.findall(r'\[\*\*(.*?)\*\*\]\((.*?)\)', front)
+    assert [name for name, _ in doors] == ['Learn it', 'See what holds', 'Use it']
+    assert all((ROOT/'nbs'/page).exists() for _, page in doors)
 
 
 def test_the_sidebar_is_short_and_in_the_order_of_reading():
@@ -103,7 +105,7 @@ def test_a_result_has_one_fold():
     code = [cell for cell in ready_cells('papers/mfcl/table8') if cell['cell_type'] == 'code']
     first, check, more = code
     assert first['outputs'] and more['outputs'] and not check['outputs']
-    assert text_of(first).startswith('profile = ') and 'class AttackPage' in text_of(first)
+    assert text_of(first).startswith('profile: str = ') and 'class AttackPage' in text_of(first)
     assert 'test_eq(' in text_of(check)
 
 

@@ -36,10 +36,15 @@ def said(capsys, *argv):
 
 # --- help
 
-@pytest.mark.parametrize('argv', [(), ('list',), ('compare',), ('study',), ('--help',), ('run', '--help')])
+@pytest.mark.parametrize('argv', [('list',), ('compare',), ('study',), ('--help',), ('run', '--help')])
 def test_a_verb_without_what_it_needs_prints_help(argv, capsys):
     code, out, err = said(capsys, *argv)
     assert (code, err) == (0, '') and out.startswith('Usage: fedcl') and 'fedcl' in out.partition('\n')[2]
+
+
+def test_the_command_alone_fits_a_screen(capsys):
+    code, out, err = said(capsys)
+    assert (code, err) == (0, '') and 'fedcl reproduce' in out and len(out.splitlines()) <= 24
 
 
 @pytest.mark.parametrize('verb', VERBS)

@@ -127,7 +127,7 @@ def images_of(a, b):
                 for k in z}
     runs = {(c['method']['name'], c['seed']): run for run, c in files('fedssc')[0].items() if at_default(c)}
     seeds = [s for s in range(6) if all(runs.get((m, s)) in hits for m in (a, b))]
-    assert len(seeds) == 5
+    assert len(seeds) == 6
     apart = np.mean([hits[runs[a, s]] - hits[runs[b, s]] for s in seeds], axis=0)
     return 100**2 * apart.var() / len(apart)
 

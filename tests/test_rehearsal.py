@@ -14,8 +14,17 @@ from torch.nn.utils import parametrizations, parametrize
 from fedcl_repro import simulate
 from fedcl_repro.data.datasets import load
 from fedcl_repro.parts.models import Dropout
-from fedcl_repro.runs.run import Run, check_federation, methods
+from fedcl_repro.runs.run import REGISTERS, Run, check_federation, methods
 from fedcl_repro.runs.simulate import data_spec, fitting, method_spec
+
+@pytest.fixture(autouse=True)
+def registers_as_before():
+    "What a test registers is gone after it: other tests send all entries to processes."
+    before = {name: dict(register) for name, register in REGISTERS.items()}
+    yield
+    for name, register in REGISTERS.items():
+        for key in set(register) - set(before[name]): del register[key]
+
 
 DIGITS = load('digits')
 X, Y = DIGITS.x[:120], DIGITS.y[:120]

@@ -42,7 +42,7 @@ from fedcl_repro.runs.models import read_models
 from fedcl_repro.publish.execute import read_verdicts
 from fedcl_repro.runs.run import Run, config, dataset, federation, run_id, stages
 from fedcl_repro.runs.store import (
-    DamagedRun, Store, file_digest, load_checkpoint, locked, save_checkpoint)
+    DamagedRun, NotKept, Store, file_digest, load_checkpoint, locked, save_checkpoint)
 from fedcl_repro.runs.rows import read_rows
 from fedcl_repro.runs.workers import train_all
 from fedcl_repro.runs.session import usable_checkpoint
@@ -471,7 +471,7 @@ class Echo:
 
 def test_a_silent_peer_is_dropped(tmp_path, monkeypatch):
     "It holds nobody up before, and its connection is closed after a time."
-    monkeypatch.setattr(resident, 'limit_silence', functools.partial(resident.limit_silence, seconds=1))
+    monkeypatch.setattr(resident, 'WELCOME', 1) # seconds
     up = threading.Event()
     node = threading.Thread(target=resident.serve_node, args=(Echo(), str(tmp_path), up.set), daemon=True)
     node.start()
@@ -677,7 +677,8 @@ def test_a_full_disk_at_the_end_keeps_the_rows(trained, tmp_path, monkeypatch):
     monkeypatch.setattr('torch.save', full)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter('always')
-        Store(tmp_path).write('full', rows, about, models=dict(a=1), predictions=dict(a=np.arange(3)))
+        with pytest.raises(NotKept, match='models.pt of run full is not kept: free some space'):
+            Store(tmp_path).write('full', rows, about, models=dict(a=1), predictions=dict(a=np.arange(3)))
     assert [str(w.message).split(' is not kept')[0] for w in said] == \
         ['predictions.npz of run full', 'models.pt of run full']
     assert Store(tmp_path).read('full')[0].equals(rows)

@@ -340,7 +340,7 @@ def shown_as_asked(what:str, store:Store, last=20)->Shown: # last: so many runs,
     if kept: return show_committed(*kept)
     if of_method: ids = [id for id in ids if names_method(store, id, what)]
     if ids: return show_runs(store, ids, last)
-    known = f'{sum(1 for _ in store.root.glob("*/run.json"))} finished runs in {store.root.resolve()}'
+    known = f'{len(list(stored(store, last=0)))} finished runs in {store.root.resolve()}'
     if not what: raise ValueError(f'nothing to show: {known}. `fedcl run --method fedavg` trains one')
     of_paper = [n for n, e in experiments().items() if e.about['paper'] == what]
     if of_paper:
