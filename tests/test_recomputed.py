@@ -70,7 +70,7 @@ def agrees(v, expected, between, margin=None, tolerance=1e-3):
 
 
 TENTH = dict(scarcity__name='all_clients', scarcity__share=.1, partition__concentration=.1, n_clients=20,
-             data__name='cifar10', n_rounds=100)
+             data__name='cifar10', n_rounds=100, optimiser__name='adam')
 
 
 def test_one_method_above_another():

@@ -33,10 +33,11 @@ def in_papers(path): return str(path.relative_to(ROOT/'nbs'/'papers').with_suffi
 
 def lines_before_result(cells):
     """Lines of code up to the first cell that displays something, its own among them; without blank lines
-    and folded cells."""
+    and folded cells, and without the parameters."""
     lines = 0
     for cell in cells:
         if cell['cell_type'] != 'code' or is_folded(cell): continue
+        if 'parameters' in cell['metadata'].get('tags', []): continue
         lines += sum(1 for line in source_of(cell).splitlines() if line.strip())
         if any(out['output_type'] in SHOWN for out in cell['outputs']): return lines
     return None

@@ -23,10 +23,8 @@ from ..show.findings import findings_asked, headline_verdict, replace_between, s
 from ..show.scoreboard import all_claims, headlines, scoreboard_figure, scoreboard_html, tally
 
 # %% ../../nbs/publish/front.ipynb #fro00006
-LEAD = ('Five papers promise that hospitals, phones or cameras can learn from one another without showing '
-        'anyone '
-        'their pictures. Here each is explained, rebuilt in Python and run again, to see which of its '
-        'claims hold.')
+LEAD = ('Five papers promise that hospitals or phones learn from each other without showing pictures. '
+        'Each is explained, rebuilt and run again: do its claims hold?')
 NEEDS = {
     "pip install -e . && fedcl reproduce": 'Python 3.11 to 3.13, 1.5 GB of disk, minutes on two cores; '
                                            'downloads no '
