@@ -433,7 +433,7 @@ def cut_off(path): path.write_bytes(path.read_bytes()[:len(path.read_bytes()) //
 
 IDS = np.arange(40) // 20
 OWN_DATA = {
-    'nothing there': (lambda p: None, 'there is no file and no folder'),
+    'nothing there': (lambda p: None, 'no such file or folder'),
     'a pipe': (lambda p: os.mkfifo(p), 'neither a plain file nor a folder'),
     'a text': (lambda p: p.write_text('hello'), 'is no npz archive'),
     'an npy': (lambda p: np.save(open(p, 'wb'), np.zeros(3)), 'is no npz archive'),
@@ -853,7 +853,7 @@ OPTIONS = named([
     ((*ONE, '--validation', 'some'), 'must be a number, from 0.0 to 1.0'),
     ((*ONE, '--state-memory', 'nan'), 'must be a number'),
     ((*ONE, '--device', ''), '--device is empty'),
-    *[((*ONE, f'--{name}', ''), f'--{name} is empty') for name in ('store', 'live', 'data-root', 'ray')],
+    *[((*ONE, f'--{name}', ''), f'--{name} is empty') for name in ('store', 'data-root', 'ray')],
     (('reproduce', '--out', ''), '--out is empty'),
     (('docs', '--out', ''), '--out is empty'),
     (('bench', '--json', ''), '--json is empty'),

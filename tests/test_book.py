@@ -187,10 +187,14 @@ def docstring_warnings(folder, modules):
 
 
 def test_every_signature_and_docstring_of_the_library_can_be_shown(tmp_path):
+    from fedcl_repro.core import keywords_of
+    from fedcl_repro.federation.metrics import METRICS
     from fedcl_repro.publish.contents import all_pages, module_of_page
     modules = sorted(filter(None, map(module_of_page, all_pages())))
     assert len(modules) > 100
     assert not docstring_warnings(tmp_path, modules)
+    k, = keywords_of(METRICS['top_k'].make)
+    assert k.default == 5, 'settings come from signatures, which the site rewrites while it is built'
 
 
 ODD = dict( # definitions, each with whether Sphinx has something to say

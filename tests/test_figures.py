@@ -84,7 +84,7 @@ def test_each_group_of_a_scatter_plot_has_a_name():
 def test_a_legend_refuses_a_name_that_looks_different_in_two_panels(monkeypatch):
     "As Figure 8 of MFCL would, if each panel chose its own dashes."
     from fedcl_repro.papers.mfcl import experiments as settings
-    monkeypatch.setattr('fedcl_repro.show.figures.NORMS', {})
+    monkeypatch.setattr('fedcl_repro.show.figures.NORM_COLOURS', {})
     apart = settings.draw_lines
     monkeypatch.setattr(settings, 'draw_lines', lambda *a: apart(*a[:5]))
     with pytest.raises(ValueError, match="looks different in two panels"):

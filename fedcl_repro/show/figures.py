@@ -6,10 +6,12 @@
 __all__ = ['COLOURS', 'PALETTE', 'NORM_COLOURS', 'DASHES', 'DEUTERANOPIA', 'MOST_MARKS', 'MOST_CELLS', 'HATCHES', 'colour_of',
            'style_of', 'linear', 'relative_luminance', 'contrast', 'as_seen', 'lab', 'apart', 'smooth', 'plain_label',
            'families_of', 'curves', 'smoothed', 'look_of', 'shared_legend', 'panels', 'labels_at_ends', 'set_style',
-           'is_light', 'only_light_svgs', 'bars', 'say_start', 'lower_limit', 'majority_line']
+           'is_light', 'of_few_colours', 'keep_pictures_small', 'bars', 'say_start', 'lower_limit', 'majority_line']
 
 # %% ../../nbs/show/figures.ipynb #8349d1ef
+from binascii import a2b_base64, b2a_base64
 from contextlib import contextmanager
+from io import BytesIO
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -190,7 +192,7 @@ def set_style():
     try:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
         set_matplotlib_formats('svg', 'retina') # JupyterLab draws an SVG only in a trusted notebook
-        only_light_svgs()
+        keep_pictures_small()
     except Exception: pass # not in a notebook
 
 MOST_MARKS, MOST_CELLS = 1000, 10_000 # of a figure that is kept as a vector too
@@ -201,12 +203,27 @@ def is_light(fig)->bool:
     cells = sum(image.get_array().size for ax in fig.axes for image in ax.images)
     return marks <= MOST_MARKS and cells <= MOST_CELLS
 
-def only_light_svgs():
-    "Let the notebook draw an SVG only of a light figure; of all others it keeps a PNG alone."
+def of_few_colours(png:bytes)->bytes:
+    "The same picture in 256 colours, which is less than half as large."
+    from PIL import Image
+    out = BytesIO()
+    picture = Image.open(BytesIO(png)).convert('RGB')
+    picture.quantize(256, Image.Quantize.MEDIANCUT, kmeans=1, dither=0).save(out, 'png', optimize=True)
+    return min(png, out.getvalue(), key=len)
+
+def keep_pictures_small():
+    "Let the notebook draw an SVG only of a light figure, and each PNG in few colours."
     from IPython.core.interactiveshell import InteractiveShell
-    formatter = InteractiveShell.instance().display_formatter.formatters['image/svg+xml']
-    draw = formatter.lookup_by_type(plt.Figure)
-    formatter.for_type(plt.Figure, lambda fig: draw(fig) if is_light(fig) else None)
+    formatters = InteractiveShell.instance().display_formatter.formatters
+    vector, pixels = formatters['image/svg+xml'], formatters['image/png']
+    draw_svg, draw_png = (f.lookup_by_type(plt.Figure) for f in (vector, pixels))
+    def small_png(fig):
+        picture = draw_png(fig) # None for an empty figure
+        if picture is None: return
+        png, shown_size = picture
+        return b2a_base64(of_few_colours(a2b_base64(png)), newline=False).decode(), shown_size
+    vector.for_type(plt.Figure, lambda fig: draw_svg(fig) if is_light(fig) else None)
+    pixels.for_type(plt.Figure, small_png)
 
 # %% ../../nbs/show/figures.ipynb #f058291f
 HATCHES = dict(zip(DASHES, ('', '//', 'xx', '..', '--', '\\\\', '++', 'oo'))) # of bars, as dashes of curves
