@@ -759,6 +759,18 @@ def test_entries_of_all_origins_are_sent():
     assert there['mine'].make() == 7 and entry_digest(there['mine']) == entry_digest(register['mine'])
 
 
+def test_what_cannot_be_sent_keeps_nothing_else_back():
+    "A parametrised layer, given as it is, is not pickled: a run that needs it says so where it is built."
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
+    register, there = Register('model'), Register('model')
+    register.add('mine')(lambda: 7)
+    register.add('theirs')(lambda: layer)
+    unpack(packed([register]), [there])
+    assert there['mine'].make() == 7
+    with pytest.raises(ValueError, match=r"model 'theirs' cannot be sent .*jobs=1.*parametrized"):
+        there['theirs'].make()
+
+
 BUILT = { # what a builder reads, changed by `change(folder, k)`
     'weights from a file': lambda folder: torch.load(folder/'w.pt'),
     'a number from a text': lambda folder: float((folder/'w.txt').read_text()),
