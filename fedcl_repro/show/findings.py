@@ -4,9 +4,11 @@
 
 # %% auto #0
 __all__ = ['WRITTEN', 'status_of', 'answer_in_words', 'status_table', 'Finding', 'findings_asked', 'claim_told', 'finding',
-           'accuracy', 'findings', 'sizes_told', 'replace_between', 'written_files', 'write_pictures', 'save_picture']
+           'accuracy', 'findings_told', 'findings', 'sizes_told', 'replace_between', 'written_files', 'write_pictures',
+           'save_picture']
 
 # %% ../../nbs/show/findings.ipynb #a9048c87
+import json
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -108,10 +110,15 @@ def accuracy(name:str, setting:str, label, moment='')->float: # percent
     return here.loc[labels, moment or 'micro'].max()
 
 # %% ../../nbs/show/findings.ipynb #5e0f7b23
+def findings_told()->list: # of dicts
+    "The finding of each paper: its papers, the sentence, and the name of its page."
+    return [dict(papers=f.papers, sentence=finding(f), page=f.name) for f in findings_asked()]
+
 def findings(folder='')->str: # Markdown
-    "A sentence for each paper, with its page; `folder`: of the papers' pages, seen from the file."
-    return '\n'.join(f'- **{f.papers}**: {finding(f)} ([{f.artifact}]({folder}{f.name}.ipynb)).'
-                     for f in findings_asked())
+    "The same as a list; `folder`: of the papers' pages, seen from the file."
+    return '\n'.join('- **{papers}**: {sentence} ([{artifact}]({page}.ipynb)).'.format(
+                         artifact=f['page'].partition('/')[2], **f | dict(page=folder + f['page']))
+                     for f in findings_told())
 
 # %% ../../nbs/show/findings.ipynb #8c711de1
 def sizes_told(names=None)->str: # `names`: of experiments, else all
@@ -150,7 +157,7 @@ def written_files()->dict: # path -> text
         path = (nbs / name).resolve()
         found[path] = path.read_text(encoding='utf-8')
         for mark, body in parts.items(): found[path] = replace_between(found[path], mark, body(), name)
-    return found
+    return found | {nbs / 'papers' / 'findings.json': json.dumps(findings_told(), indent=1) + '\n'}
 
 # %% ../../nbs/show/findings.ipynb #7f9dcf00
 def write_pictures():

@@ -22,7 +22,7 @@ from ..evidence.experiments import (
 from ..evidence.published import PAPER_NAMES
 from ..runs.representations import maps_of
 from .badge import badge, counts_as_badges
-from .tables import HOW_TO_READ, nice_table, noted_table, show_dots, show_table, with_code
+from .tables import HOW_TO_READ, nice_table, sectioned_table, show_dots, show_table, with_code
 from ..evidence.ask import Paper, claim_list, span
 from ..evidence.verdict import (
     OURS, PAPER_SIZE, Verdict, amount_of, rests_on, verdict_counts, verdict_table)
@@ -279,8 +279,9 @@ class ClaimsPage(ResultPage):
         for paper in papers or [self.entry.about['paper']]:
             sentences = claim_list(paper, said + self.cells())
             caption = f'The {len(sentences)} sentences of {PAPER_NAMES[paper]}, in our words.'
-            display_all(noted_table(sentences, caption))
-        display_all(noted_table(self.one_by_one(), 'The claims that were checked, one by one.'))
+            display_all(sectioned_table(sentences, 'place', caption))
+        one_by_one = self.one_by_one()
+        if len(one_by_one): display_all(sectioned_table(one_by_one, 'page', 'The claims that were checked.'))
         if self.is_stand_in(self.profile): say_line(STAND_IN, look='stand-in')
         say_line(f'Profile {self.profile}. {verdicts_in_words(self.verdicts)}', look='evidence')
 

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['STAYS', 'OUR_ROW', 'TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'MORE', 'HOW_TO_READ', 'digits_of', 'with_code',
            'says_something', 'verdict_second', 'nice_table', 'without_thin', 'folded_columns', 'noted_table',
-           'table_cells', 'accuracy_blocks', 'reasons_of', 'with_notes', 'is_own_method', 'row_names',
-           'difference_words', 'repeats', 'setting_blocks', 'show_table', 'draw_panel', 'dots_key', 'same_key',
-           'draw_dots', 'show_dots']
+           'sectioned_table', 'table_cells', 'accuracy_blocks', 'reasons_of', 'with_notes', 'is_own_method',
+           'row_names', 'difference_words', 'repeats', 'setting_blocks', 'show_table', 'draw_panel', 'dots_key',
+           'same_key', 'draw_dots', 'show_dots']
 
 # %% ../../nbs/show/tables.ipynb #de8ab0d1
 import html
@@ -120,6 +120,16 @@ def noted_table(tables, caption='', notes=(), marked=(), folded=()): # HTML
         parts.append(fold)
         parts += [f'<p class="note">{with_code(line)}</p>' for line in thin]
     return HTML(''.join(parts) + ''.join(f'<p class="note">{with_code(line)}</p>' for line in notes))
+
+def sectioned_table(table:pd.DataFrame, by:str, caption:str): # HTML
+    "A long table in sections, one for each value of a column, that open on demand."
+    from IPython.display import HTML
+    parts = [f'<p class="note">{with_code(caption)}</p>']
+    for value, section in table.groupby(by, sort=False):
+        summary = f'{with_code(value)} ({len(section)})'
+        shown = nice_table(section.drop(columns=by), '').to_html()
+        parts.append(f'<details><summary>{summary}</summary>{shown}</details>')
+    return HTML(''.join(parts))
 
 # %% ../../nbs/show/tables.ipynb #79464b5b
 # columns of words, and the value for none
