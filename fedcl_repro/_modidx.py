@@ -4110,6 +4110,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'fedcl_repro/runs/simulate.py'),
                                            'fedcl_repro.runs.simulate.Simulation.__str__': ( 'runs/simulate.html#simulation.__str__',
                                                                                              'fedcl_repro/runs/simulate.py'),
+                                           'fedcl_repro.runs.simulate.Simulation.check_folder': ( 'runs/simulate.html#simulation.check_folder',
+                                                                                                  'fedcl_repro/runs/simulate.py'),
                                            'fedcl_repro.runs.simulate.Simulation.chosen': ( 'runs/simulate.html#simulation.chosen',
                                                                                             'fedcl_repro/runs/simulate.py'),
                                            'fedcl_repro.runs.simulate.Simulation.classes': ( 'runs/simulate.html#simulation.classes',
