@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -589,6 +590,19 @@ def test_flower_says_its_next_two_commands(tmp_path):
     nobody = SimpleNamespace(node_of={}, n_clients=3, meet=lambda: None)
     with pytest.raises(TimeoutError, match='(?s)fedcl node APP.*flwr run APP.*num-supernodes=3'):
         wait_for_clients(nobody, 0)
+
+
+@pytest.mark.parametrize('command', ['nbdev_docs', 'nbdev_preview'])
+def test_what_builds_another_site_stops_at_once_and_leaves_nothing(command, tmp_path):
+    (tmp_path/'nbs').mkdir()
+    shutil.copy(ROOT/'pyproject.toml', tmp_path)
+    shutil.copytree(ROOT/'nbs/nbdev.yml', tmp_path/'nbs/nbdev.yml')
+    before = sorted(tmp_path.rglob('*'))
+    call = [sys.executable, '-c', f'from nbdev.quarto import {command} as it; it.__wrapped__()']
+    out = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert out.returncode and "Is a directory: '" in out.stderr and 'nbs/nbdev.yml' in out.stderr
+    assert sorted(tmp_path.rglob('*')) == before
+    assert 'fedcl docs' in (tmp_path/'nbs/nbdev.yml/use-fedcl-docs.txt').read_text()
 
 
 # --- papermill

@@ -149,9 +149,9 @@ class Simulation:
         return self.store.arrays(run_id(self.run, self.data_root), 'predictions')
 
     def check_folder(self):
-        if not self.folder or self.process == os.getpid(): return
-        raise ValueError('this result is of another process, which deletes its models and predictions: give '
-                         "simulate store='runs', and they stay")
+        if self.folder and self.process != os.getpid():
+            raise ValueError('this result is of another process, which deletes its models and predictions: '
+                             "give simulate store='runs', and they stay")
 
     @property
     def classes(self)->tuple:
