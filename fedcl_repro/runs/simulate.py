@@ -140,18 +140,16 @@ class Simulation:
 
     def model(self, client=0, moment='merged', at='last')->nn.Module:
         "A client's trained model, a plain module; with at='valid', that of the round that validation chose."
-        self.check_folder()
-        return load_model(self.run, client, store=self.store, moment=moment, at=at, data_root=self.data_root)
+        return load_model(self.run, client, store=self.kept(), moment=moment, at=at, data_root=self.data_root)
 
     def predictions(self)->dict: # name -> array
         "For each test image of each client: client, row, y, merged, merged_scores, perhaps trained, ..."
-        self.check_folder()
-        return self.store.arrays(run_id(self.run, self.data_root), 'predictions')
+        return self.kept().arrays(run_id(self.run, self.data_root), 'predictions')
 
-    def check_folder(self):
-        if self.folder and self.process != os.getpid():
-            raise ValueError('this result is of another process, which deletes its models and predictions: '
-                             "give simulate store='runs', and they stay")
+    def kept(self)->Store:
+        if not self.folder or self.process == os.getpid(): return self.store
+        raise ValueError('this result is of another process, which deletes its models and predictions: give '
+                         "simulate store='runs', and they stay")
 
     @property
     def classes(self)->tuple:
