@@ -816,6 +816,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'fedcl_repro.docments.document_on_import': ( 'docments.html#document_on_import',
                                                                                    'fedcl_repro/docments.py'),
                                       'fedcl_repro.docments.documented': ('docments.html#documented', 'fedcl_repro/docments.py'),
+                                      'fedcl_repro.docments.import_as_written': ( 'docments.html#import_as_written',
+                                                                                  'fedcl_repro/docments.py'),
                                       'fedcl_repro.docments.shapes': ('docments.html#shapes', 'fedcl_repro/docments.py')},
             'fedcl_repro.evidence.ask': { 'fedcl_repro.evidence.ask.Chance': ('evidence/ask.html#chance', 'fedcl_repro/evidence/ask.py'),
                                           'fedcl_repro.evidence.ask.Decision': ( 'evidence/ask.html#decision',

@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -564,6 +565,26 @@ def test_a_large_store_is_shown_by_its_newest_runs(store, capsys):
         out = said('show', *words, '--store', four.root, '--last', 2)
         assert 'the newest 2 runs; --last 0 shows all' in out
         assert [id in out for id in ids] == [False, False, True, True]
+
+
+COMMAND = """
+import sys
+from fedcl_repro import cli
+sys.argv = ['fedcl', *{words}]
+try: cli.entry()
+except SystemExit as e: assert not e.code, e.code
+from fedcl_repro.runs.run import Run, run_id
+print('comments' if 'Args:' in (Run.__doc__ or '') else 'as written')
+"""
+
+
+@pytest.mark.parametrize('words, last', [(['plan'], 'as written'), (['list', 'settings'], 'comments')])
+def test_a_command_reads_no_comments_that_it_does_not_show(words, last, tmp_path):
+    "And the plan of a whole profile is made without a warning."
+    call = [sys.executable, '-c', COMMAND.format(words=words)]
+    env = dict(os.environ, FEDCL_STORE=str(tmp_path))
+    out = subprocess.run(call, capture_output=True, text=True, env=env)
+    assert out.stdout.splitlines()[-1] == last and not out.stderr, out.stderr
 
 
 # --- what comes next is said
