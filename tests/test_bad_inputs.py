@@ -554,8 +554,8 @@ def test_a_file_that_cannot_be_used(text, says, tmp_path, capsys):
 
 STUDIES = named([
     ('', 'names no runs'),
-    ('runs = [1]', 'names no runs'),
-    ('common = 3\n[[runs]]\nmethod = "fedavg"', 'names no runs'),
+    ('runs = [1]', 'runs has another form'),
+    ('common = 3\n[[runs]]\nmethod = "fedavg"', 'common has another form'),
     ('[[run]]\nmethod = "fedavg"', 'unknown run'),
     ('[[runs]]', 'no method is named'),
     ('[[runs]]\nmethod = 3', 'a method is named by a text'),
@@ -571,7 +571,7 @@ STUDIES = named([
 @pytest.mark.parametrize('text, says', STUDIES)
 def test_a_study_is_refused(text, says, tmp_path, capsys):
     (tmp_path/'study.toml').write_text(text)
-    assert cli.main(['study', str(tmp_path/'study.toml'), '--store', str(tmp_path/'runs')]) == 2
+    assert cli.main(['run', str(tmp_path/'study.toml'), '--store', str(tmp_path/'runs')]) == 2
     assert says in capsys.readouterr().err.strip().splitlines()[-1]
 
 
@@ -749,10 +749,10 @@ COMMANDS = named([
     (('run', 'fedcsor'), "unknown paper 'fedcsor'"),
     (('run', 'fedcosr/fig4'), 'nothing to train'),
     (('run', 'fedcosr/fig8', '--note', 'x'), 'add --save'),
-    (('run', '--backlog'), 'nothing for profile quick: add --profile lite or paper'),
-    (('run', '--backlog', '--all'), 'leave --all out'),
-    (('plan', '--backlog', 'fedcosr'), 'leave names of experiments out'),
-    ((*ONE, '--backlog'), '--backlog only for experiments'),
+    (('run', 'a.toml', '--all'), 'leave --all out'),
+    (('run', 'a.toml', 'fedcosr'), 'a.toml says what is trained: leave other names out'),
+    (('run', 'a.toml', '--profile', 'lite'), 'leave --profile out'),
+    ((*ONE, 'a.toml'), 'names of experiments only for experiments'),
     ((*ONE, '--executor', 'lop'), "unknown executor 'lop' (did you mean 'loop'?)"),
     ((*ONE, '--method', 'moon'), '`fedcl compare fedavg moon` trains and compares several'),
     (('compare', 'fedavg', 'moon', '--set', 'seed=1'), 'seed cannot be set'),
@@ -760,7 +760,7 @@ COMMANDS = named([
     (('compare', 'fedavg'), 'a comparison needs two methods, got 1'),
     (('compare', 'fedavg', 'moon', '--out', 'curves.txt'), 'its name must end in one of .svg, .png, .pdf'),
     (('list', 'methods', 'fedavgg'), "did you mean 'fedavg'?"),
-    (('plan', 'fedcosr/fig4'), 'nothing to train'),
+    (('run', 'fedcosr/fig4', '--dry'), 'nothing to train'),
     (('reproduce', 'fedcosr/fig4', '--out', '/dev/null'), 'name another one with --out'),
     (('reproduce', 'fedcosr/fig4', '--out', '~nobody_of_this_name/a'), 'no home folder is known'),
     (('reproduce', 'fedcosr/tabel2'), "did you mean 'fedcosr/table2'?"),
@@ -771,7 +771,7 @@ COMMANDS = named([
     (('show', 'fedcosr/fig4', '--out', 'curves.txt'), 'its name must end in one of .svg, .png, .pdf'),
     (('show', 'fedcosr/fig4', '--figure', '.'), 'is a folder: name a file with --figure'),
     (('show', 'fedcosr/fig4', '--figure', '/proc/none/a.png'), 'name another one with --figure'),
-    (('pages', '/dev/null'), 'name a new folder'),
+    (('docs', '--notebooks', '/dev/null'), 'name a new folder'),
     (('flower', '/dev/null', '--method', 'fedavg'), 'name another one with FOLDER'),
     (('flower', 'app', '--method', 'fedavgg'), "did you mean 'fedavg'?"),
     (('flower', 'app', '--method', 'fedavg', '--clients', '/dev/null'), 'name another one with --clients'),
@@ -779,16 +779,11 @@ COMMANDS = named([
     (('sweep', '--method', 'fedavg', '--grid', 'optimiser.lr'), 'write NAME=VALUE,VALUE'),
     (('sweep', '--method', 'fedavg', '--grid', 'optimiser.lr=-1'), 'lr must be at least 0'),
     (('sweep', '--method', 'fedavg', '--grid', 'n_rounds=0'), 'n_rounds must be at least 1'),
-    (('study', 'none.toml'), 'cannot read the study'),
-    (('bench', '--json', '/dev'), 'is a folder: name a file with --json'),
-    (('bench', '--figure', '/proc/nowhere/a.svg'), 'name another one with --figure'),
-    (('bench', '--device', 'tpu'), "must be 'cpu' or 'cuda'"),
-    (('bench', '--workload', 'digit'), "unknown workload 'digit' (did you mean 'digits'?)"),
+    (('run', 'none.toml'), 'cannot read the study'),
     ((*ONE, '--store', 'a\0b'), 'holds a character of number 0'),
     ((*ONE, '--log', 'csv:a\0b'), 'holds a character of number 0'),
-    (('study', 'a\0b'), 'holds a character of number 0'),
-    (('study', '/dev/zero'), 'it is no plain file'),
-    (('data', '--data-root', '/dev/null'), 'is no folder: name one with --data-root'),
+    (('run', 'a\0b.toml'), 'holds a character of number 0'),
+    (('list', 'datasets', '--data-root', '/dev/null'), 'is no folder: name one with --data-root'),
     ((*ONE, '--set', 'metrics=auk'), "unknown metric 'auk' (did you mean 'auc'?)"),
     ((*ONE, '--metrics', 'auc', 'auc'), 'metrics name auc twice'),
     ((*ONE, '--partition', 'by_column'), "has no column 'client'"),
@@ -797,7 +792,7 @@ COMMANDS = named([
     ((*ONE, '--use', '/dev/zero'), 'no such file'),
     (('show', 'fedcosr'), "'fedcosr' is a paper: name one of its artifacts, fedcosr/table2"),
     (('show', '../x'), 'unknown experiment'),
-    (('pages', str(NOTEBOOKS/'copy')), 'lies among the notebooks themselves'),
+    (('docs', '--notebooks', str(NOTEBOOKS/'copy')), 'lies among the notebooks themselves'),
     (('flower', 'app', '--method', 'fedavg', '--clients', 'app/data'), 'lies in the app, which all nodes'),
     ((*SWEEP, 'optimiser.lr=0.1,0.1'), 'gives optimiser.lr the value 0.1 twice'),
     ((*SWEEP, 'optimiser.lr=,'), "gives optimiser.lr the value '' twice"),
@@ -842,8 +837,6 @@ OPTIONS = named([
     (('run', '--checkpoint', 'often'), 'must be a number'),
     (('run', '--profile', 'tiny'), 'invalid choice'),
     (('run', '--method'), 'requires an argument'),
-    (('bench', '--share', '3'), 'from 0.01 to 1.0'),
-    (('bench', '--threads', '0'), 'at least 1'),
     (('list', 'method'), 'invalid choice'),
     (('list', '--json'), "Missing argument 'LIST'"),
     (('train',), 'No such command'),
@@ -856,10 +849,9 @@ OPTIONS = named([
     *[((*ONE, f'--{name}', ''), f'--{name} is empty') for name in ('store', 'data-root', 'ray')],
     (('reproduce', '--out', ''), '--out is empty'),
     (('docs', '--out', ''), '--out is empty'),
-    (('bench', '--json', ''), '--json is empty'),
     (('show', '--figure', ''), '--figure is empty'),
-    (('pages', ''), 'OUT is empty'),
-    (('study', ''), 'FILE.toml is empty'),
+    (('docs', '--notebooks', ''), '--notebooks is empty'),
+    *[((verb,), f'`fedcl {verb}` is `{new}` now') for verb, new in cli.EARLIER.items()],
     (('flower', '', '--method', 'fedavg'), 'folder is empty'),
     (('sweep', '--method', 'fedavg', '--grid', 'n_rounds=1', '--seeds', '0'), 'at least 1'),
     (('node', 'app', 'data', '--client', '-1'), 'at least 0'),
@@ -873,8 +865,8 @@ def test_an_option_is_refused(argv, says, capsys):
 
 
 def test_a_pipe_that_nobody_fills_is_not_read(tmp_path, capsys):
-    os.mkfifo(tmp_path/'pipe')
-    assert cli.main(['study', str(tmp_path/'pipe')]) == 2
+    os.mkfifo(tmp_path/'pipe.toml')
+    assert cli.main(['run', str(tmp_path/'pipe.toml')]) == 2
     assert 'it is no plain file' in capsys.readouterr().err
 
 
@@ -893,5 +885,5 @@ def test_a_user_without_a_home(monkeypatch, capsys):
     def nobody(who): raise KeyError(who)
     for name in ('HOME', 'FEDCL_DATA'): monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, 'getpwuid', nobody)
-    assert cli.main(['data']) == 2
+    assert cli.main(['list', 'datasets']) == 2
     assert 'no home folder is known here' in capsys.readouterr().err

@@ -135,7 +135,7 @@ def test_every_page_is_among_the_concept_pages():
 
 
 def test_pages_travel_with_the_package(tmp_path):
-    "`fedcl pages` copies the course."
+    "`fedcl docs --notebooks` copies the course."
     from fedcl_repro.commands.pages import copy_pages
     copied = copy_pages(tmp_path/'pages')
     assert [p.name for p in sorted((copied/'course').glob('*.ipynb'))] == [p.name for p in PAGES]

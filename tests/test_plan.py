@@ -1,19 +1,18 @@
-"""The plan says what runs take; a list of names survives being killed and goes on in its order."""
+"""What is missing is counted; a list of names survives being killed and goes on in its order."""
 import json
 import os
-import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fresh import COMMAND
 
 from fedcl_repro.cli import main
-from fedcl_repro.evidence.experiments import PROFILES, runs_of, save_results
-from fedcl_repro.evidence.plan import (
-    Here, Plan, Timing, detail_lines, evaluations, hours_of, images_of_run, passes, plan_line, planned,
-    read_backlog, total_text)
-from fedcl_repro.runs.run import config, run_id
+from fedcl_repro.commands.study import read_study
+from fedcl_repro.evidence.experiments import runs_of, save_results
+from fedcl_repro.evidence.plan import Standing, plan_line, state_of
+from fedcl_repro.runs.run import run_id
 from fedcl_repro.runs.store import Store, load_checkpoint, save_checkpoint
 from fedcl_repro.runs.train import train
 
@@ -77,92 +76,68 @@ def test_no_time_no_work(tmp_path, capsys):
     assert not finished(store) and f'{len(wanted())} runs wait' in capsys.readouterr().err
 
 
-def plan_in(text): return dict(re.findall(r'^(\S+) quick: (.*)$', text, re.M))
-
-
-def test_the_plan_begins_with_the_total_and_has_a_line_for_each_artifact(tmp_path, capsys):
-    "Of another seed as long; of a run at a checkpoint, in proportion to its own rounds."
+def test_what_is_missing_begins_with_the_total_and_has_a_line_for_each_artifact(tmp_path, capsys):
+    "Seconds are those that finished and waiting runs took, and a run of two artifacts counts once."
     store = Store(tmp_path/'runs')
-    old, new, waits = (next(r for r in runs_of('fedcosr/fig8', 'quick') if (r.method.name, r.seed) == which)
-                       for which in (('fedcosr', 0), ('fedcosr', 1), ('fedcosr_no_la', 0)))
-    seconds_said(store, train(old, store), 3600.)
+    done, waits = (next(r for r in runs_of('fedcosr/fig8', 'quick') if r.method.name == name and r.seed == 0)
+                   for name in ('fedcosr', 'fedcosr_no_la'))
+    seconds_said(store, train(done, store), 3600.)
     stopped_at(waits, store, 1, 300.)
-    assert main(['plan', 'fedcosr/fig8', 'mapl/fig4', '--store', str(store.root)]) == 0
+    assert main(['run', 'fedcosr/fig8', 'mapl/fig4', 'fedcosr/fig8', '--dry', '--store',
+                 str(store.root)]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first.startswith('all together: ') and 'hours of one core' in first
-    assert [line.split(':')[0] for line in lines] == ['fedcosr/fig8 quick', 'mapl/fig4 quick']
-    assert '1 finished' in lines[0] and 'nan' not in first + ''.join(lines)
-    assert main(['plan', 'fedcosr/fig8', '--details', '--store', str(store.root)]) == 0
-    assert len(capsys.readouterr().out.splitlines()) > 3
-    assert main(['plan', 'fedcosr/fig8', '--json', '--store', str(store.root)]) == 0
-    (plan,) = json.loads(capsys.readouterr().out)
-    by_id = {json.dumps(r['config'], sort_keys=True): r for r in plan['runs']}
-    found = [by_id[json.dumps(json.loads(json.dumps(config(r))), sort_keys=True)] for r in (old, new, waits)]
-    assert [r['state'] for r in found] == ['finished', 'not begun', 'waiting']
-    left = (waits.n_rounds - 1) * 300
-    assert [r['seconds'] for r in found] == pytest.approx([0, 3600, left], rel=1e-4)
-    assert found[1]['why'] == '1 run finished in the store' and found[2]['why'] == 'its own rounds 1 to 1'
-    assert any(r['seconds'] is None for r in plan['runs'])
+    n, m = (len(runs_of(name, 'quick')) for name in ('fedcosr/fig8', 'mapl/fig4'))
+    end = '1 of them waiting at a checkpoint; 1 finished; 3,900 s until now'
+    assert lines == [f'fedcosr/fig8 quick: {n - 1} of {n} runs to train, {end}',
+                     f'mapl/fig4 quick: {m} of {m} runs to train']
+    assert first == f'all together: {n + m - 1} of {n + m} runs to train, {end}'
+    assert not list(store.root.glob('.new-*')) and len(finished(store.root)) == 1, 'nothing is trained'
 
 
-def test_hours_are_scaled_by_images_and_evaluations(tmp_path):
-    run, here = runs_of('fedcosr/fig8', 'quick')[0], Here(Store(tmp_path))
-    train_images, test_images, _ = images_of_run(run, None)
-    n, often = run.n_rounds, replace(run, eval_every=3, n_rounds=8)
-    assert passes(often, 7) == 7 * 3*train_images + 2 * 2*test_images
-    assert [evaluations(often, r) for r in (2, 3, 7, 8)] == [0, 1, 2, 3]
-    fewer = replace(run, scarcity=runs_of('fedcosr/fig7', 'quick')[0].scarcity)
-    found = planned(run, here, set(), [Timing(fewer, 50., 'finished in the store')])
-    assert found.seconds == pytest.approx(50 * passes(run, n) / passes(fewer, n)) and found.seconds > 50
-    both = [Timing(run, 90., 'finished in the store'), Timing(run, 7., 'committed')]
-    assert planned(run, here, set(), both).seconds == pytest.approx(90), 'this machine before another one'
+def test_a_run_that_the_data_do_not_allow_stops_no_count(tmp_path):
+    "A smaller copy of a data set cannot be split as the original; the other runs are counted."
+    good, store = runs_of('fedcosr/fig8', 'quick')[0], Store(tmp_path/'runs')
+    states = [state_of(run, store) for run in (replace(good, n_clients=1_000), good)]
+    assert states == [Standing('not possible'), Standing('not begun')]
+    assert plan_line('two', states) == 'two: 1 of 2 runs to train; 1 not possible'
 
 
-def test_a_run_that_the_data_do_not_allow_stops_no_plan(tmp_path):
-    "A smaller copy of a data set cannot be split as the original; the other runs are planned."
-    good, here = runs_of('fedcosr/fig8', 'quick')[0], Here(Store(tmp_path/'runs'))
-    runs = [planned(run, here, set(), []) for run in (replace(good, n_clients=1_000), good)]
-    plan = Plan('fedcosr/fig8', 'quick', tuple(runs))
-    assert [p.state for p in runs] == ['not possible', 'not begun'] and plan.to_train == runs[1:]
-    assert plan_line(plan).endswith('1 run to train, 1 of unknown length; 1 not possible')
-    assert total_text([plan, plan]) == total_text([plan]), 'a run is counted once'
-    assert hours_of([]) == 'nothing to train' and len(detail_lines(plan)) == 1
-
-
-def test_what_is_committed_is_left_out_of_the_backlog(tmp_path, monkeypatch, capsys):
+def test_what_is_committed_is_left_out_of_a_file_of_experiments(tmp_path, monkeypatch, capsys):
     name, store = 'fedcosr/precision', Store(tmp_path/'full')
     monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path))
-    (tmp_path/'backlog.toml').write_text(f'quick = ["{name}"]')
+    (tmp_path/'backlog.toml').write_text(f'experiments = ["{name}"]')
     first = next(r for r in runs_of(name, 'quick') if r.seed < 1)
     train(first, store)
     save_results(name, 'quick', store)
-    asked = ['--backlog', '--seeds', '1', '--store', str(tmp_path/'empty')]
-    assert main(['plan', *asked]) == 0
+    asked = ['run', str(tmp_path/'backlog.toml'), '--seeds', '1', '--store', str(tmp_path/'empty')]
+    assert main([*asked, '--dry']) == 0
     assert '1 committed' in capsys.readouterr().out
-    assert not (tmp_path/'empty').exists(), 'a plan writes nothing'
-    assert main(['run', *asked, '--jobs', '1']) == 0
+    assert not (tmp_path/'empty').exists(), 'counting writes nothing'
+    assert main([*asked, '--jobs', '1']) == 0
     others = [run_id(r) for r in runs_of(name, 'quick') if r.seed < 1 and r != first]
     assert sorted(path.parent.name for path in finished(tmp_path/'empty')) == sorted(others)
 
 
 @pytest.mark.parametrize('text, says', [
-    ('', 'nothing for profile lite'),
-    ('lite = [', 'is no TOML'),
-    ('lite = ["fedcosr/fig88"]', "unknown experiment 'fedcosr/fig88' (did you mean"),
+    ('', 'names no runs'),
+    ('experiments = [', 'is no TOML'),
+    ('experiments = ["fedcosr/fig88"]', "unknown experiment 'fedcosr/fig88' (did you mean"),
+    ('experiments = [["fedcosr/fig8"]]', 'unknown experiment'),
     ('[[entry]]\nexperiment = "fedcosr/fig8"', 'has unknown entry'),
-    ('paper = ["fedcosr/fig8"]', 'nothing for profile lite: add --profile paper'),
+    ('profile = "huge"\nexperiments = ["fedcosr/fig8"]', "unknown profile 'huge'"),
 ])
-def test_a_mistaken_list_is_refused_before_any_work(text, says, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path))
-    (tmp_path/'backlog.toml').write_text(text)
-    for verb in ('run', 'plan'):
-        assert main([verb, '--backlog', '--profile', 'lite', '--store', str(tmp_path/'runs')]) == 2
+def test_a_mistaken_list_is_refused_before_any_work(text, says, tmp_path, capsys):
+    (tmp_path/'list.toml').write_text(text)
+    for dry in ([], ['--dry']):
+        assert main(['run', str(tmp_path/'list.toml'), '--store', str(tmp_path/'runs'), *dry]) == 2
         assert says in capsys.readouterr().err
     assert not (tmp_path/'runs').exists()
 
 
-def test_the_projects_list_names_experiments_that_train():
-    lists = {profile: read_backlog(profile) for profile in PROFILES if profile != 'quick'}
-    for profile, names in lists.items():
-        assert len(set(names)) == len(names)
-        assert all(runs_of(name, profile) for name in names)
+def test_the_projects_lists_name_experiments_that_train():
+    papers = Path(__file__).parents[1]/'nbs'/'papers'
+    lists = [read_study(papers/name) for name in ('backlog.toml', 'card.toml')]
+    assert [s.profile for s in lists] == ['lite', 'paper']
+    for study in lists:
+        assert len(set(study.experiments)) == len(study.experiments)
+        assert all(runs_of(name, study.profile) for name in study.experiments)

@@ -86,7 +86,7 @@ if __name__ == '__main__':
     for name, model in dict(fedcosr='cnn', fedssc='cnn', mfcl='mfcl', mapl='alexnet').items(): # of all papers
         settings = f'n_rounds=2 n_clients=3 augmentation=simclr model={model} scarcity=all_clients(share=0.2)'
         command('run', '--method', name, *(word for s in settings.split() for word in ('--set', s)))
-    command('pages', 'notebooks')
+    command('docs', '--notebooks', 'notebooks')
     own = '--use mine.py --method mine --data mine.npz --model tiny(width=8) --set n_rounds=2'.split()
     command('run', *own, '--keep-models', '--validation', '.1', '--jobs', '1')
     command('show', 'mine')
@@ -160,7 +160,7 @@ def test_wheel_holds_pages_results_and_figures(base):
     names = zipfile.ZipFile(base.wheel).namelist()
     assert base.wheel.stat().st_size < 11e6
     for path in ('papers/fedcosr/table2.ipynb', 'papers/fedcosr/results/table2-lite.csv',
-                 'media/mapl-fig4.svg', 'papers/backlog.toml', 'runs/run.ipynb',
+                 'media/mapl-fig4.svg', 'papers/backlog.toml', 'papers/card.toml', 'runs/run.ipynb',
                  'bench/speed.ipynb'):
         assert f'fedcl_repro/nbs/{path}' in names
     assert 'fedcl_repro/py.typed' in names # type checkers read the annotations

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['plural', 'registers', 'described_entry', 'described_setting', 'setting_text', 'listing', 'list_verb', 'by_family',
-           'row_line', 'details', 'data_verb', 'data_line']
+           'row_line', 'details', 'datasets_there', 'described_dataset']
 
 # %% ../../nbs/commands/list.ipynb #16ef35b4
 import json
@@ -12,7 +12,7 @@ import textwrap
 from dataclasses import fields
 
 from ..core import did_you_mean, load_all
-from ..data.datasets import find_root, present
+from ..data.datasets import DATASETS, find_root, present
 from ..docments import shapes
 from ..federation.loop import EXECUTORS
 from ..federation.metrics import METRICS
@@ -53,9 +53,10 @@ def setting_text(name:str, default, allowed='')->str:
     return f'{name}={default!r}' + (f'  {allowed}' if allowed else '')
 
 # %% ../../nbs/commands/list.ipynb #bb303cfdd
-def listing(what:str)->list: # of dicts
-    "The entries of a list, with the facts about each."
+def listing(what:str, data_root=None)->list: # of dicts
+    "The entries of a list, with the facts about each; of data sets also what the data folder has."
     if what == 'settings': return [described_setting(f) for f in fields(Run) if f.name != 'method']
+    if what == 'datasets': return datasets_there(data_root)
     if what != 'experiments': return [described_entry(n, e) for n, e in registers()[what].items()]
     shown = 'paper', 'artifact', 'kind', 'title'
     return [dict(name=n, profiles=list(PROFILES), **{k: e.about[k] for k in shown})
@@ -64,14 +65,16 @@ def listing(what:str)->list: # of dicts
 # %% ../../nbs/commands/list.ipynb #110ad43b
 def list_verb(options):
     "Print a list: names with what they are, or one entry with everything about it."
-    rows = {row['name']: row for row in listing(options.what)}
+    rows = {row['name']: row for row in listing(options.what, options.data_root)}
     if options.name and options.name not in rows:
         hint, known = did_you_mean(options.name, rows), ', '.join(rows)
         raise ValueError(f'no {options.name!r} among {options.what}{hint}: choose from {known}')
     shown = [rows[options.name]] if options.name else list(rows.values())
     if options.json: print(json.dumps(shown, indent=1))
     elif options.name: print(details(shown[0]))
-    else: print(*by_family(shown), sep='\n')
+    else:
+        if options.what == 'datasets': print(f'data folder: {find_root(options.data_root)}')
+        print(*by_family(shown), sep='\n')
 
 def by_family(rows:list)->list: # of lines
     "A line for each entry; methods, models and other entries with a family or a paper are grouped under it."
@@ -103,19 +106,17 @@ def details(row:dict)->str:
     return '\n'.join(textwrap.fill(line, width(), subsequent_indent='    ') for line in lines if line)
 
 # %% ../../nbs/commands/list.ipynb #9ab4b4d5
-def data_verb(options):
-    "Print the data sets of the data folder."
-    root = find_root(options.data_root)
+def datasets_there(data_root=None)->list: # of dicts
+    "The facts about each data set, and about its file in the data folder."
+    root = find_root(data_root)
     if root.exists() and not root.is_dir():
         raise ValueError(f'{root} is no folder: name one with --data-root')
-    rows = present(options.data_root)
-    lines = [f'data folder: {root}' + ('' if root.exists() else ' (not there yet)'), *map(data_line, rows)]
-    print(json.dumps(rows, indent=1, default=str) if options.json else '\n'.join(lines))
+    return [described_dataset(**row) for row in present(data_root)]
 
-def data_line(row:dict)->str:
-    "A data set in one line."
-    megabytes = (row['bytes'] or 0) / 1e6
-    sizes = f"{row['n_train'] or '':>6} + {row['n_test'] or '':<6}"
-    state = '' if row['state'] == 'present' else row['state']
-    what = f"{row['name']:14} {row['fingerprint'] or '-':13} {megabytes:7.1f} MB"
-    return f"{what} {sizes} {state} {row['fidelity'] or ''}".rstrip()[:width()]
+def described_dataset(name:str, **there)->dict:
+    "The facts about a data set, and about its file."
+    row = described_entry(name, DATASETS[name])
+    megabytes, sizes = (there['bytes'] or 0) / 1e6, f"{there['n_train']} + {there['n_test']} images"
+    size = f'{megabytes:.1f} MB, {sizes}' if there['n_train'] else there['state']
+    about = '; '.join(filter(None, (size, there['fidelity'])))
+    return row | {k: v for k, v in there.items() if v is not None} | dict(about=about)

@@ -353,7 +353,7 @@ def read_own(path, *, layout='', value_range=(), side=0, **columns)->Dataset: # 
     "A data set from an npz file, a folder of pictures, or a table."
     path = Path(path).expanduser()
     if not path.exists():
-        raise ValueError(f'no such file or folder: {path}; `fedcl data` lists data sets by name')
+        raise ValueError(f'no such file or folder: {path}; `fedcl list datasets` lists data sets by name')
     is_table, is_folder = path.suffix.lower() in TABLES and path.is_file(), path.is_dir()
     given = dict(layout=layout, side=side) | columns
     kinds = dict(layout=not is_table and not is_folder, side=is_table or is_folder)

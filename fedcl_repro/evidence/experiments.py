@@ -199,7 +199,8 @@ def papers_folder()->Path:
     package = Path(fedcl_repro.__file__).resolve().parent
     given = os.environ.get('FEDCL_PAPERS')
     if given and not Path(given).is_dir():
-        raise FileNotFoundError(f'FEDCL_PAPERS names no folder: {given}. `fedcl pages OUT` makes OUT/papers')
+        raise FileNotFoundError(f'FEDCL_PAPERS names no folder: {given}. `fedcl docs --notebooks OUT` makes '
+                                f'OUT/papers')
     for p in (given, 'nbs/papers', package.parent / 'nbs/papers', package / 'nbs/papers'):
         if p and Path(p).is_dir(): return Path(p)
     raise FileNotFoundError(f'the notebooks are not here: {package} is neither an installed package nor '
@@ -232,7 +233,8 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     path = committed_path(name, profile)
     if in_package(path):
         raise ValueError(f'{path.parent} belongs to the installed package: copy the notebooks with '
-                         '`fedcl pages OUT` and set FEDCL_PAPERS=OUT/papers, and rows are saved there')
+                         '`fedcl docs --notebooks OUT` and set FEDCL_PAPERS=OUT/papers, and rows are saved '
+                         'there')
     available = [r for r in runs_of(name, profile) if has_data(str(r.data), data_root)]
     runs = [r for r in available if store.has(run_id(r, data_root))]
     if not runs:

@@ -16,10 +16,9 @@ import pandas as pd
 
 from ..core import patch
 from ..evidence.comparable import smaller
-from fedcl_repro.evidence.experiments import (
+from ..evidence.experiments import (
     PROFILES, Page, committed, committed_maps, committed_note, committed_path, committed_verdicts,
-    evidence_on, experiments)
-from ..evidence.plan import Here, hours_of, known_timings, plan_of
+    evidence_on, experiments, runs_of)
 from ..evidence.published import PAPER_NAMES
 from ..runs.representations import maps_of
 from .badge import badge, counts_as_badges
@@ -151,13 +150,11 @@ def show_rows_as_csv(name:str, profile:str):
     display(HTML(f'<details>{summary}<p>{link}</p><pre>{code}</pre></details>'))
 
 def what_is_there(page:Page, rows:pd.DataFrame, profile:str)->str: # empty: the page needs no runs
-    "The size of a page's runs; if nobody has trained them, how many the profile `lite` has, and their hours."
+    "The size of a page's runs; if nobody has trained them, how many the profile `lite` has."
     if not page.runs: return ''
     if len(rows): return rows_in_words(rows, profile, page.name)
-    here = Here(page.store, page.data_root, page.device)
-    plan = plan_of(page.name, 'lite', here, known_timings(here))
-    return (f'Nothing is trained yet. The profile lite has {hours_of(plan.to_train)} (of one core): '
-            f'`fedcl run {page.name} --profile lite`.')
+    runs = amount_of(len(runs_of(page.name, 'lite')), 'run')
+    return f'Nothing is trained yet. The profile lite has {runs}: `fedcl run {page.name} --profile lite`.'
 
 # %% ../../nbs/show/result_page.ipynb #63892677
 class ResultPage(Page):

@@ -87,7 +87,7 @@ def write_arena_tuning(table:pd.DataFrame):
     path, known = arena_tuning_path(), arena_tuning()
     if in_package(path):
         raise ValueError(f'{path.parent} belongs to the installed package: copy the notebooks with '
-                         '`fedcl pages OUT` and set FEDCL_PAPERS=OUT/papers')
+                         '`fedcl docs --notebooks OUT` and set FEDCL_PAPERS=OUT/papers')
     kept = known[~known.profile.isin(table.profile)]
     path.parent.mkdir(exist_ok=True)
     columns = ['profile', 'method', 'settings', 'moment', 'valid', 'test']
