@@ -515,6 +515,21 @@ def test_a_committed_run_is_shown_with_the_command_that_repeats_it():
         assert f'run {id}' in out and '-lite.csv' in out
 
 
+def test_the_command_that_repeats_a_run_names_the_users_file(tmp_path):
+    file = tmp_path/'with a blank.py'
+    file.write_text("""from fedcl_repro.federation.method import METHODS, Method
+@METHODS.add('of_week', title='Of the week', family='averaging', owner='shared')
+def of_week(): return Method()""")
+    words = 'run', '--use', file, '--method', 'of_week', *OPTIONS, '--store', tmp_path/'runs'
+    try:
+        again = [line for line in said(*words).splitlines() if line.startswith('again: ')][0]
+        assert shlex.split(again)[-2:] == ['--use', str(file)]
+        assert '1 finished' in said(*shlex.split(again)[2:], '--store', tmp_path/'runs', '--dry')
+    finally: fedcl_repro.METHODS.pop('of_week')
+    id = next((tmp_path/'runs').glob('*/run.json')).parent.name
+    assert '--use FILE.py' in said('show', id, '--store', tmp_path/'runs')
+
+
 def test_tables_beside_print_say_how_large_their_runs_are(monkeypatch):
     monkeypatch.setenv('COLUMNS', '160')
     out = said('show', 'fedcosr/table2')
