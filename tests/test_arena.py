@@ -138,7 +138,8 @@ from fedcl_repro.parts.mixing import keep_part
 @METHODS.add('half_and_half', title='Half and half', family='personal_layers', owner='personal')
 def half_and_half(*, share=.5):
     "FedPer whose clients keep a share of their own body."
-    def merge(client, message): return client | keep_part(client, sub(message, 'body.'), torch.tensor(share))
+    def merge(client, message): return client | keep_part(client, select(message, 'body.'),
+    torch.tensor(share))
     return Method(merge=merge, upload=send('body.'))
 '''
 

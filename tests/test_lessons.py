@@ -184,7 +184,7 @@ def test_an_equation_stands_beside_arithmetic(path):
 
 HIDING = ('upload = offer', 'notes = contrast_notes(z, client, batch, temp)', 'eps = 1e-5',
           'return Method(a + b)', "bodies = average_of('body.')({}, inbox)",
-          "return sub(client, 'body.') | means_message(client)")
+          "return select(client, 'body.') | means_message(client)")
 
 
 @pytest.mark.parametrize('line', HIDING)

@@ -17,7 +17,7 @@ from fedcl_repro.federation.rounds import rounds, run, run_steps
 from fedcl_repro.methods.mfcl import AUTOENCODER, ENCODINGS, ask_views, mfcl, pairs_of_epoch
 from fedcl_repro.methods.mfcl import reconstruct, server_batches
 from fedcl_repro.parts.autoencoder import reconstruction
-from fedcl_repro.parts.fields import sub
+from fedcl_repro.parts.fields import select
 
 needs = 'enc dec chi proj views'
 small = dict(phase1=2, server_batch=16)
@@ -67,7 +67,7 @@ def test_no_parameter_of_the_autoencoder_reaches_the_rserver():
         c['dec.0.weight'][0, 0, 0, 0] = .987654321 + i
     marks = {}
     for i, c in enumerate(handed.clients):
-        for k, v in sub(c, *AUTOENCODER).items():
+        for k, v in select(c, *AUTOENCODER).items():
             all_equal = (v == v.flatten()[0]).all()         # biases that are all 0 or all 1
             if not all_equal: marks[f'{i}.{k}'] = v
     marks = numbers(marks)
@@ -78,7 +78,7 @@ def test_no_parameter_of_the_autoencoder_reaches_the_rserver():
     def talkative(n_rounds):
         "MFCL whose clients also send their encoder in phase 2."
         *rest, two = stages_of(mfcl(**small), n_rounds)
-        def upload(client): return two.method.upload(client) | sub(client, 'enc.')
+        def upload(client): return two.method.upload(client) | select(client, 'enc.')
         return (*rest, replace(two, method=replace(two.method, upload=upload)))
     _, seen = told(fed, talkative, 5, handed)
     assert turn_up(marks, seen['rserver']) >= 5
@@ -177,7 +177,7 @@ def test_all_clients_begin_phase_2_with_the_same_encoder():
     z = 4*6*6*8 # bytes of one representation: 4 channels of 6x6 pixels in double precision
     part = toy((20, 33, 16, 0, 11), needs=needs, participation=.6)
     path = list(rounds(Loop(part), stages_of(mfcl(phase1=2, server_batch=80), 5)))
-    encoder = sub(path[2].servers['gserver'], 'enc.')
+    encoder = select(path[2].servers['gserver'], 'enc.')
     for c in path[2].clients:
         for k, v in encoder.items(): check.test_eq(c[k], v)
     different = {float(c['enc.0.weight'].sum()) for c in path[1].clients}

@@ -404,7 +404,7 @@ def test_methods_name_their_functions():
 ARTIFACT = re.compile(r'(judge_)?(table|fig)\d+$')
 # compare: published numbers (evidence/verdict), methods (show/compare);
 # images: those that a run trains on (evidence/plan), those of some rows (teaching/lent)
-SHARED_NAMES = {'compare', 'images'}
+SHARED_NAMES = {'compare'}
 
 
 def exported_names(path):

@@ -238,7 +238,7 @@ def save_server(server, rows:list, plan:str, out:Path):
 def resume_server(server, plan:str, out:Path)->list: # of rows
     "Set a server to the last round in its folder; refuse to write over what it cannot go on with."
     from fedcl_repro.federation.exchange import from_bytes
-    from fedcl_repro.parts.fields import without
+    from fedcl_repro.parts.fields import unprefixed
     if not (out/STATE).exists():
         if not (out/'rows.csv').exists(): return []
         raise ValueError(f'{out} has rows and no {STATE} to go on with: name another folder (out="...")')
@@ -247,7 +247,7 @@ def resume_server(server, plan:str, out:Path)->list: # of rows
     unfinished = about['round'] < sum(stage.rounds for stage in server.stages)
     if about['has_tables'] and unfinished: why = 'tables that clients send only once'
     if why: raise ValueError(f'{out} has {why}: one cannot go on with them; name another folder (out="...")')
-    server.servers = {name: without(f'{name}/', fields) for name in about['servers']}
+    server.servers = {name: unprefixed(f'{name}/', fields) for name in about['servers']}
     server.session, server.round = about['session'], about['round']
     return [tuple(row) for row in about['rows']]
 

@@ -25,7 +25,7 @@ from .rounds import Replies, receive, roster_of, seals, server_of
 from .rounds import stage_of, take_turns
 from .schema import (
     ANSWERED, ASKED, Expected, Schema, check_said, fields_of_test, most_bytes, root_mean_square)
-from ..parts.fields import under, without
+from ..parts.fields import prefixed, unprefixed
 
 # %% ../../nbs/federation/exchange.ipynb #5b733a65
 def known_to(fed:Fed, i=None)->Fed:
@@ -51,7 +51,7 @@ class ClientSide:
         vars(self).update(kept)
         self.schema = Schema(execute.fed, stages)
         shapes = {k: tuple(v.shape) for k, v in execute.fed.init[execute.fed.arch[i]].items()}
-        self.blocks = shapes | under('reply.', shapes) # of which a reply may have a part
+        self.blocks = shapes | prefixed('reply.', shapes) # of which a reply may have a part
 
     def answer(self, kind:str, content:bytes)->bytes:
         "The client's answer to a message of the kind 'hello', 'turn', 'test' or 'survey'."
@@ -130,8 +130,8 @@ def take_turn(client:ClientSide, message:dict, about:dict)->bytes:
 # %% ../../nbs/federation/exchange.ipynb #ce67ff72
 def take_test(client:ClientSide, message:dict, about:dict)->bytes:
     "The client's score on its own test samples, at a moment of its round: only counts and a loss."
-    i, r, deployed = client.i, about['stage_round'], without('deployed.', message)
-    replies = {i: without('reply.', message)} if about['moment'] == 'merged' else None
+    i, r, deployed = client.i, about['stage_round'], unprefixed('deployed.', message)
+    replies = {i: unprefixed('reply.', message)} if about['moment'] == 'merged' else None
     own = {i: client.fields}
     method, own = tested(client.execute, client.stages, r, own, replies, deployed, about['round'])
     test = scored if method.probe.represent is None else probed

@@ -23,7 +23,7 @@ from ..data.augment import AUGMENTATIONS
 from ..data.partition import checked_rows
 from .method import Sweep, chunks, epochs
 from .optimisers import Adam
-from ..parts.fields import sub, under, without
+from ..parts.fields import prefixed, select, unprefixed
 from ..parts.models import Head
 from ..parts.twin_norm import Twins, TwinNorm
 
@@ -295,7 +295,7 @@ def draws(fed:Fed, i:int, sweep:Sweep, key:tuple, n:int)->dict: # 'view.name' ->
     augmented, drawn = bool(sweep.train) and fed.augment is not None, {}
     for v in range(sweep.views or int(augmented)):
         generator = torch_stream(fed.seed, 'view', i, *key, v, device=fed.device)
-        drawn |= under(f'{v}.', fed.augment.draw(n, fed.x.shape[1], generator))
+        drawn |= prefixed(f'{v}.', fed.augment.draw(n, fed.x.shape[1], generator))
     return drawn
 
 # %% ../../nbs/federation/fed.ipynb #9fcf8dd4
@@ -305,8 +305,8 @@ def batch_rows(fed:Fed, i:int, sweep:Sweep, key:tuple, todo:list)->list: # of di
     lengths = [len(rows) for rows in todo]
     rows = torch.from_numpy(np.concatenate(todo)).to(fed.device)    # one copy for all batches
     whole = dict(rows=rows, at=fed.rows['train'][i][rows])          # of the client's data; of the store
-    whole |= under('noise.', masks(fed, i, sweep, key, len(rows)))
-    whole |= under('view.', draws(fed, i, sweep, key, len(rows)))
+    whole |= prefixed('noise.', masks(fed, i, sweep, key, len(rows)))
+    whole |= prefixed('view.', draws(fed, i, sweep, key, len(rows)))
     return in_batches(whole, lengths)
 
 def in_batches(whole:dict, lengths:list)->list: # of dicts
@@ -319,9 +319,9 @@ def in_batches(whole:dict, lengths:list)->list: # of dicts
 def batch_of(fed:Fed, sweep:Sweep, row:dict)->SimpleNamespace:
     "A batch: x (b, C, H, W), y (b,), rows (b,), views (views, b, ...) and `noise`, dropout masks by layer."
     x, views = pixels(fed.x[row['at']], fed.dtype), None
-    drawn, noise = sub(row, 'view.'), without('noise.', row)
+    drawn, noise = select(row, 'view.'), unprefixed('noise.', row)
     n_views = len({k.split('.')[1] for k in drawn})
-    seen = [fed.augment.apply(x, without(f'view.{v}.', drawn)) for v in range(n_views)]
+    seen = [fed.augment.apply(x, unprefixed(f'view.{v}.', drawn)) for v in range(n_views)]
     if sweep.views: views = torch.stack(seen)
     elif seen: x = seen[0]
     return SimpleNamespace(x=x, y=fed.y[row['at']], rows=row['rows'], views=views, noise=noise)

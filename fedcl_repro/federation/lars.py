@@ -13,7 +13,7 @@ import torch
 
 from ..core import POSITIVE
 from .optimisers import MOMENTUM_RANGE, OPTIMISERS, rate
-from ..parts.fields import under
+from ..parts.fields import prefixed
 
 # %% ../../nbs/federation/lars.ipynb #0aade6a2
 @OPTIMISERS.add('lars')
@@ -27,7 +27,7 @@ class LARS:
     fresh: bool = False
 
     def start(self, params:dict)->dict:
-        return under('opt.lars.', {k: torch.zeros_like(v) for k, v in params.items()})
+        return prefixed('opt.lars.', {k: torch.zeros_like(v) for k, v in params.items()})
 
     def step_(self, c:dict, grads:dict):
         layers = [k for k in grads if c[k].ndim > 1]

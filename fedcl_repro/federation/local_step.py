@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .fed import Fed
 from .method import Sweep, add_up
-from ..parts.fields import at_least_single, under
+from ..parts.fields import at_least_single, prefixed
 
 # %% ../../nbs/federation/local_step.ipynb #479a3820
 def local_step(carrier:'Carrier', sweep:Sweep, batch):
@@ -53,7 +53,7 @@ class Carrier:
 
     def add(self, notes:dict):
         "Add notes to the sums of the sweep."
-        for k, v in under('sum.', notes).items(): self.live[k] = self.live[k] + v if k in self.live else v
+        for k, v in prefixed('sum.', notes).items(): self.live[k] = self.live[k] + v if k in self.live else v
 
     def changed(self, after, notes:dict)->dict:
         "The fields that `after` replaces; it sees the client without gradients."

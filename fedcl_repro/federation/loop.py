@@ -22,7 +22,7 @@ from .local_step import Carrier, NonFinite, local_step, own_copy, prepare
 from .local_step import take_notes, training_loss
 from .method import Sweep, add_up
 from .networks import Net, Worker
-from ..parts.fields import sub
+from ..parts.fields import select
 from ..parts.models import HalvingPool
 
 # %% ../../nbs/federation/loop.ipynb #d612d339
@@ -56,7 +56,7 @@ class OneClient(Carrier):
         c, moving, buffers = prepare(fed, sweep, i, c)
         self.fed, self.sweep = fed, sweep
         self.leaves = {k: own_copy(c[k]).requires_grad_() for k in moving}
-        state = [k for k in sub(c, 'opt.') if k.split('.', 2)[2] in self.leaves] # opt.m.body.0.weight
+        state = [k for k in select(c, 'opt.') if k.split('.', 2)[2] in self.leaves] # opt.m.body.0.weight
         self.live = c | {k: own_copy(c[k]) for k in buffers + state} | self.leaves
         self.net = worker.net(i, self.live, bool(sweep.train))
         self.total = 0.

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core import stream
-from ..parts.fields import sub
+from ..parts.fields import select
 from ..parts.mixing import mix, shares
 
 # %% ../../nbs/federation/messages.ipynb #c4e9e93d
@@ -37,7 +37,7 @@ class Inbox:
 
     def stack(self, *prefixes:str)->dict:
         "Fields of all messages with a leading client axis."
-        names = sub(self.messages[0], *(prefixes or ('',)))
+        names = select(self.messages[0], *(prefixes or ('',)))
         return {k: stacked([m[k] for m in self.messages]) for k in names}
 
     def shares(self, uniform=False)->Tensor: # (m,) sum to 1

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from ..core import Attribute, Register, is_number
 from .optimisers import METHOD_RATE
-from ..parts.fields import sub, without
+from ..parts.fields import select, unprefixed
 
 # %% ../../nbs/federation/method.ipynb #8d7472e0
 NET = 'body.', 'head.' # the fields that a supervised method trains
@@ -36,11 +36,11 @@ def ce(net, client, batch):
 
 def take(*prefixes:str)->Callable: # (client, message) -> client
     "A merge: take these fields from the message, keep the client's others."
-    return lambda client, message: client | sub(message, *prefixes)
+    return lambda client, message: client | select(message, *prefixes)
 
 def send(*prefixes:str)->Callable: # (client) -> message, or (server, client id) -> message
     "An upload, a reply or a deployment: send these fields."
-    return lambda sender, i=None: sub(sender, *prefixes)
+    return lambda sender, i=None: select(sender, *prefixes)
 
 # %% ../../nbs/federation/method.ipynb #8a1d3912
 def average_of(*prefixes:str)->Callable: # (server, inbox) -> server
@@ -113,7 +113,7 @@ def addressed(who, stacked:dict)->dict:
 
 def personal(server, i:int)->dict:
     "A reply: the fields that the server has for client i."
-    return without(f'for.{i}.', server)
+    return unprefixed(f'for.{i}.', server)
 
 # %% ../../nbs/federation/method.ipynb #8e1f3147
 def epochs(n_epochs=1, share=1., factor=1)->Callable: # (n, batch_size, rng) -> rows of each batch

@@ -12,7 +12,7 @@ import torch.nn as nn
 from torch.func import functional_call
 
 from .fed import Fed
-from ..parts.fields import without
+from ..parts.fields import unprefixed
 
 # %% ../../nbs/federation/networks.ipynb #56df7f9a
 class Slots:
@@ -53,7 +53,7 @@ class Net:
     def refresh(self, noise:dict=None):
         "Fill the slots again after fields were replaced, or set the dropout masks of another batch."
         if noise is not None: self._noise = noise
-        else: self._slots.fill(without(self._prefix, self._fields), self._training)
+        else: self._slots.fill(unprefixed(self._prefix, self._fields), self._training)
         if self._training:
             for path, mask in self._noise.items(): self._slots.dropouts[path].mask = mask
         for other in self._others.values(): other.refresh(noise)
@@ -71,7 +71,7 @@ class Net:
 
     def using(self, fields:dict):
         "The same architecture with other tensors for some fields (look-ahead steps, interpolated weights)."
-        own = without(self._prefix, self._fields) | fields
+        own = unprefixed(self._prefix, self._fields) | fields
         return MappedNet(self._slots.net, own, self._training, self.n_classes, self._noise)
 
 # %% ../../nbs/federation/networks.ipynb #d6bbd5bd
@@ -88,8 +88,8 @@ class MappedNet:
 
     def __getattr__(self, part):
         if part.startswith('_') or part not in self._net: raise no_part(part, self._net)
-        module, tensors = self._net[part], without(part + '.', self._fields)
-        if self._training: tensors |= {k + '.mask': v for k, v in without(part + '.', self._noise).items()}
+        module, tensors = self._net[part], unprefixed(part + '.', self._fields)
+        if self._training: tensors |= {k + '.mask': v for k, v in unprefixed(part + '.', self._noise).items()}
         def call(x):
             self._net.train(self._training)
             return functional_call(module, tensors, (x,))
@@ -98,7 +98,7 @@ class MappedNet:
 
     def at(self, prefix:str, training:bool=None):
         training = self._training if training is None else training
-        return MappedNet(self._net, without(prefix, self._fields), training, self.n_classes, self._noise)
+        return MappedNet(self._net, unprefixed(prefix, self._fields), training, self.n_classes, self._noise)
 
     def using(self, fields:dict):
         return MappedNet(self._net, self._fields | fields, self._training, self.n_classes, self._noise)

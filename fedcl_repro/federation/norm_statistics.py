@@ -15,7 +15,7 @@ from ..core import stream
 from .fed import pixels
 from .method import Survey
 from .networks import Net
-from ..parts.fields import sub, under, without
+from ..parts.fields import prefixed, unprefixed
 
 # %% ../../nbs/federation/norm_statistics.ipynb #a97013bd
 def statistics_of(answers:list, dtype)->dict: # name of a buffer -> (channels,)
@@ -67,19 +67,19 @@ def statistics_survey(networks:Callable)->Survey:
         known, question = list(fed.init), {}
         for name, (arch, fields) in networks(server, fed).items():
             question[name + '/arch'] = torch.tensor(known.index(arch))
-            question |= under(name + '/fields.', fields)
+            question |= prefixed(name + '/fields.', fields)
         return question
     def answer(fed, worker, i, question):
         told = {}
         for name in asked_names(question):
             arch = list(fed.init)[int(question[name + '/arch'])]
-            fields = without(name + '/fields.', question)
-            told |= under(name + '/', sums_at_norms(fed, worker, arch, fields, i))
+            fields = unprefixed(name + '/fields.', question)
+            told |= prefixed(name + '/', sums_at_norms(fed, worker, arch, fields, i))
         return told
     def conclude(server, answers, fed):
         for name in asked_names(ask(server, fed)):
-            found = statistics_of([without(name + '/', a) for a in answers], fed.dtype)
-            server = server | under(name, found)
+            found = statistics_of([unprefixed(name + '/', a) for a in answers], fed.dtype)
+            server = server | prefixed(name, found)
         return server
     return Survey(ask, answer, conclude)
 

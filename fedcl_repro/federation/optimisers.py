@@ -17,7 +17,7 @@ from torch.optim.adam import adam as torch_adam
 from torch.optim.sgd import sgd as torch_sgd
 
 from ..core import POSITIVE, Range, Register
-from ..parts.fields import under
+from ..parts.fields import prefixed
 
 # %% ../../nbs/federation/optimisers.ipynb #db8d0c59
 OPTIMISERS = Register('optimiser')
@@ -50,7 +50,7 @@ class SGD:
 
     def start(self, params:dict)->dict:
         if not self.momentum: return {}
-        return under('opt.sgd.', {k: torch.zeros_like(v) for k, v in params.items()})
+        return prefixed('opt.sgd.', {k: torch.zeros_like(v) for k, v in params.items()})
 
     def step_(self, c:dict, grads:dict):
         params = [c[k] for k in grads]
@@ -83,7 +83,7 @@ class Adam:
     def start(self, params:dict)->dict:
         zeros = {k: torch.zeros_like(v) for k, v in params.items()}
         counts = {k: torch.zeros((), device=v.device) for k, v in params.items()}
-        return under('opt.m.', zeros) | under('opt.v.', zeros) | under('opt.t.', counts)
+        return prefixed('opt.m.', zeros) | prefixed('opt.v.', zeros) | prefixed('opt.t.', counts)
 
     def step_(self, c:dict, grads:dict):
         params = [c[k] for k in grads]

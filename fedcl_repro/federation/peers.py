@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .messages import Rows
 from .method import Method
-from ..parts.fields import sub, without
+from ..parts.fields import unprefixed
 from ..parts.mixing import mix
 
 # %% ../../nbs/federation/peers.ipynb #0a2f7465
@@ -56,7 +56,7 @@ def store_messages(server:dict, inbox)->dict:
 def relay_messages(server:dict, i:int)->dict:
     """The messages that client i may and wants to read; each field has a row for each client, of NaN where it
     may not read, so that its use is noticed."""
-    sent = without('sent.', server)
+    sent = unprefixed('sent.', server)
     may = server['edges'][i]
     if 'reads' in sent and sent['reads'][i]: may = may & server['last.reads'][i]
     rows = {k: Rows(server['last.' + k], may & had) for k, had in sent.items() if k != 'reads'}

@@ -20,7 +20,7 @@ from torch import Tensor
 # %% ../../nbs/federation/privacy.ipynb #9d1e66da
 from ..core import COUNT, check_value
 from .messages import Inbox, Roster
-from ..parts.fields import sub
+from ..parts.fields import select
 
 # %% ../../nbs/federation/privacy.ipynb #8b13bc16
 def pair_secret(root:int, a:int, b:int)->bytes:
@@ -89,7 +89,7 @@ class Sealed(Inbox):
         def mean_of(k):
             total = torch.stack([m[k] for m in self.messages]).sum(0, dtype=torch.int32)
             return (total.double() / n).to(self.n.dtype)
-        return {k: mean_of(k) for k in sub(self.messages[0], *(prefixes or ('',)))}
+        return {k: mean_of(k) for k in select(self.messages[0], *(prefixes or ('',)))}
 
 # %% ../../nbs/federation/privacy.ipynb #14b1935e
 class secure_aggregation:

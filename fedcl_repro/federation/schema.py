@@ -24,7 +24,7 @@ from .fed import Fed
 from .loop import Loop
 from .messages import BadMessage, Roster, laid_out
 from .rounds import Replies, receive, seals, server_of, take_turns
-from ..parts.fields import under
+from ..parts.fields import prefixed
 
 # %% ../../nbs/federation/schema.ipynb #1c9aa4ef
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Rehearsal:
 # %% ../../nbs/federation/schema.ipynb #e04a0f1f
 def fields_of_test(deployed:dict, reply:dict)->dict:
     "The message of a test: deployed fields, and the reply if the clients are tested after a download."
-    return under('deployed.', deployed) | under('reply.', reply)
+    return prefixed('deployed.', deployed) | prefixed('reply.', reply)
 
 def note_replies(rehearsal:Rehearsal, place:int, stage)->Replies:
     "Note what the server would send now, in a turn, a survey and a test; return its replies in a turn."

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from ..core import SHARE, OneOf
-from ..parts.fields import drop, sub, under, without
+from ..parts.fields import drop, prefixed, select, unprefixed
 from ..parts.mixing import keep_part
 from ..parts.self_supervised import byol
 from ..federation.method import METHODS, Method, Probe, Sweep, represent, send
@@ -32,13 +32,13 @@ def both_orders(net, client, batch):
 # %% ../../nbs/methods/byol.ipynb #e369a121
 def own_target(client)->dict:
     "The target: a copy of body and projector."
-    return under('target.', sub(client, 'body.', 'proj.'))
+    return prefixed('target.', select(client, 'body.', 'proj.'))
 
 def ema_target(client, notes, decay)->dict:
     "After a step, the target keeps a share `decay` of itself and takes the rest from the online network."
-    target = without('target.', client)
+    target = unprefixed('target.', client)
     moved = {k: decay * v + (1 - decay) * client[k] for k, v in target.items()}
-    return client | under('target.', moved)
+    return client | prefixed('target.', moved)
 
 def byol_sweep(decay:float)->Sweep:
     "Local training of BYOL."
@@ -51,18 +51,18 @@ def sat_out(client)->bool:
 # %% ../../nbs/methods/byol.ipynb #5df45319
 def kernels(fields:dict)->dict:
     "Kernels of the body's convolutions that are wider than one pixel."
-    found = {k: v for k, v in sub(fields, 'body.').items() if v.ndim == 4 and v.shape[-1] > 1}
+    found = {k: v for k, v in select(fields, 'body.').items() if v.ndim == 4 and v.shape[-1] > 1}
     if found: return found
     raise ValueError("the divergence of FedU and FedEMA is that of convolutions, "
                      "of which this body has none: take another model")
 
 def remember_kernels(client)->dict:
     "The client with a copy of its kernels below `before.`."
-    return client | under('before.', kernels(client))
+    return client | prefixed('before.', kernels(client))
 
 def measure_divergence(client)->dict:
     "The client with its divergence `moved`, and without the copy from before (Zhuang et al. 2021)."
-    lengths = [(client[k] - v).norm() for k, v in without('before.', client).items()]
+    lengths = [(client[k] - v).norm() for k, v in unprefixed('before.', client).items()]
     return drop('before.', client) | dict(moved=torch.stack(lengths).mean())
 
 # %% ../../nbs/methods/byol.ipynb #dfc47600
@@ -76,7 +76,7 @@ def fedu(*, threshold=.4, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
         return own_target(client) | dict(moved=fed.tensor(0.), trained=torch.tensor(-2))
     def merge(client, message):
         taken = ONLINE if client['moved'] < threshold else ('body.', 'proj.')
-        client = client | sub(message, *taken)
+        client = client | select(message, *taken)
         return client | own_target(client) if target == 'anew' and sat_out(client) else client
     def measure(client): return measure_divergence(client) | dict(trained=client['round'])
     def report(client): return dict(moved=client['moved'])
@@ -93,13 +93,13 @@ def fedu(*, threshold=.4, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
 def fedema(*, tau=.7, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
     "BYOL; the farther a client moved last time, the more of its network it keeps (Zhuang et al. 2022)."
     def keep(client, fed):
-        received = under('glob.', sub(client, 'body.'))
+        received = prefixed('glob.', select(client, 'body.'))
         zeros = dict.fromkeys(('moved', 'scale', 'mu'), fed.tensor(0.))
         return own_target(client) | received | zeros | dict(trained=torch.tensor(-2))
     def merge(client, message):
         mu = (client['scale'] * client['moved']).clamp(max=1) * (not sat_out(client))
-        mixed = keep_part(client, sub(message, *ONLINE), mu)
-        client = client | under('glob.', sub(message, 'body.')) | mixed | dict(mu=mu)
+        mixed = keep_part(client, select(message, *ONLINE), mu)
+        client = client | prefixed('glob.', select(message, 'body.')) | mixed | dict(mu=mu)
         return client | own_target(client) if target == 'anew' and sat_out(client) else client
     def measure(client):
         client = measure_divergence(client) | dict(trained=client['round'])

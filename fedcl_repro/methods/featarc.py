@@ -11,14 +11,14 @@ import torch.nn.functional as F
 
 from ..core import COUNT, POSITIVE, OneOf
 from ..parts.contrastive import ntxent
-from ..parts.fields import drop, outputs, sub, under, without
+from ..parts.fields import drop, outputs, prefixed, select, unprefixed
 from ..federation.method import METHODS, Method, Probe, Sweep, send, take
 
 # %% ../../nbs/methods/featarc.ipynb #7fc6fcbe
 def measure_alignment(net, client, batch):
     "Inner products of own and received representations, as notes: a sum for each received model."
     def unit(network): return F.normalize(network.body(batch.x), dim=1)
-    models = sorted({int(k.split('.')[1]) for k in sub(client, 'cluster.')})
+    models = sorted({int(k.split('.')[1]) for k in select(client, 'cluster.')})
     own = unit(net)
     return None, dict(align=torch.stack([(own * unit(net.at(f'cluster.{j}.'))).sum() for j in models]))
 
@@ -26,8 +26,8 @@ def choose_cluster(client)->dict:
     "The client with only the model that aligns best; its received body is also kept below `teacher.`."
     n_models = len(client['sum.align'])
     j = int(client['sum.align'].argmax()) if client['has_trained'] else int(client['id']) % n_models
-    chosen = without(f'cluster.{j}.', client)
-    teacher = under('teacher.', sub(chosen, 'body.'))
+    chosen = unprefixed(f'cluster.{j}.', client)
+    teacher = prefixed('teacher.', select(chosen, 'body.'))
     return drop('cluster.', client) | chosen | teacher | dict(cluster=torch.tensor(j))
 
 # %% ../../nbs/methods/featarc.ipynb #b1fa8c39
@@ -44,9 +44,9 @@ def cluster_means(server, inbox)->dict:
     "The server, with each model replaced by the mean of its members' models."
     trained = [m for m, n in zip(inbox.messages, inbox.n) if n]
     for j in {int(m['cluster']) for m in trained}:
-        members = [sub(m, 'body.', 'proj.') for m in trained if m['cluster'] == j]
+        members = [select(m, 'body.', 'proj.') for m in trained if m['cluster'] == j]
         mean = {k: torch.stack([m[k] for m in members]).mean(0) for k in members[0]}
-        server = server | under(f'cluster.{j}.', mean)
+        server = server | prefixed(f'cluster.{j}.', mean)
     return server
 
 # %% ../../nbs/methods/featarc.ipynb #ba98982f
@@ -58,14 +58,14 @@ def featarc(*, n_models:COUNT=2, temp:POSITIVE=.5, s=1., form:OneOf('common', 'c
         arch, models = fed.arch[0], {}
         for j in range(n_models):
             network = fed.drawn(arch, 'model', j) if form == 'code' else fed.init[arch]
-            models |= under(f'cluster.{j}.', sub(network, 'body.', 'proj.'))
+            models |= prefixed(f'cluster.{j}.', select(network, 'body.', 'proj.'))
         return models
     def keep(client, fed):
         k = outputs('proj.', client)
         if k != fed.width:
             raise ValueError('FeatARC compares projections with representations: the projector gives '
                              f'{k} numbers, the body {fed.width}; make them the same')
-        teacher = under('teacher.', sub(client, 'body.'))
+        teacher = prefixed('teacher.', select(client, 'body.'))
         return teacher | dict(has_trained=torch.tensor(False), cluster=torch.tensor(0))
     def loss(net, client, batch): return contrast_and_align(net, client, batch, temp, s, form == 'code')
     def remember_training(client): return client | dict(has_trained=torch.tensor(True))

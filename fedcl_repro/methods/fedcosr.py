@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from ..core import COUNT, POSITIVE, Range
 from ..parts.contrastive import infonce
-from ..parts.fields import sub
+from ..parts.fields import select
 from ..parts.mixing import keep_part, keep_share
 from ..federation.class_means import means_message, measure_classes
 from ..federation.class_means import no_centroids, serve_centroids
@@ -56,8 +56,8 @@ def fedcosr(
         return no_centroids(client, fed) | dict(contrast=fed.tensor(math.inf))
     def merge(client, message):
         tau = keep_share(client['contrast'], gamma) if aggregate else torch.tensor(0.) # Eq. 7
-        mixed = keep_part(client, sub(message, *shared), tau)                          # Eq. 8
-        return client | sub(message, 'mean', 'have') | mixed                           # Eq. 9
+        mixed = keep_part(client, select(message, *shared), tau)                          # Eq. 8
+        return client | select(message, 'mean', 'have') | mixed                           # Eq. 9
     def loss(net, client, batch):
         z = net.body(batch.x)                                                          # Eq. 11
         notes = contrast_notes(z, client, batch, temp)                                 # Eq. 12, 13
@@ -65,7 +65,7 @@ def fedcosr(
         ce = F.cross_entropy(net.head(z), batch.y)                                     # Eq. 10
         return ce + contrast_weight * notes['contrast'] / seen, notes                  # Eq. 14
     def upload(client):
-        return sub(client, *shared) | means_message(client, at_least)                            # Eq. 3, 4
+        return select(client, *shared) | means_message(client, at_least)                            # Eq. 3, 4
     def report(client): return {SHARE_KEPT: keep_share(client['contrast'], gamma)}     # for the next round
     def serve(server, inbox):
         bodies = average_of(*shared)({}, inbox)                                        # Eq. 5

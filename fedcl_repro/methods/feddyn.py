@@ -14,45 +14,45 @@ from ..core import POSITIVE
 from ..federation.method import METHODS, NET, Method, Sweep, ce, send
 from ..federation.norm_statistics import trained_fields
 from .proximal import keep_reference, take_as_reference, to_reference
-from ..parts.fields import sub, under, without
+from ..parts.fields import prefixed, select, unprefixed
 
 # %% ../../nbs/methods/feddyn.ipynb #cd7bb7f3
 def keep_gradient(client, fed)->dict:
     "The reference, and g_k = 0."
     reference = keep_reference(client, fed)
-    zeros = {k: torch.zeros_like(v) for k, v in without('ref.', reference).items()}
-    return reference | under('grad.', zeros)
+    zeros = {k: torch.zeros_like(v) for k, v in unprefixed('ref.', reference).items()}
+    return reference | prefixed('grad.', zeros)
 
 def dynamic_loss(net, client, batch, alpha, fit=ce):
     "A loss: `fit`, minus the inner product of weights and g_k, and the proximal term (Eq. 1)."
     value, notes = fit(net, client, batch)                                        # f_k
-    linear = sum((g * client[k]).sum() for k, g in without('grad.', client).items())
+    linear = sum((g * client[k]).sum() for k, g in unprefixed('grad.', client).items())
     return value - linear + alpha / 2 * to_reference(client), notes
 
 def remember_gradient(client, alpha)->dict:
     "The client after g_k has moved against the change of the weights (Eq. 2)."
-    g, reference = without('grad.', client), without('ref.', client)
+    g, reference = unprefixed('grad.', client), unprefixed('ref.', client)
     new = {k: g[k] - alpha * (client[k] - w) for k, w in reference.items()}
-    return client | under('grad.', new)
+    return client | prefixed('grad.', new)
 
 # %% ../../nbs/methods/feddyn.ipynb #ef589263
 def start_server(fed)->dict:
     "The initial weights, h = 0, and the number of clients that have samples."
-    weights = trained_fields(sub(fed.init[fed.arch[0]], *NET))
+    weights = trained_fields(select(fed.init[fed.arch[0]], *NET))
     zeros = {k: torch.zeros_like(v) for k, v in weights.items()}
     m = sum(n > 0 for n in fed.sizes)
-    return under('was.', weights) | under('h.', zeros) | dict(m=torch.tensor(m))
+    return prefixed('was.', weights) | prefixed('h.', zeros) | dict(m=torch.tensor(m))
 
 def serve_dynamic(server, inbox, alpha)->dict:
     "The server after a round: h, and the clients' plain mean corrected by it (Eq. 3)."
     has_samples = inbox.n > 0
     if not has_samples.any(): return server
     models = {k: v[has_samples] for k, v in inbox.stack(*NET).items()}
-    w, h, m = without('was.', server), without('h.', server), int(server['m'])
+    w, h, m = unprefixed('was.', server), unprefixed('h.', server), int(server['m'])
     h = {k: h[k] - alpha / m * (models[k] - w[k]).sum(0) for k in w}
     mean = {k: v.mean(0) for k, v in models.items()}
     new = {k: mean[k] - h[k] / alpha for k in w}
-    return server | mean | new | under('was.', new) | under('h.', h)
+    return server | mean | new | prefixed('was.', new) | prefixed('h.', h)
 
 # %% ../../nbs/methods/feddyn.ipynb #9fbbf6d9
 @METHODS.add('feddyn', title='FedDyn', family='proximal', owner='shared')

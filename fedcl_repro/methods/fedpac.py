@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core import COUNT
 from ..parts.centroids import class_means, square_sum, to_centroids
-from ..parts.fields import sub
+from ..parts.fields import select
 from ..parts.mixing import mix
 from ..parts.simplex import simplex_qp
 from ..federation.class_means import class_notes, means_message, measure_classes
@@ -64,7 +64,7 @@ def serve_heads(server, inbox, weighted=True, renormalise=True)->dict:
     "The server with the mean body, the centroids, and a head for each client that has sent one."
     got = inbox.stack('H', 'V', 'head.')
     weights = combination(got['H'], got['V'], inbox.n > 0, renormalise)  # Eq. 10
-    heads = {k: mix(weights, v) for k, v in sub(got, 'head.').items()}
+    heads = {k: mix(weights, v) for k, v in select(got, 'head.').items()}
     bodies = average_of('body.')(server, inbox)
     return serve_centroids(bodies, inbox, weighted) | addressed(inbox.who, heads)
 
@@ -77,7 +77,7 @@ def fedpac(*, lam=1., weighted=True, renormalise=True, at_least:COUNT=1):
     def keep(client, fed):
         blank = no_centroids(client, fed)
         return blank | dict(own_mean=blank['mean'], own=blank['have'], H=blank['mean'], V=fed.tensor(0.))
-    def reply(server, i): return sub(server, 'body.', 'mean', 'have') | personal(server, i)
+    def reply(server, i): return select(server, 'body.', 'mean', 'have') | personal(server, i)
     def loss(net, client, batch):
         z, have = net.body(batch.x), client['have']
         cross_entropy = F.cross_entropy(net.head(z), batch.y)
@@ -85,7 +85,7 @@ def fedpac(*, lam=1., weighted=True, renormalise=True, at_least:COUNT=1):
         pulled = (have | client['own']) & have.any()
         return cross_entropy + lam * to_centroids(z, batch.y, target, pulled), {}
     def upload(client):
-        message = sub(client, *NET, 'H', 'V') | means_message(client, at_least)
+        message = select(client, *NET, 'H', 'V') | means_message(client, at_least)
         if at_least == 1: return message
         rare = client['sum.n'] < at_least # H is a mean of each class, times its share
         return message | dict(H=client['H'].masked_fill(rare[:, None], 0.))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from ..core import COUNT, POSITIVE
 from ..parts.contrastive import infonce
-from ..parts.fields import sub
+from ..parts.fields import select
 from ..federation.class_means import class_notes, means_message, no_centroids, serve_centroids
 from ..federation.method import METHODS, NET, Method, Stage, Sweep, average_of, take
 
@@ -39,7 +39,7 @@ def fedproc(*, ramp:POSITIVE=1., at_least:COUNT=1): # ramp: a share of the round
         cross_entropy = F.cross_entropy(net.head(z), batch.y)
         contrast = infonce(z, batch.y, client['mean'], client['have'], 1.).mean()
         return alpha * cross_entropy + (1 - alpha) * contrast, {}
-    def upload(client): return sub(client, *NET) | means_message(client, at_least)
+    def upload(client): return select(client, *NET) | means_message(client, at_least)
     def serve(server, inbox): return serve_centroids(average_of(*NET)(server, inbox), inbox)
     def stages(n_rounds):
         def weigh(client):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..core import POSITIVE, OneOf, Range
 from ..parts.contrastive import global_and_local, infonce, supcon
-from ..parts.fields import sub
+from ..parts.fields import select
 from ..federation.class_means import means_message, measure_classes, no_centroids
 from ..federation.method import METHODS, NET, Method, Stage, Sweep, average_of, ce, send
 from .moon import like_received, moon, remember_body
@@ -71,7 +71,7 @@ def ssc_loss(mu_moon:float, temp:float, local_pairs:bool):
 # %% ../../nbs/methods/fedssc.ipynb #155256fc
 def abundant_means(client, at_least:int)->dict:
     "Means of the classes of which the client has enough images, without counts (FedSSC Eq. 4, Sec. V)."
-    return sub(means_message(client, at_least), 'mean')
+    return select(means_message(client, at_least), 'mean')
 
 def serve_sampled(server, inbox, k:int)->dict:
     "The server's networks averaged by samples, and k class means of each class with equal weights."
@@ -91,9 +91,9 @@ def with_means(
     "The method with class means that clients share, and with the weight `mu` of the contrast with them."
     def keep(client, fed):
         return base.keep(client, fed) | no_centroids(client, fed) | dict(mu=fed.tensor(0.))
-    def merge(client, message): return base.merge(client, message) | sub(message, 'mean', 'have')
+    def merge(client, message): return base.merge(client, message) | select(message, 'mean', 'have')
     def weigh(client): return client | dict(mu=weight(client['round']).to(client['n']))
-    def upload(client): return sub(client, *NET) | abundant_means(client, at_least)
+    def upload(client): return select(client, *NET) | abundant_means(client, at_least)
     return replace(
         base,
         keep=keep,

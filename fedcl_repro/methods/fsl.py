@@ -16,21 +16,21 @@ import torch.nn.functional as F
 from ..federation.fed import batch_of, batch_rows, in_batches, masks, plan
 from ..federation.messages import Deferred
 from ..federation.method import METHODS, Method, OnData, Sweep, average_of, send, take
-from ..parts.fields import drop, sub, under, without
+from ..parts.fields import drop, prefixed, select, unprefixed
 
 # %% ../../nbs/methods/fsl.ipynb #596f91b9
 def local_loss(net, client, batch):
     "Cross-entropy of the client's own classifier; the notes hold the encoder before this step."
     z = net.enc(batch.x)
-    before = {k: v.detach().clone() for k, v in sub(client, 'enc.').items()}
+    before = {k: v.detach().clone() for k, v in select(client, 'enc.').items()}
     return F.cross_entropy(net.aux(z), batch.y), before | dict(y=batch.y, shape=torch.tensor(z.shape))
 
 def record(client, notes)->dict:
     "The client with a batch's notes as the last row of its records, below `record.`"
-    old = without('record.', client)
+    old = unprefixed('record.', client)
     rows = {k: v[None] for k, v in notes.items()}
     new = {k: torch.cat([old[k], v]) if k in old else v for k, v in rows.items()}
-    return client | under('record.', new)
+    return client | prefixed('record.', new)
 
 CLIENT_SWEEP = Sweep(local_loss, ('enc.', 'aux.'), after=record)
 
@@ -44,10 +44,10 @@ def images_again(fed, i:int, r:int)->Callable: # j -> (b, C, H, W)
 # %% ../../nbs/methods/fsl.ipynb #7dbf8668
 def smash(execute, i:int, client)->dict:
     "The client with smashed data and labels of each batch, made on demand, in place of its records."
-    records = without('record.', client)
+    records = unprefixed('record.', client)
     client = drop('record.', client)
     if not records: return client # without data
-    weights, labels = sub(records, 'enc.'), records['y']
+    weights, labels = select(records, 'enc.'), records['y']
     images = images_again(execute.fed, i, int(client['round']))
     def smashed_batch(j):
         def encode(worker, i):
@@ -88,9 +88,9 @@ def received_batches(inbox):
     trial=dict(width=12)) # with six, all units of the server may be dead from the start
 def fsl():
     "Split learning in which clients train against a loss of their own (Han et al. 2021)."
-    def start(fed): return sub(fed.init[fed.arch[0]], 'chi.', 'head.')
+    def start(fed): return select(fed.init[fed.arch[0]], 'chi.', 'head.')
     def serve(server, inbox):
-        own = sub(server, 'chi.', 'head.', 'opt.')
+        own = select(server, 'chi.', 'head.', 'opt.')
         own = inbox.compute.train(SERVER_SWEEP, own, received_batches(inbox), inbox.round)
         return average_of('enc.', 'aux.')(server, inbox) | own
     def predict(net, client, x): return net.head(net.chi(net.enc(x)))

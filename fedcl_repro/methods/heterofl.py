@@ -19,7 +19,7 @@ from ..core import stream
 from ..federation.messages import Rows
 from ..federation.method import METHODS, NET, Method, Survey, Sweep, logits
 from ..federation.norm_statistics import statistics_survey, trained_fields
-from ..parts.fields import drop, sub, under, without
+from ..parts.fields import drop, prefixed, select, unprefixed
 from ..parts.slim import narrowed, scaler
 
 # %% ../../nbs/methods/heterofl.ipynb #0a58959a
@@ -40,7 +40,7 @@ def mean_of_holders(old:Tensor, blocks:list)->Tensor: # the shape of `old`
 # %% ../../nbs/methods/heterofl.ipynb #7cc3557d
 def widest(fed)->str:
     "The architecture with the most scalars."
-    return max(fed.init, key=lambda a: sum(v.numel() for v in sub(fed.init[a], *NET).values()))
+    return max(fed.init, key=lambda a: sum(v.numel() for v in select(fed.init[a], *NET).values()))
 
 def is_block(small:Tensor, large)->bool: # large: Tensor or None
     "Whether one tensor has the shape of a block of the other."
@@ -51,22 +51,22 @@ def is_block(small:Tensor, large)->bool: # large: Tensor or None
 def full_and_shapes(fed)->dict:
     "The initial server: full network, shapes of each architecture's blocks, each client's architecture."
     names, shapes = list(fed.init), {}
-    full = trained_fields(sub(fed.init[widest(fed)], *NET))
+    full = trained_fields(select(fed.init[widest(fed)], *NET))
     for a, name in enumerate(names):
-        for k, v in trained_fields(sub(fed.init[name], *NET)).items():
+        for k, v in trained_fields(select(fed.init[name], *NET)).items():
             if not is_block(v, full.get(k)):
                 raise ValueError(f'{k} of {name} is no block of the one of {widest(fed)}: '
                                  'mix one network at several rates')
             shapes[f'shape.{a}.{k}'] = torch.tensor(v.shape)
-    return under('full.', full) | shapes | dict(arch=torch.tensor([names.index(a) for a in fed.arch]))
+    return prefixed('full.', full) | shapes | dict(arch=torch.tensor([names.index(a) for a in fed.arch]))
 
 # %% ../../nbs/methods/heterofl.ipynb #a3755b47
 def block_of(server, i:int)->dict:
     "A reply: client i's block; in a test, also the statistics of its batch norms."
     a = int(server['arch'][i])
-    shapes = without(f'shape.{a}.', server)
+    shapes = unprefixed(f'shape.{a}.', server)
     block = {k: leading(server['full.' + k], s.tolist()).contiguous() for k, s in shapes.items()}
-    return block | without(f'static.{a}.', server)
+    return block | unprefixed(f'static.{a}.', server)
 
 # %% ../../nbs/methods/heterofl.ipynb #2916cc0b
 def owned_and_rate(client, fed)->dict:
@@ -78,7 +78,7 @@ def owned_and_rate(client, fed)->dict:
 
 def scaled_network(net, client):
     "The network with the output of each layer of its body divided by the rate (HeteroFL's Scaler)."
-    return net.using(scaler(sub(client, 'body.'), client['rate']))
+    return net.using(scaler(select(client, 'body.'), client['rate']))
 
 def owned_ce(net, client, batch):
     "Cross-entropy in which the logits of classes that the client does not have are 0."
@@ -88,15 +88,15 @@ def owned_ce(net, client, batch):
 # %% ../../nbs/methods/heterofl.ipynb #7fcc633a
 def block_with_own_rows(client)->dict:
     "An upload: the body's block, and the head's rows of classes that the client has."
-    head = {k: Rows(v, client['owned']) for k, v in sub(client, 'head.').items()}
-    return trained_fields(sub(client, 'body.')) | head
+    head = {k: Rows(v, client['owned']) for k, v in select(client, 'head.').items()}
+    return trained_fields(select(client, 'body.')) | head
 
 def average_blocks(server, inbox)->dict:
     "The server with each scalar of the full network averaged over the clients that hold it."
     got, means = [m for n, m in zip(inbox.n, inbox.messages) if n > 0], {}
-    for k, old in without('full.', server).items():
+    for k, old in unprefixed('full.', server).items():
         means[k] = mean_of_holders(old, [m[k] for m in got if k in m])
-    return server | under('full.', means)
+    return server | prefixed('full.', means)
 
 # %% ../../nbs/methods/heterofl.ipynb #999ddc71
 def scaled_blocks(server, fed)->dict: # prefix -> (architecture, fields)
@@ -106,7 +106,7 @@ def scaled_blocks(server, fed)->dict: # prefix -> (architecture, fields)
         if not fed.normed[name] or name not in fed.arch: continue
         block = block_of(server, fed.arch.index(name))
         rate = block['head.weight'].shape[1] / server['full.head.weight'].shape[1]
-        scaled = block | scaler(sub(block, 'body.'), rate)
+        scaled = block | scaler(select(block, 'body.'), rate)
         networks[f'static.{a}.'] = name, scaled
     return networks
 
@@ -165,23 +165,23 @@ def padded(block:Tensor, like:Tensor)->Tensor:
 def block_at(server, i:int)->dict:
     "A reply: the block of the client's rate in this round, and the rate."
     rate = server['rates'][i]
-    return cut(without('full.', server), rate) | without('static.0.', server) | dict(rate=rate)
+    return cut(unprefixed('full.', server), rate) | unprefixed('static.0.', server) | dict(rate=rate)
 
 def merge_padded(client, message)->dict:
     "A merge: the block with 0 around it; the state of the optimiser is dropped."
-    network = {k: padded(v, client[k]) for k, v in sub(message, *NET).items()}
+    network = {k: padded(v, client[k]) for k, v in select(message, *NET).items()}
     return drop('opt.', client) | network | dict(rate=message['rate'].to(client['rate']))
 
 def upload_cut(client)->dict:
     "An upload: the block of the client's rate; of the head, only the rows of classes that the client has."
-    network = trained_fields(sub(client, *NET))
+    network = trained_fields(select(client, *NET))
     return block_with_own_rows(client | cut(network, client['rate']))
 
 # %% ../../nbs/methods/heterofl.ipynb #4d4a35ba
 def full_network(server, fed)->dict:
     "The full network, if it has norms whose statistics must be measured."
     (name,) = fed.init
-    return {'static.0.': (name, without('full.', server))} if fed.normed[name] else {}
+    return {'static.0.': (name, unprefixed('full.', server))} if fed.normed[name] else {}
 
 def survey_at_full_rate()->Survey:
     "The same survey for the full network, with which every client is tested."
@@ -198,9 +198,9 @@ def with_changing_rates(fixed:Method, rates:str)->Method:
         if len(fed.init) > 1:
             raise ValueError('rates that change want one architecture, the full one, '
                              f'got {", ".join(fed.init)}')
-        full = trained_fields(sub(fed.init[widest(fed)], *NET))
+        full = trained_fields(select(fed.init[widest(fed)], *NET))
         drawn = stream(fed.seed, 'rates').choice(rate_list(rates, full), fed.n_clients)
-        return under('full.', full) | dict(rates=fed.tensor(drawn))
+        return prefixed('full.', full) | dict(rates=fed.tensor(drawn))
     def serve(server, inbox):
         old, known = server['rates'], [float(r) for r in rates.split()]
         drawn = inbox.draw('rates').choice(known, len(old))

@@ -19,7 +19,7 @@ from ..core import COUNT, POSITIVE, OneOf, torch_stream
 from ..federation.method import METHODS, NET, Method, Probe, Stage, Sweep
 from ..federation.peers import everyone, mix_peers, peers, ring
 from ..parts.contrastive import FORMS, prototype_contrast, supcon, uniformity
-from ..parts.fields import outputs, sub
+from ..parts.fields import outputs, select
 from ..parts.graph import RULES, learn_row, similarity
 
 # %% ../../nbs/methods/mapl.ipynb #d13c5d2a
@@ -101,7 +101,7 @@ def merge_peers(client, message, rule, also=())->dict:
         client = client | learn_from_classifiers(client, message, rule)         # line 5
     elif 'seen' in message:
         client = client | dict(sim=compare_classifiers(client, message['seen'], rule.by))
-    shared = sub(message, 'proto', *also)
+    shared = select(message, 'proto', *also)
     return client | {k: mix_peers(client['w'], client[k], v) for k, v in shared.items()}  # line 8
 
 # %% ../../nbs/methods/mapl.ipynb #fa8b4434
@@ -121,7 +121,7 @@ def report_graph(client)->dict:
 # %% ../../nbs/methods/mapl.ipynb #9ef6fa5a
 def outgoing(client, *fields, drop_edges=False, watch=False)->dict:
     "A client's message: fields; with a classifier its number of samples; on request, which peers it reads."
-    message = sub(client, *fields)
+    message = select(client, *fields)
     if 'head.weight' in fields: message |= dict(n=client['n'])
     if watch: message |= dict(seen=client['head.weight'])
     if drop_edges: message |= dict(reads=client['w'] > LEAST_WEIGHT)

@@ -25,7 +25,7 @@ from ..federation.peers import mix_peers, peers
 from .mapl import EDGES
 from .mixing import remember_uploads
 from ..parts.contrastive import attract, supcon
-from ..parts.fields import sub, under, without
+from ..parts.fields import prefixed, select, unprefixed
 from ..parts.graph import similarity
 from ..parts.mixing import mean_by_samples, mix
 
@@ -57,11 +57,11 @@ CLASSAVG_PRESETS = dict( # contrast, serve, the loss of a training before the fi
 # %% ../../nbs/methods/mapl_baselines.ipynb #d191237c
 def set_received(client)->dict:
     "The client, with its present classifier stored as the received one."
-    return client | under('got.', sub(client, 'head.'))
+    return client | prefixed('got.', select(client, 'head.'))
 
 def near_received(client, mu)->torch.Tensor: # ()
     "Proximal term: mu/2 times the mean squared difference to the received classifier, summed over tensors."
-    return mu/2 * sum(F.mse_loss(v, client['got.' + k]) for k, v in sub(client, 'head.').items())
+    return mu/2 * sum(F.mse_loss(v, client['got.' + k]) for k, v in select(client, 'head.').items())
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #dc83bf14
 @METHODS.add('fedclassavg', title='FedClassAvg', family='contrastive', owner='personal',
@@ -69,16 +69,16 @@ def near_received(client, mu)->torch.Tensor: # ()
 def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
     "Share the head, make bodies fit it by contrast (Jang et al.)."
     contrast, serve, before = CLASSAVG_PRESETS[preset]
-    def merge(client, message): return set_received(client | sub(message, 'head.'))
+    def merge(client, message): return set_received(client | select(message, 'head.'))
     def loss(net, client, batch):
         z = net.body(batch.views.flatten(0, 1))
         first_view = z[:len(batch.y)]
         pull = contrast(z, batch.y.repeat(2)).mean()
         return pull + F.cross_entropy(net.head(first_view), batch.y) + near_received(client, mu), {}
-    def keep(client, fed): return under('got.', sub(client, 'head.')) | dict(begun=torch.tensor(False))
+    def keep(client, fed): return prefixed('got.', select(client, 'head.')) | dict(begun=torch.tensor(False))
     def begin(client): # the received classifier again, after the training before the first round
         if client['begun']: return client
-        return client | without('got.', client) | dict(begun=torch.tensor(True))
+        return client | unprefixed('got.', client) | dict(begun=torch.tensor(True))
     def first_round(client): return bool(client['round'] == 0)
     def not_begun(client): return not client['begun']
     first = {
@@ -98,7 +98,7 @@ def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
 def last_models(server, inbox)->dict: # fields, (n, ...) each
     "The last model of each client; for one that has sent none since the switch, FedAvg's last model."
     n, who = inbox.n_clients, torch.tensor(inbox.who)
-    before = without('mean.', server) or next(iter(inbox.initial.values()))
+    before = unprefixed('mean.', server) or next(iter(inbox.initial.values()))
     last = {}
     for k, v in inbox.stack().items():
         old = server['last.' + k] if 'last.' + k in server else before[k].expand(n, *v.shape[1:])
@@ -116,14 +116,14 @@ def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
 
 def remember_similar(server, inbox)->dict:
     "The server with the last models and their similarities."
-    return dict(sim=similarities(server, inbox)) | under('last.', last_models(server, inbox))
+    return dict(sim=similarities(server, inbox)) | prefixed('last.', last_models(server, inbox))
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #a54c7729
 def mixed_body(server, i)->dict:
     "The bodies of all, weighted by how similar their classifiers are to client i's (Tan et al.)."
     if 'sim' not in server: return {} # no model has come yet
     a = -torch.log(1 - server['sim'][i])
-    bodies = sub(without('last.', server), 'body.')
+    bodies = select(unprefixed('last.', server), 'body.')
     return {k: mix(a / a.sum(), v) for k, v in bodies.items()}
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #44f5e78b
@@ -131,8 +131,8 @@ def mixed_body(server, i)->dict:
     revision=2, needs='linear')
 def pfedsim(*, warm:SHARE=.5): # share of the rounds of FedAvg
     "FedAvg, then bodies mixed by the similarity of personal heads (Tan et al.)."
-    def reply(server, i): return without('mean.', server)
-    def serve(server, inbox): return server | under('mean.', average({}, inbox))
+    def reply(server, i): return unprefixed('mean.', server)
+    def serve(server, inbox): return server | prefixed('mean.', average({}, inbox))
     fedavg = Method(reply=reply, serve=serve)
     switch = replace(fedavg, serve=remember_similar)                      # the mean is sent once more
     mixing = replace(switch, reply=mixed_body, merge=take('body.'))
@@ -154,7 +154,7 @@ def even_weights(edges)->torch.Tensor: # (n, n), symmetric, rows and columns sum
 def dfedavgm(*, lr=.01, momentum:Range('[0, 1)')=.9, edges:OneOf(*EDGES)='everyone'):
     "Heavy-ball steps with momentum 0 at first, then a mean over the neighbours (Sun et al.)."
     def merge(client, message):
-        read = sub(message, *NET)
+        read = select(message, *NET)
         n = len(next(iter(read.values())).have)
         w = even_weights(EDGES[edges](n))[int(client['id'])].to(client['n'])
         return client | {k: mix_peers(w, client[k], v) for k, v in read.items()}
@@ -167,7 +167,7 @@ def random_encoder(fed)->dict:
     chance, channels = torch_stream(fed.seed, 'flt encoder'), fed.x.shape[3]
     def drawn(*shape): # divided by the root of the number of inputs
         return (torch.randn(*shape, generator=chance) / math.prod(shape[1:])**.5).to(fed.device, fed.dtype)
-    return under('enc.', dict(a=drawn(16, channels, 3, 3), b=drawn(32, 16, 3, 3), c=drawn(128, 288)))
+    return prefixed('enc.', dict(a=drawn(16, channels, 3, 3), b=drawn(32, 16, 3, 3), c=drawn(128, 288)))
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #7e63f6c4
 def encode(x, enc:dict)->torch.Tensor: # (b, width)
@@ -230,7 +230,7 @@ def group_mean(server, i)->dict:
     near = server['near'][i]
     group = [j for j, is_near in enumerate(near) if (is_near or j == i) and f'size.{j}' in server]
     if not group: return {}
-    models = [without(f'last.{j}.', server) for j in group]
+    models = [unprefixed(f'last.{j}.', server) for j in group]
     return mean_by_samples(models, [server[f'size.{j}'] for j in group])
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #a650adfd
@@ -248,7 +248,7 @@ def room_for_centres(client, fed)->dict:
 # %% ../../nbs/methods/mapl_baselines.ipynb #a43c54b9
 def embed(net, client, batch):
     "Embeddings of a batch, as notes."
-    return None, dict(z=encode(batch.x, without('enc.', client)), y=batch.y)
+    return None, dict(z=encode(batch.x, unprefixed('enc.', client)), y=batch.y)
 
 def gather(client, notes)->dict:
     "The client with the embeddings of one more batch."

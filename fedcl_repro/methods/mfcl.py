@@ -24,7 +24,7 @@ from torch import Tensor
 from ..core import COUNT, POSITIVE, OneOf, Range, stream
 from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
-from ..parts.fields import drop, sub
+from ..parts.fields import drop, select
 from ..federation.lars import LARS
 from ..federation.loop import Worker
 from ..federation.method import METHODS, Method, Probe, Stage, Sweep
@@ -152,7 +152,7 @@ def holding(server, inbox)->dict:
 def start_rserver(fed)->dict:
     "The rServer before phase 2: the initial weights of its part, and no tables."
     held = torch.zeros(fed.n_clients, dtype=torch.bool, device=fed.device)
-    return sub(fed.init[fed.arch[0]], *RSERVER) | dict(held=held)
+    return select(fed.init[fed.arch[0]], *RSERVER) | dict(held=held)
 
 # %% ../../nbs/methods/mfcl.ipynb #ee2024e7
 def ask_owners(tables:list, owner:Tensor, image:Tensor, pair:int)->Tensor: # (n, 2, ...)

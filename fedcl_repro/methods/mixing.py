@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from ..core import COUNT, POSITIVE, Range
-from ..parts.fields import sub, under, without
+from ..parts.fields import prefixed, select, unprefixed
 from ..parts.mixing import attention, mix, square_distances
 from ..parts.proximal import proximal_term
 from ..federation.method import METHODS, NET, Method, Repeat, Sweep
@@ -23,13 +23,13 @@ from ..federation.optimisers import SGD
 def remember_uploads(server, inbox)->dict:
     "The server with the last model of each client that has data, below `last.<id>.`, and its samples."
     for i, n, message in zip(inbox.who, inbox.n, inbox.messages):
-        if n > 0: server = server | under(f'last.{i}.', message) | {f'size.{i}': n}
+        if n > 0: server = server | prefixed(f'last.{i}.', message) | {f'size.{i}': n}
     return server
 
 def serve_clouds(server, inbox, alpha, sigma, per_scalar)->dict:
     "The server with the last models, and a mixture of them for each client (FedAMP Eq. 5)."
     server = remember_uploads(server, inbox)
-    ids = sorted(map(int, without('size.', server)))
+    ids = sorted(map(int, unprefixed('size.', server)))
     if not ids: return server
     models = {k: torch.stack([server[f'last.{i}.{k}'] for i in ids]) for k in inbox.messages[0]}
     square = square_distances(models)
@@ -41,11 +41,11 @@ def serve_clouds(server, inbox, alpha, sigma, per_scalar)->dict:
 @METHODS.add('fedamp', title='FedAMP', family='mixing', owner='personal', papers='fedcrl fedcosr')
 def fedamp(*, alpha=1000., sigma:POSITIVE=1e5, lam=1., per_scalar=False):
     "Local training with a proximal term to a mixture of similar models (Huang et al.)."
-    def keep(client, fed): return under('cloud.', sub(client, *NET))
-    def merge(client, message): return client | under('cloud.', message)
+    def keep(client, fed): return prefixed('cloud.', select(client, *NET))
+    def merge(client, message): return client | prefixed('cloud.', message)
     def loss(net, client, batch):
         value = ce(net, client, batch)[0]
-        return value + lam / (2*alpha) * proximal_term(client, without('cloud.', client)), {}
+        return value + lam / (2*alpha) * proximal_term(client, unprefixed('cloud.', client)), {}
     return Method(
         keep=keep,
         reply=personal,
@@ -64,7 +64,7 @@ def fedamp_compat():
 # %% ../../nbs/methods/mixing.ipynb #ff1c8e86
 def mixture(client)->dict:
     "The top tensors, mixed element by element from own and received ones: was + (came - was) * W."
-    W = without('ala.', client)
+    W = unprefixed('ala.', client)
     return {k: torch.lerp(client['was.' + k], client['came.' + k], w) for k, w in W.items()}
 
 def mixture_loss(net, client, batch):
@@ -74,7 +74,7 @@ def mixture_loss(net, client, batch):
 
 def clip_weights(client, notes)->dict:
     "The client after a batch: W clipped to [0, 1], and the batch's loss stored."
-    clipped = {k: v.clamp(0, 1) for k, v in sub(client, 'ala.').items()}
+    clipped = {k: v.clamp(0, 1) for k, v in select(client, 'ala.').items()}
     return client | clipped | {'passes.loss': notes['loss']}
 
 # %% ../../nbs/methods/mixing.ipynb #65348082
@@ -98,14 +98,15 @@ def adopt_mixture(client)->dict:
 def fedala(*, weight_lr=1., share:Range('(0, 1]')=.8, top=('head.',), most:COUNT=50):
     "Learn for each weight of the top how much of the server's to take (Zhang et al.)."
     def keep(client, fed):
-        own = sub(client, *top)
+        own = select(client, *top)
         W = {k: torch.ones_like(v) for k, v in own.items()}
         zeros = fed.tensor([0.] * 10)
         passes = dict(n=torch.tensor(0), loss=zeros[0], losses=zeros, begun=torch.tensor(False))
-        return under('passes.', passes) | under('ala.', W) | under('was.', own) | under('came.', own)
+        return prefixed('passes.', passes) | prefixed('ala.', W) | prefixed('was.', own) | prefixed('came.',
+                                                                                                    own)
     def merge(client, message):
-        both = under('was.', sub(client, *top)) | under('came.', sub(message, *top))
-        return client | sub(message, *NET) | both | {'passes.n': torch.tensor(0)}
+        both = prefixed('was.', select(client, *top)) | prefixed('came.', select(message, *top))
+        return client | select(message, *NET) | both | {'passes.n': torch.tensor(0)}
     some, opt = epochs(1, share), SGD(weight_lr)
     learn = Sweep(mixture_loss, ('ala.',), some, after=clip_weights, opt=opt, stream='ala')
     return Method(

@@ -11,24 +11,24 @@ import torch.nn.functional as F
 
 from ..core import POSITIVE
 from ..parts.contrastive import model_contrast
-from ..parts.fields import sub, under
+from ..parts.fields import prefixed, select
 from ..federation.method import METHODS, NET, Method, Sweep, take
 
 # %% ../../nbs/methods/moon.ipynb #fff23868
 def three_bodies(client, fed)->dict:
     "Fields for the received and the previous body, before there is any."
-    body = sub(client, 'body.')
-    return under('glob.', body) | under('prev.', body) | dict(met=fed.tensor(0.))
+    body = select(client, 'body.')
+    return prefixed('glob.', body) | prefixed('prev.', body) | dict(met=fed.tensor(0.))
 
 def take_and_look(client, message)->dict:
     "A merge: take the network, and store its body as the received one."
     client = take(*NET)(client, message)
-    return client | under('glob.', sub(client, 'body.'))
+    return client | prefixed('glob.', select(client, 'body.'))
 
 def remember_body(client)->dict:
     "The client with its trained body stored as the previous one."
     met = torch.ones_like(client['met'])
-    return client | under('prev.', sub(client, 'body.')) | dict(met=met)
+    return client | prefixed('prev.', select(client, 'body.')) | dict(met=met)
 
 # %% ../../nbs/methods/moon.ipynb #1d6e1ad2
 def like_received(net, client, x, z, temp)->torch.Tensor: # ()

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import COUNT, POSITIVE, SHARE, stream
-from ..parts.fields import outputs, sub, without
+from ..parts.fields import outputs, select, unprefixed
 from ..parts.self_supervised import cluster_loss, global_centroids, local_centroids
 from ..parts.self_supervised import push, quarter_turns
 from ..federation.messages import Rows
@@ -74,7 +74,7 @@ def exactly(size:int):
 
 def note_target(net, client, batch):
     "Notes: the target's unit projections of a view, with batch norm over the batch; its statistics stay."
-    fields = {k: v.clone() for k, v in without('target.', client).items()}
+    fields = {k: v.clone() for k, v in unprefixed('target.', client).items()}
     target = net.at('target.', training=True).using(fields)
     return None, dict(z=unit_projections(target, batch.views[0]))
 
@@ -94,7 +94,7 @@ def orchestra(*, memory:COUNT=128, n_local:COUNT=16, n_global:COUNT=128, temp:PO
     def follow(client, notes): return remember(ema_target(client, notes, decay), notes)
     def upload(client):
         have = (client['n'] > 0).expand(n_local)
-        return sub(client, *ORCHESTRA_NETS) | dict(local=Rows(client['local'], have))
+        return select(client, *ORCHESTRA_NETS) | dict(local=Rows(client['local'], have))
     fill = Sweep(note_target, order=exactly(memory), views=1, after=remember, when=has_images, stream='fill')
     loss = partial(cluster_and_rotate, temp=temp)
     train = Sweep(loss, ORCHESTRA_TRAINED, views=3, after=follow)

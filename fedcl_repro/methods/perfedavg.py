@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core import COUNT
-from ..parts.fields import sub
+from ..parts.fields import select
 from ..federation.method import METHODS, NET, Method, Sweep, ce, epochs, logits, steps
 from ..federation.optimisers import METHOD_RATE, SGD
 
@@ -27,7 +27,7 @@ def look_ahead(net, client, batch, alpha):
     def at(weights, half):
         scores = logits(net.using(weights), client, batch.x[half])
         return F.cross_entropy(scores, batch.y[half])
-    weights = sub(client, *NET)
+    weights = select(client, *NET)
     here = {k: v.detach() for k, v in weights.items()}
     slope = torch.func.grad(at)(here, first)                          # grad of L_1 at theta
     ahead = {k: v - alpha * slope[k] for k, v in weights.items()}     # theta'

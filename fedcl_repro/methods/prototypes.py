@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from ..core import COUNT, OneOf
 from ..parts.centroids import nearness, to_centroids
-from ..parts.fields import sub
+from ..parts.fields import select
 from ..federation.class_means import class_notes, means_message, measure_classes
 from ..federation.class_means import no_centroids, serve_centroids
 from ..federation.method import METHODS, NET, Method, Sweep, ce, logits, send, take
@@ -91,7 +91,7 @@ def train_head(server, inbox, lr)->dict:
     if not len(y): return server
     def loss(head, rows):
         return F.cross_entropy(F.linear(z[rows], head['head.weight'], head.get('head.bias')), y[rows])
-    head = sub(server, 'head.')
+    head = select(server, 'head.')
     order = torch.from_numpy(inbox.draw('means').permutation(len(y))).to(y.device)
     for rows in order.split(inbox.compute.fed.batch_size):
         grads = torch.func.grad(loss)(head, rows)
@@ -103,7 +103,7 @@ def train_head(server, inbox, lr)->dict:
     later=('at_least',), needs='vectors linear')
 def fedgh(*, server_lr=.01, at_least:COUNT=1):
     "Share class means and a head that the server trains on them (Yi et al.)."
-    def start(fed): return sub(fed.init[fed.arch[0]], 'head.')
+    def start(fed): return select(fed.init[fed.arch[0]], 'head.')
     return Method(
         start=start,
         reply=send('head.'),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core import COUNT
-from ..parts.fields import sub, under, without
+from ..parts.fields import prefixed, select, unprefixed
 from ..parts.proximal import proximal_term
 from ..federation.method import METHODS, NET, Method, Sweep, average, ce, logits, send, take
 from ..federation.optimisers import METHOD_RATE, SGD
@@ -23,12 +23,12 @@ from ..federation.optimisers import METHOD_RATE, SGD
 def keep_reference(client, fed)->dict:
     "A client's weights, without buffers, as its reference before the first download."
     i = int(client['id'])
-    weights = {k: v for k, v in sub(client, *NET).items() if not fed.is_buffer(i, k)}
-    return under('ref.', weights)
+    weights = {k: v for k, v in select(client, *NET).items() if not fed.is_buffer(i, k)}
+    return prefixed('ref.', weights)
 
 def set_reference(client)->dict:
     "The client with its present weights as the reference."
-    return client | under('ref.', {k: client[k] for k in without('ref.', client)})
+    return client | prefixed('ref.', {k: client[k] for k in unprefixed('ref.', client)})
 
 def take_as_reference(client, message)->dict:
     "A merge: take the network, and make it the reference."
@@ -37,7 +37,7 @@ def take_as_reference(client, message)->dict:
 # %% ../../nbs/methods/proximal.ipynb #dda3f861
 def to_reference(client, model='')->Tensor: # (), squared
     "Squared distance of a client's network, or of its model below the prefix `model`, from the reference."
-    return proximal_term(without(model, client), without('ref.', client))
+    return proximal_term(unprefixed(model, client), unprefixed('ref.', client))
 
 # %% ../../nbs/methods/proximal.ipynb #ae6ca093
 @METHODS.add('fedprox', title='FedProx', family='proximal', owner='shared',
@@ -52,7 +52,7 @@ def fedprox(*, mu=.01):
 # %% ../../nbs/methods/proximal.ipynb #cfce6e61
 def keep_own(client, fed)->dict:
     "Fields for a second model, equal to the first, and for the reference."
-    return under('own.', sub(client, *NET)) | keep_reference(client, fed)
+    return prefixed('own.', select(client, *NET)) | keep_reference(client, fed)
 
 def own_model_loss(net, client, batch, mu):
     "Cross-entropy of the second model, and its proximal term to the reference."
@@ -74,7 +74,7 @@ def ditto(*, mu=.1):
 # %% ../../nbs/methods/proximal.ipynb #95975b85
 def follow_own(client, notes, share)->dict:
     "The client whose first model has gone this share of the way to the second, and the reference with it."
-    moved = {k: torch.lerp(v, client['own.' + k], share) for k, v in sub(client, *NET).items()}
+    moved = {k: torch.lerp(v, client['own.' + k], share) for k, v in select(client, *NET).items()}
     return set_reference(client | moved)
 
 # %% ../../nbs/methods/proximal.ipynb #9c887bd8
@@ -82,7 +82,7 @@ def part_of_the_way(server, inbox, beta)->dict:
     "(1 - beta) times the server's last model plus beta times the clients' mean."
     mean = average({}, inbox)
     new = {k: torch.lerp(server['was.' + k], v, beta) for k, v in mean.items()}
-    return new | under('was.', new)
+    return new | prefixed('was.', new)
 
 # %% ../../nbs/methods/proximal.ipynb #e1508ef8
 ABOUT_PFEDME = dict(family='meta', papers='fedcrl fedcosr', trial=dict(settings=dict(inner_lr=.05, lr=.04)))
@@ -92,8 +92,8 @@ def pfedme(*, lam=15., n_inner:COUNT=5, inner_lr=.01, inner_decay=.001, lr:METHO
     "An own model with a proximal term to the shared model, which follows it (Dinh et al.)."
     loss, follow = partial(own_model_loss, mu=lam), partial(follow_own, share=lr * lam)
     inner = Sweep(loss, ('own.',), repeat=n_inner, after=follow, opt=SGD(inner_lr, decay=inner_decay))
-    def start(fed): return under('was.', sub(fed.init[fed.arch[0]], *NET)) # no model to send yet
-    def restart_own(client): return client | under('own.', sub(client, *NET))
+    def start(fed): return prefixed('was.', select(fed.init[fed.arch[0]], *NET)) # no model to send yet
+    def restart_own(client): return client | prefixed('own.', select(client, *NET))
     return Method(
         keep=keep_own,
         start=start,

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import COUNT, stream
 from ..federation.method import METHODS, NET, Method, Sweep, logits
 from ..federation.norm_statistics import statistics_survey, trained_fields
-from ..parts.fields import drop, sub, under, without
+from ..parts.fields import drop, prefixed, select, unprefixed
 from ..parts.mixing import mean_by_samples
 from ..parts.slim import scaler
 
@@ -33,7 +33,7 @@ def assignment(n_clients:int, n_bases:int, rng)->Tensor: # (n_clients, n_bases) 
 # %% ../../nbs/methods/splitmix.ipynb #25191f75
 def fresh_base(fed, k:int)->dict:
     "The initial weights of base k, as of any small network."
-    return sub(fed.drawn(fed.arch[0], 'base', k), *NET)
+    return select(fed.drawn(fed.arch[0], 'base', k), *NET)
 
 def calmed(fields:dict, rate:float)->dict:
     "Weights times the root of the rate, behind the first layer, as in a layer of the full network."
@@ -45,21 +45,21 @@ def calmed(fields:dict, rate:float)->dict:
 def first_bases(fed, which, rate:float)->dict:
     "The initial weights of these bases, base k below `base.k.`."
     bases = {}
-    for k in which: bases |= under(f'base.{k}.', calmed(fresh_base(fed, k), rate))
+    for k in which: bases |= prefixed(f'base.{k}.', calmed(fresh_base(fed, k), rate))
     return bases
 
 # %% ../../nbs/methods/splitmix.ipynb #f8af536a
 def in_slots(server, which:Tensor)->dict:
     "These bases of a server, in slots, and their numbers."
     message = {}
-    for a, k in enumerate(which.tolist()): message |= under(f'slot.{a}.', without(f'base.{k}.', server))
+    for a, k in enumerate(which.tolist()): message |= prefixed(f'slot.{a}.', unprefixed(f'base.{k}.', server))
     return message | dict(which=which)
 
 def scores(net, client, x, rate=1.)->Tensor: # (slots, b, C)
     "Logits of each of a client's bases, whose width is `rate` of the full width."
     answers = []
     for a in range(len(client['which'])):
-        body = sub(without(f'slot.{a}.', client), 'body.')
+        body = select(unprefixed(f'slot.{a}.', client), 'body.')
         slot = net.at(f'slot.{a}.').using(scaler(body, rate))
         answers.append(logits(slot, client, x))
     return torch.stack(answers)
@@ -73,7 +73,7 @@ def sum_of_losses(net, client, batch, rate=1.):
 
 def refill(client, message)->dict:
     "A merge: new bases in the slots; the state of optimiser and batch norms, for the old bases, is reset."
-    slots = sub(client, 'slot.')
+    slots = select(client, 'slot.')
     statistics = {k: v for k, v in slots.items() if k not in trained_fields(slots)}
     forgotten = {k: torch.full_like(v, float(k.endswith('var'))) for k, v in statistics.items()}
     return drop('opt.', client) | forgotten | message
@@ -84,7 +84,7 @@ def trained_versions(inbox, k:int)->list: # of (fields, samples)
     versions = []
     for n, m in zip(inbox.n, inbox.messages):
         which = m['which'].tolist()
-        if n > 0 and k in which: versions.append((without(f'slot.{which.index(k)}.', m), n))
+        if n > 0 and k in which: versions.append((unprefixed(f'slot.{which.index(k)}.', m), n))
     return versions
 
 def average_bases(server, inbox)->dict:
@@ -92,7 +92,7 @@ def average_bases(server, inbox)->dict:
     new, (n_clients, n_bases) = {}, server['assigned'].shape
     for k in range(n_bases):
         versions = trained_versions(inbox, k)
-        if versions: new |= under(f'base.{k}.', mean_by_samples(*zip(*versions)))
+        if versions: new |= prefixed(f'base.{k}.', mean_by_samples(*zip(*versions)))
     return server | new | dict(assigned=assignment(n_clients, n_bases, inbox.draw('assign')))
 
 # %% ../../nbs/methods/splitmix.ipynb #94c5f02a
@@ -109,8 +109,8 @@ def survey_bases(rate):
     def scaled_bases(server, fed):
         arch = fed.arch[0]
         if not fed.normed[arch]: return {}
-        bases = {p: without(p, server) for p in (f'base.{k}.' for k in range(server['assigned'].shape[1]))}
-        return {p: (arch, base | scaler(sub(base, 'body.'), rate)) for p, base in bases.items()}
+        bases = {p: unprefixed(p, server) for p in (f'base.{k}.' for k in range(server['assigned'].shape[1]))}
+        return {p: (arch, base | scaler(select(base, 'body.'), rate)) for p, base in bases.items()}
     return statistics_survey(scaled_bases)
 
 # %% ../../nbs/methods/splitmix.ipynb #21485040
@@ -134,7 +134,7 @@ def splitmix(
         bases = first_bases(fed, range(n_bases), rate)
         return trained_fields(bases) | dict(assigned=assigned(fed))
     def reply(server, i): return in_slots(server, mine(server['assigned'], i))
-    def upload(client): return trained_fields(sub(client, 'slot.', 'which'))
+    def upload(client): return trained_fields(select(client, 'slot.', 'which'))
     def predict(net, client, x): return scores(net, client, x, rate).mean(0)
     return Method(
         keep=keep,

@@ -160,7 +160,7 @@ import torch.nn.functional as F
 
 from fedcl_repro.federation.class_means import means_message, measure_classes, no_centroids, serve_centroids
 from fedcl_repro.federation.method import METHODS, NET, Method, Sweep, average_of, send, take
-from fedcl_repro.parts.fields import sub
+from fedcl_repro.parts.fields import select
 from fedcl_repro.parts.mixing import keep_part
 
 # A client is a dict of tensors: its weights (`body.*`, `head.*`), and whatever `keep` adds to them.
@@ -168,7 +168,7 @@ from fedcl_repro.parts.mixing import keep_part
 # Sweep(measure_classes)         a step of `local`: one pass over the client's images that adds up its classes
 # means_message(client)          upload: the client's class means and their counts
 # serve_centroids(server, inbox) serve: pools these means by counts, beside `average_of('body.')`
-# sub(message, 'body.')          the fields of a message whose names begin so
+# select(message, 'body.')       the fields of a message whose names begin so
 # keep_part(client, body, share) share * own + (1 - share) * received, for each weight of the body
 
 
@@ -178,7 +178,7 @@ def mine():
 
     def merge(client, message):
         "The client after the download."
-        return client | sub(message, 'body.')
+        return client | select(message, 'body.')
 
     def loss(net, client, batch):
         "What a batch costs, and notes (none)."

@@ -28,7 +28,7 @@ from ...federation.optimisers import SGD
 from ...federation.rounds import rounds
 from ...methods.fedcosr import fedcosr
 from ...parts.contrastive import infonce
-from ...parts.fields import square_distance, sub, without
+from ...parts.fields import square_distance, select, unprefixed
 
 # %% ../../../nbs/papers/fedcosr/theorems.ipynb #bcc9e462
 TEMP = .1   # tau_CL of FedCRL's Table I
@@ -77,7 +77,7 @@ def gap(C:int, error:float, temp=TEMP)->float: # nats
 # %% ../../../nbs/papers/fedcosr/theorems.ipynb #27e86462
 def long_vector(client:dict)->Tensor: # (n,)
     "All weights of a client's network in one vector."
-    return torch.cat([v.flatten() for v in sub(client, *NET).values()])
+    return torch.cat([v.flatten() for v in select(client, *NET).values()])
 
 # %% ../../../nbs/papers/fedcosr/theorems.ipynb #27e8646b
 class ClientLoss:
@@ -90,11 +90,11 @@ class ClientLoss:
 
     def parts(self, w:Tensor, x:Tensor, y:Tensor)->tuple[Tensor,Tensor]: # (), () nats
         "Cross-entropy and InfoNCE of some samples."
-        like = sub(self.client, *NET)
+        like = select(self.client, *NET)
         pieces = w.split([v.numel() for v in like.values()])
         fields = {k: p.view_as(v) for (k, v), p in zip(like.items(), pieces)}
-        z = functional_call(self.net['body'], without('body.', fields), (x,))
-        scores = functional_call(self.net['head'], without('head.', fields), (z,))
+        z = functional_call(self.net['body'], unprefixed('body.', fields), (x,))
+        scores = functional_call(self.net['head'], unprefixed('head.', fields), (z,))
         contrast = infonce(z, y, self.client['mean'], self.client['have'], TEMP)   # Eq. 13
         return F.cross_entropy(scores, y), contrast.mean()
 
@@ -148,7 +148,8 @@ def measured_terms(n_rounds=40, lr=.05, seed=0)->pd.DataFrame: # one row per cli
         for i, client in enumerate(state.clients):
             labels = fed.y[fed.rows['train'][i]].bincount().double()
             terms, _ = local_terms(fed, i, merged[i], state.round)
-            drift = square_distance(sub(client, 'body.'), sub(state.servers['server'], 'body.')) # Eq. 20
+            # Eq. 20
+            drift = square_distance(select(client, 'body.'), select(state.servers['server'], 'body.'))
             entropy = Categorical(labels).entropy()                 # nats
             more = dict(drift=float(drift), entropy=float(entropy))
             rows.append(dict(round=state.round, client=i, **terms, **more))
