@@ -141,6 +141,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fedcl_repro/commands/show.py'),
                                            'fedcl_repro.commands.show.print_run': ( 'commands/show.html#print_run',
                                                                                     'fedcl_repro/commands/show.py'),
+                                           'fedcl_repro.commands.show.quoted': ( 'commands/show.html#quoted',
+                                                                                 'fedcl_repro/commands/show.py'),
                                            'fedcl_repro.commands.show.rows_of': ( 'commands/show.html#rows_of',
                                                                                   'fedcl_repro/commands/show.py'),
                                            'fedcl_repro.commands.show.run_curves': ( 'commands/show.html#run_curves',

@@ -474,7 +474,7 @@ def options_of(*argv):
     return SimpleNamespace(**verb.make_context(argv[0], list(argv[1:])).params)
 
 
-def test_one_cell_is_trained():
+def test_one_cell_is_trained(tmp_path):
     words = 'run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR-10', '--seeds', '1'
     for profile in experiments.PROFILES:
         options = options_of(*words, '--profile', profile)
@@ -482,12 +482,14 @@ def test_one_cell_is_trained():
         assert run.method.name == 'fedcosr' and run.partition.name == 'dirichlet'
         wanted = train_commands.available_runs(options.names, options_of(*words, '--profile', 'quick'))
     assert len(wanted) == 1 and wanted[0].seed == 0 and wanted[0].data.name == 'digits'
+    assert '1 of 1 run to train' in said(*words, '--dry', '--store', tmp_path)
     every = train_commands.runs_of_cell(['fedcosr/table2'], 'lite', 'practical CIFAR-10')
     assert {r.data.name for r in every} == {'cifar10'} and len({r.method.name for r in every}) > 10
 
 
-def test_an_unknown_cell_gets_suggestions(capsys):
-    assert cli.main(['run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR']) == 2
+@pytest.mark.parametrize('more', [[], ['--dry']])
+def test_an_unknown_cell_gets_suggestions(more, capsys):
+    assert cli.main(['run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR', *more]) == 2
     assert "there is 'FedCoSR, practical CIFAR-10'" in ' '.join(capsys.readouterr().err.split())
 
 
@@ -523,7 +525,7 @@ def of_week(): return Method()""")
     words = 'run', '--use', file, '--method', 'of_week', *OPTIONS, '--store', tmp_path/'runs'
     try:
         again = [line for line in said(*words).splitlines() if line.startswith('again: ')][0]
-        assert shlex.split(again)[-2:] == ['--use', str(file)]
+        assert shlex.split(again)[-2:] == ['--use', str(file)] and "'\"'" not in again
         assert '1 finished' in said(*shlex.split(again)[2:], '--store', tmp_path/'runs', '--dry')
     finally: fedcl_repro.METHODS.pop('of_week')
     id = next((tmp_path/'runs').glob('*/run.json')).parent.name

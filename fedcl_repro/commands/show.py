@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'spec_text', 'stored', 'names_method', 'shown_of', 'rows_of', 'width', 'as_texts',
            'fitted_text', 'text_chart', 'run_curves', 'curves_of_clients', 'draw_run_curves', 'check_outputs',
-           'save_picture_as', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of', 'files_of',
-           'shorter', 'given_path', 'mean_of', 'Shown', 'table_of_runs', 'show_runs', 'show_artifact', 'has_numbers',
-           'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
+           'save_picture_as', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of', 'quoted',
+           'files_of', 'shorter', 'given_path', 'mean_of', 'Shown', 'table_of_runs', 'show_runs', 'show_artifact',
+           'has_numbers', 'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import glob
@@ -215,8 +215,12 @@ def command_of(config:dict)->str:
         if name == 'data' and config['data']['name'] == 'own': value = given_path(config['data'])
         option = f'--{name}' if name in ('method', *WITH_OPTION) else f'--set {name}='
         if isinstance(value, list): words.append(f"{option} {' '.join(value)}")
-        else: words.append(f"{option}{'' if option.endswith('=') else ' '}{shlex.quote(str(value))}")
+        else: words.append(f"{option}{'' if option.endswith('=') else ' '}{quoted(str(value))}")
     return ' '.join(words + [f'--use {shlex.quote(file)}' for file in files_of(config)])
+
+def quoted(text:str)->str:
+    "A word of a command, readable where it has single quotes."
+    return f'"{text}"' if "'" in text and not set('"$`!\\') & set(text) else shlex.quote(text)
 
 def files_of(config:dict)->list: # of paths; FILE.py for one that is not imported here
     "The files of a user that a run takes its parts from."
