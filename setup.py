@@ -22,7 +22,7 @@ class BuildWithPages(build_py):
         if self.editable_mode: return
         pages = Path(self.build_lib)/cfg['lib_name']/'nbs'
         shutil.rmtree(pages, ignore_errors=True)
-        shutil.copytree(here/'nbs', pages, ignore=shutil.ignore_patterns('.*', '_*'))
+        shutil.copytree(here/'nbs', pages, ignore=shutil.ignore_patterns('.*', '_*', 'nbdev.yml'))
 
 
 extras = {name: cfg[f'{name}_requirements'].split() for name in cfg['extras'].split()}

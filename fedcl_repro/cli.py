@@ -26,6 +26,7 @@ import fedcl_repro
 from .commands.options import (
     DATA_ROOT, DRY, EXPERIMENT, JSON, ONLY, RUN_SETTINGS, STORE, TRAINING, USE, Between, OneWord,
     Verb, argument, flag, number, run_option, several, text)
+from .docments import import_as_written
 
 # %% ../nbs/cli.ipynb #167bde58
 SHORT = """Five papers on federated contrastive learning, reproduced.
@@ -349,6 +350,7 @@ def main(argv=None)->int:
 # %% ../nbs/cli.ipynb #d57a58e9
 def entry():
     if '_FEDCL_COMPLETE' in os.environ: fedcl.main(prog_name='fedcl') # a shell asks for completions
+    if not {'docs', 'settings'}.intersection(sys.argv): import_as_written()
     # names of files may hold control codes
     closed = open(os.devnull, 'w')
     sys.stdout, sys.stderr = Screened(sys.stdout or closed), Screened(sys.stderr or closed)

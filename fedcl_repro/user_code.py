@@ -48,7 +48,7 @@ def source_digest(value, home='')->str: # 12 hex digits
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 def entry_digest(entry:Entry)->str: # 12 hex digits
-    "Digest of a registered function of a user."
+    "Digest of a registered function of a user, which does not reach what it reads from a file when called."
     return SENT_DIGESTS.get(entry.make) or source_digest(entry.make, entry.make.__module__)
 
 # %% ../nbs/user_code.ipynb #15eeff84

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from fedcl_repro import simulate
 from fedcl_repro.data.datasets import load
+from fedcl_repro.federation.optimisers import OPTIMISERS
 from fedcl_repro.parts.models import Dropout
 from fedcl_repro.runs.run import REGISTERS, Run, check_federation, methods
 from fedcl_repro.runs.simulate import data_spec, fitting, method_spec
@@ -488,6 +489,15 @@ AS_WRITTEN = { # name -> (model, settings, part of what is said)
     'a GRU, recorded': (with_layer(lambda: Recurrent(nn.GRU(1, 16, batch_first=True))),
                         dict(executor='graphs'), 'trains'),
 }
+
+
+OPTIMISED = [*OPTIMISERS, 'sgd(cosine_over=2)', 'sgd(cosine_over=2, momentum=.9)', 'clipped_sgd(cosine_over=2)']
+
+
+@pytest.mark.parametrize('executor', ['loop', 'graphs'])
+@pytest.mark.parametrize('optimiser', OPTIMISED)
+def test_every_optimiser_is_rehearsed_as_in_a_round(optimiser, executor):
+    assert said_of(Net(), optimiser=optimiser, executor=executor) == 'trains'
 
 
 class Listed(nn.Module):

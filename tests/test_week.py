@@ -7,10 +7,12 @@ import inspect
 import io
 import json
 import math
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -472,7 +474,7 @@ def options_of(*argv):
     return SimpleNamespace(**verb.make_context(argv[0], list(argv[1:])).params)
 
 
-def test_one_cell_is_trained():
+def test_one_cell_is_trained(tmp_path):
     words = 'run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR-10', '--seeds', '1'
     for profile in experiments.PROFILES:
         options = options_of(*words, '--profile', profile)
@@ -480,12 +482,14 @@ def test_one_cell_is_trained():
         assert run.method.name == 'fedcosr' and run.partition.name == 'dirichlet'
         wanted = train_commands.available_runs(options.names, options_of(*words, '--profile', 'quick'))
     assert len(wanted) == 1 and wanted[0].seed == 0 and wanted[0].data.name == 'digits'
+    assert '1 of 1 run to train' in said(*words, '--dry', '--store', tmp_path)
     every = train_commands.runs_of_cell(['fedcosr/table2'], 'lite', 'practical CIFAR-10')
     assert {r.data.name for r in every} == {'cifar10'} and len({r.method.name for r in every}) > 10
 
 
-def test_an_unknown_cell_gets_suggestions(capsys):
-    assert cli.main(['run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR']) == 2
+@pytest.mark.parametrize('more', [[], ['--dry']])
+def test_an_unknown_cell_gets_suggestions(more, capsys):
+    assert cli.main(['run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR', *more]) == 2
     assert "there is 'FedCoSR, practical CIFAR-10'" in ' '.join(capsys.readouterr().err.split())
 
 
@@ -511,6 +515,21 @@ def test_a_committed_run_is_shown_with_the_command_that_repeats_it():
         words = shlex.split(line.removeprefix('again: fedcl '))
         assert train_commands.one_run(options_of(*words).methods[0], options_of(*words)) == run
         assert f'run {id}' in out and '-lite.csv' in out
+
+
+def test_the_command_that_repeats_a_run_names_the_users_file(tmp_path):
+    file = tmp_path/'with a blank.py'
+    file.write_text("""from fedcl_repro.federation.method import METHODS, Method
+@METHODS.add('of_week', title='Of the week', family='averaging', owner='shared')
+def of_week(): return Method()""")
+    words = 'run', '--use', file, '--method', 'of_week', *OPTIONS, '--store', tmp_path/'runs'
+    try:
+        again = [line for line in said(*words).splitlines() if line.startswith('again: ')][0]
+        assert shlex.split(again)[-2:] == ['--use', str(file)] and "'\"'" not in again
+        assert '1 finished' in said(*shlex.split(again)[2:], '--store', tmp_path/'runs', '--dry')
+    finally: fedcl_repro.METHODS.pop('of_week')
+    id = next((tmp_path/'runs').glob('*/run.json')).parent.name
+    assert '--use FILE.py' in said('show', id, '--store', tmp_path/'runs')
 
 
 def test_tables_beside_print_say_how_large_their_runs_are(monkeypatch):
@@ -565,6 +584,27 @@ def test_a_large_store_is_shown_by_its_newest_runs(store, capsys):
         assert [id in out for id in ids] == [False, False, True, True]
 
 
+COMMAND = """
+import sys
+from fedcl_repro import cli
+sys.argv = ['fedcl', *{words}]
+try: cli.entry()
+except SystemExit as e: assert not e.code, e.code
+from fedcl_repro.runs.run import Run, run_id
+print('comments' if 'Args:' in (Run.__doc__ or '') else 'as written')
+"""
+
+
+@pytest.mark.parametrize('words, last', [
+    (['run', '--dry', '--profile', 'quick'], 'as written'), (['list', 'settings'], 'comments')])
+def test_a_command_reads_no_comments_that_it_does_not_show(words, last, tmp_path):
+    "And what is missing of a whole profile is counted without a warning."
+    call = [sys.executable, '-c', COMMAND.format(words=words)]
+    env = dict(os.environ, FEDCL_STORE=str(tmp_path))
+    out = subprocess.run(call, capture_output=True, text=True, env=env)
+    assert out.stdout.splitlines()[-1] == last and not out.stderr, out.stderr
+
+
 # --- what comes next is said
 
 def test_every_setting_has_a_sentence():
@@ -589,6 +629,19 @@ def test_flower_says_its_next_two_commands(tmp_path):
     nobody = SimpleNamespace(node_of={}, n_clients=3, meet=lambda: None)
     with pytest.raises(TimeoutError, match='(?s)fedcl node APP.*flwr run APP.*num-supernodes=3'):
         wait_for_clients(nobody, 0)
+
+
+@pytest.mark.parametrize('command', ['nbdev_docs', 'nbdev_preview'])
+def test_what_builds_another_site_stops_at_once_and_leaves_nothing(command, tmp_path):
+    (tmp_path/'nbs').mkdir()
+    shutil.copy(ROOT/'pyproject.toml', tmp_path)
+    shutil.copytree(ROOT/'nbs/nbdev.yml', tmp_path/'nbs/nbdev.yml')
+    before = sorted(tmp_path.rglob('*'))
+    call = [sys.executable, '-c', f'from nbdev.quarto import {command} as it; it.__wrapped__()']
+    out = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert out.returncode and "Is a directory: '" in out.stderr and 'nbs/nbdev.yml' in out.stderr
+    assert sorted(tmp_path.rglob('*')) == before
+    assert 'fedcl docs' in (tmp_path/'nbs/nbdev.yml/use-fedcl-docs.txt').read_text()
 
 
 # --- papermill

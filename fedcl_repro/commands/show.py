@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'spec_text', 'stored', 'names_method', 'shown_of', 'rows_of', 'width', 'as_texts',
            'fitted_text', 'text_chart', 'run_curves', 'curves_of_clients', 'draw_run_curves', 'check_outputs',
-           'save_picture_as', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of', 'shorter',
-           'given_path', 'mean_of', 'Shown', 'table_of_runs', 'show_runs', 'show_artifact', 'has_numbers',
-           'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
+           'save_picture_as', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of', 'quoted',
+           'files_of', 'shorter', 'given_path', 'mean_of', 'Shown', 'table_of_runs', 'show_runs', 'show_artifact',
+           'has_numbers', 'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import glob
 import math
 import shlex
 import shutil
+import sys
 import textwrap
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -28,6 +29,7 @@ from ..evidence.experiments import (
 from ..evidence.comparable import CurveEnd, curve_ends
 from ..evidence.ask import cells_by_run, runs_in, run_sizes
 from ..runs.run import REGISTERS, Run, load_registers, methods
+from ..user_code import is_own
 from ..runs.store import Store
 from ..evidence.verdict import Verdict, verdict_counts
 from ..runs.rows import by_client, per_round, summary, with_names
@@ -213,8 +215,22 @@ def command_of(config:dict)->str:
         if name == 'data' and config['data']['name'] == 'own': value = given_path(config['data'])
         option = f'--{name}' if name in ('method', *WITH_OPTION) else f'--set {name}='
         if isinstance(value, list): words.append(f"{option} {' '.join(value)}")
-        else: words.append(f"{option}{'' if option.endswith('=') else ' '}{shlex.quote(str(value))}")
-    return ' '.join(words)
+        else: words.append(f"{option}{'' if option.endswith('=') else ' '}{quoted(str(value))}")
+    return ' '.join(words + [f'--use {shlex.quote(file)}' for file in files_of(config)])
+
+def quoted(text:str)->str:
+    "A word of a command, readable where it has single quotes."
+    return f'"{text}"' if "'" in text and not set('"$`!\\') & set(text) else shlex.quote(text)
+
+def files_of(config:dict)->list: # of paths; FILE.py for one that is not imported here
+    "The files of a user that a run takes its parts from."
+    found = []
+    for kind, value in config.items():
+        if kind not in REGISTERS or kind == 'data': continue
+        entry = REGISTERS[kind].get(value['name'])
+        if not entry: found.append('FILE.py')
+        elif is_own(entry): found.append(getattr(sys.modules.get(entry.make.__module__), '__file__', 'FILE.py'))
+    return list(dict.fromkeys(found))
 
 def shorter(spec:dict, register)->str:
     "A part of a configuration without the settings that are as usual; as it is if it is not known here."

@@ -55,17 +55,16 @@ def chosen(names:list, everything=False)->list: # of experiment names
     return list(dict.fromkeys(out))
 
 def available_runs(names:list, options)->list: # of Run
-    "The runs of these experiments whose data are present, each once; `--seeds` of each, or all if it is 0."
-    runs = [run for name in names for run in runs_asked(name, options)]
-    only = getattr(options, 'only', ())
-    if only:
-        in_cells = {run for text in only for run in runs_of_cell(names, options.profile, text)}
-        runs = [run for run in runs if run in in_cells]
+    "The runs of these experiments whose data are present, each once."
+    runs = [run for asked in runs_asked(names, options).values() for run in asked]
     return [run for run in dict.fromkeys(runs) if has_data(str(run.data), options.data_root)]
 
-def runs_asked(name:str, options)->list: # of Run
-    "The runs of an experiment, `--seeds` of each, or all if it is 0."
-    return [run for run in runs_of(name, options.profile) if not options.seeds or run.seed < options.seeds]
+def runs_asked(names:list, options)->dict: # name of an experiment -> list of Run
+    "The runs of experiments: of the cells of `--only`, or all; `--seeds` of each, or all if it is 0."
+    only = getattr(options, 'only', ())
+    in_cells = {run for text in only for run in runs_of_cell(names, options.profile, text)}
+    def asked(run): return (not only or run in in_cells) and (not options.seeds or run.seed < options.seeds)
+    return {name: list(filter(asked, runs_of(name, options.profile))) for name in names}
 
 def runs_of_cell(names:list, profile:str, text:str)->list: # of Run
     "The runs of a cell of these experiments; an error with the most similar cells if there is none."
@@ -217,8 +216,7 @@ def print_missing(study:Study, options):
         every.update(new)
         return [every[run] for run in runs]
     lines = [plan_line('runs', states(study.runs))] if study.runs else []
-    for name in study.experiments:
-        runs = runs_asked(name, options)
+    for name, runs in runs_asked(study.experiments, options).items():
         if runs: lines.append(plan_line(f'{name} {study.profile}',
                                         states(runs, committed_of(name, study.profile))))
     if not lines: raise ValueError(f"{', '.join(study.experiments)}: nothing to train in profile "

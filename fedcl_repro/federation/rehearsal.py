@@ -118,7 +118,7 @@ def restored_draws():
 # %% ../../nbs/federation/rehearsal.ipynb #d6e21f49
 def rehearse_network(r:RehearsalCopy, i:int, needs:list):
     "Refuse an architecture whose outputs a method cannot use, or which is more than its fields."
-    c, x = r.exact.client(i), r.images(i)
+    c, x = r.exact.client(i) | dict(round=torch.tensor(0)), r.images(i)
     compare_forward(r, i, x)
     before, shape = global_draws(), tuple(x.shape[1:])
     r.fault = f'the model does not read inputs of shape {shape} in {str(r.exact.dtype)[6:]}'

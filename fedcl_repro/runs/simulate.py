@@ -10,6 +10,7 @@ __all__ = ['simulate', 'train_under_bar', 'Simulation', 'data_spec', 'with_colum
 # %% ../../nbs/runs/simulate.ipynb #d2a39351
 import contextlib
 import inspect
+import os
 import sys
 import tempfile
 import uuid
@@ -97,6 +98,7 @@ class Simulation:
     rows: pd.DataFrame # one row per measurement
     data_root: object = None
     folder: object = field(default=None, repr=False) # keeps the store as long as the result exists
+    process: int = field(default_factory=os.getpid, repr=False)
 
     def __str__(self):
         last = results_of(self.rows)
@@ -138,14 +140,16 @@ class Simulation:
 
     def model(self, client=0, moment='merged', at='last')->nn.Module:
         "A client's trained model, a plain module; with at='valid', that of the round that validation chose."
-        if self.folder and not self.store.root.exists():
-            raise ValueError('the models of this result were in a folder that was deleted with the process '
-                             "that trained it: give simulate store='runs', and they stay")
-        return load_model(self.run, client, store=self.store, moment=moment, at=at, data_root=self.data_root)
+        return load_model(self.run, client, store=self.kept(), moment=moment, at=at, data_root=self.data_root)
 
     def predictions(self)->dict: # name -> array
         "For each test image of each client: client, row, y, merged, merged_scores, perhaps trained, ..."
-        return self.store.arrays(run_id(self.run, self.data_root), 'predictions')
+        return self.kept().arrays(run_id(self.run, self.data_root), 'predictions')
+
+    def kept(self)->Store:
+        if not self.folder or self.process == os.getpid(): return self.store
+        raise ValueError('this result is of another process, which deletes its models and predictions: give '
+                         "simulate store='runs', and they stay")
 
     @property
     def classes(self)->tuple:
