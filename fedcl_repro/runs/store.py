@@ -33,7 +33,7 @@ import pandas as pd
 import torch
 
 from ..core import atomic_write, expanded, finish_writes, patch, write_error
-from ..federation.clients import Stored, as_bytes, fields_of, notes_of
+from ..federation.clients import Stored, as_bytes, fields_of, loss_notes
 
 # %% ../../nbs/runs/store.ipynb #be2df4d9
 class DamagedRun(ValueError):
@@ -245,7 +245,7 @@ def write_checkpoint(f, content:dict):
 def add_client(f, client)->tuple: # place of its first byte, bytes, training loss
     start, content = f.tell(), as_bytes(client)
     f.write(content)
-    return start, len(content), notes_of(client)
+    return start, len(content), loss_notes(client)
 
 # %% ../../nbs/runs/store.ipynb #1e811a3b
 def head_of(f)->dict:
