@@ -1,6 +1,10 @@
 """What a power cut, a full disk, a second process or a clock may do to a store: nothing that was finished is
 lost, and what cannot be kept is said."""
 import errno
+import hashlib
+import io
+import json
+import math
 import os
 import shutil
 import subprocess
@@ -8,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +22,14 @@ import torch
 
 from fedcl_repro import core
 from fedcl_repro.evidence import experiments
-from fedcl_repro.federation.clients import client_folder
+from fedcl_repro.federation.clients import Stored, client_folder, training_notes
+from fedcl_repro.federation.fed import toy
+from fedcl_repro.federation.rounds import begin
 from fedcl_repro.runs import workers
 from fedcl_repro.runs.run import Run, run_id
+from fedcl_repro.runs.session import from_checkpoint, to_checkpoint
 from fedcl_repro.runs.store import DamagedRun, Store, load_checkpoint, locked, save_checkpoint
-from fedcl_repro.runs.train import train
+from fedcl_repro.runs.train import OutOfTime, train
 from fedcl_repro.runs.workers import train_all
 
 SMALL = dict(n_clients=2, n_rounds=4, batch_size=64, model='cnn(k=8)', scarcity='all_clients(share=0.05)')
@@ -142,6 +150,53 @@ def test_forcing_costs_little(tmp_path, monkeypatch):
     assert len(calls) == n_files + 2, 'each file, their folder, and the folder of its name'
 
 
+# --- many clients
+
+@pytest.mark.parametrize('before, after', [(1., 1.), (1., math.inf), (math.inf, 1.), (math.inf, math.inf)])
+def test_a_checkpoint_takes_clients_one_by_one(before, after, tmp_path, monkeypatch):
+    """One that is on disk is not read to be written, and with a limit to memory stays in the checkpoint, also
+    when another one has taken its name."""
+    fed, store, rng = toy((4,) * 6), Store(tmp_path), torch.Generator().manual_seed(0)
+    def changed(i):
+        notes = {'train.loss': torch.tensor(float(i)), 'train.rows': torch.tensor(4.)}
+        return fed.client(i) | dict(own=torch.randn(5, generator=rng), part=torch.arange(9.)[2:4]) | notes
+    state = begin(fed, memory=before)
+    for i in (4, 0, 5, 2): state = replace(state, clients=state.clients.replaced({i: changed(i)}))
+    read, real = [], Stored.fields
+    monkeypatch.setattr(Stored, 'fields', lambda stored: read.append(stored) or real(stored))
+    content = to_checkpoint(state, [], 1., 'loop')
+    save_checkpoint(store, 'a', content)
+    assert not read
+    again, *_ = from_checkpoint(load_checkpoint(store, 'a'), 'cpu', begin(fed, memory=after))
+    assert all(isinstance(c, Stored) == (after < math.inf) for c in again.clients.changed.values())
+    save_checkpoint(store, 'a', content | dict(clients={}))
+    assert list(again.clients.changed) == list(state.clients.changed)
+    assert training_notes(again.clients) == training_notes(state.clients)
+    for a, b in zip(again.clients, state.clients):
+        assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path):
+    "It had all clients in one piece, and no place where they begin."
+    store, client = Store(tmp_path), dict(w=torch.ones(2))
+    content = dict(round=3, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+    rest = io.BytesIO()
+    torch.save(content | dict(clients={1: client}), rest)
+    head = dict(sha256=hashlib.sha256(rest.getvalue()).hexdigest(), bytes=len(rest.getvalue()), round=3)
+    head = json.dumps(head).encode().ljust(511) + b'\n'
+    store.checkpoint('a').write_bytes(head + rest.getvalue())
+    assert torch.equal(load_checkpoint(store, 'a')['clients'][1]['w'], client['w'])
+
+
+def test_a_run_with_a_limit_to_memory_goes_on_with_the_same_bits(tmp_path):
+    plain, limited = Store(tmp_path/'plain'), Store(tmp_path/'limited')
+    train(RUN, plain)
+    for _ in range(RUN.n_rounds - 1):
+        with pytest.raises(OutOfTime): train(RUN, limited, state_memory=1., deadline=time.monotonic() + .01)
+    train(RUN, limited, state_memory=1.)
+    assert (limited.folder(ID)/'rows.csv').read_bytes() == (plain.folder(ID)/'rows.csv').read_bytes()
+
+
 # --- two processes
 
 def test_a_reader_never_sees_half_a_run(tmp_path):
@@ -201,7 +256,9 @@ HOLD = """
 import os, sys
 from pathlib import Path
 from fedcl_repro.core import atomic_write
-from fedcl_repro.federation.clients import client_folder
+from fedcl_repro.federation.clients import Stored, client_folder, training_notes
+from fedcl_repro.federation.fed import toy
+from fedcl_repro.federation.rounds import begin
 what, root = sys.argv[1], Path(sys.argv[2])
 held = client_folder() if what == 'clients' else None
 path = Path(held.name)/'x.pt' if held else None

@@ -34,7 +34,9 @@ def by_column(
     if n_ids > n_clients: client[rng.permutation(n_ids)] = np.arange(n_ids) % n_clients
     rows = rows_to_deal(dataset, protocol)
     whose = np.where(ids[rows] < 0, -1, client[ids[rows]])
-    own = [rows[whose == i] for i in range(n_clients)]
+    order = np.argsort(whose, kind='stable')
+    ends = np.searchsorted(whose[order], np.arange(n_clients + 1))
+    own = [rows[order[a:b]] for a, b in zip(ends, ends[1:])]
     if protocol == 'personal' and has_test_ids(dataset, column): return split_as_given(dataset, own)
     return shards_from_rows(dataset, own, rng, protocol, test_share)
 

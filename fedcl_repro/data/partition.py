@@ -76,8 +76,8 @@ def check_shards(shards:Shards, n_clients:int, n_rows:int):
             rows = np.asarray(rows)
             if len(rows) and (rows.dtype.kind not in 'iu' or rows.min() < 0 or rows.max() >= n_rows):
                 raise ValueError(f'rows of client {i} must be whole numbers from 0 to {n_rows - 1}')
-        both = np.intersect1d(train, test)
-        if len(both): raise ValueError(f'client {i} is tested on {len(both)} of the rows it trains on')
+        both = set(map(int, train)).intersection(map(int, test))
+        if both: raise ValueError(f'client {i} is tested on {len(both)} of the rows it trains on')
 
 # %% ../../nbs/data/partition.ipynb #f00d2003
 def checked_rows(

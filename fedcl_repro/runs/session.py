@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from ..core import patch
-from ..federation.clients import fields_of
+from ..federation.clients import Stored, fields_of
 from ..federation.executors import EXECUTORS, make_executor, usual_executor
 from ..federation.loop import NonFinite
 from ..federation.rounds import State, begin, one_round, run
@@ -160,8 +160,7 @@ def late_hits(late:list)->dict: # round: (L,); moment: (L, ceil(n / 8)) uint8
 # %% ../../nbs/runs/session.ipynb #cf8d835b
 def to_checkpoint(state:State, rows:list, seconds:float, executor:str)->dict:
     "The state of a run between two rounds, as tensors and plain values."
-    changed = {i: fields_of(c) for i, c in state.clients.changed.items()}
-    return dict(vars(state), clients=changed, rows=rows, seconds=seconds, executor=executor)
+    return dict(vars(state), clients=state.clients.changed, rows=rows, seconds=seconds, executor=executor)
 
 # %% ../../nbs/runs/session.ipynb #cf8d835c
 def from_checkpoint(found:dict, device, first:State)->tuple: # (State, rows, seconds)
@@ -169,9 +168,12 @@ def from_checkpoint(found:dict, device, first:State)->tuple: # (State, rows, sec
     on_cpu = 'id', 'seed', 'round', 'stage'
     def moved(k, v): return v if k in on_cpu or k.startswith('train.') else v.to(device)
     def placed(fields): return {k: moved(k, v) for k, v in fields.items()}
+    def kept(c): # with a limit to memory, a client stays in the checkpoint until it is needed
+        stays = isinstance(c, Stored) and first.clients.memory < math.inf
+        return Stored(c.read, c.notes, 'cpu', placed) if stays else placed(fields_of(c))
     state = State(
         round=found['round'],
-        clients=first.clients.replaced({i: placed(c) for i, c in found['clients'].items()}),
+        clients=first.clients.replaced({i: kept(c) for i, c in found['clients'].items()}),
         servers={name: placed(s) for name, s in found['servers'].items()},
         up=tuple(found['up']),
         down=tuple(found['down']),
@@ -195,8 +197,9 @@ def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
 def other_dtype(run:Run, clients:dict)->bool:
     "Whether a client's network has another type of numbers than the run."
     dtype = torch.float32 if run.dtype == 'bfloat16' else getattr(torch, run.dtype)
-    return any(v.dtype != dtype for c in clients.values() for k, v in c.items()
-               if k.startswith(('body.', 'head.')) and v.is_floating_point())
+    some = fields_of(next(iter(clients.values()))) if clients else {} # all have one dtype
+    networks = [v for k, v in some.items() if k.startswith(('body.', 'head.'))]
+    return any(v.dtype != dtype for v in networks if v.is_floating_point())
 
 # %% ../../nbs/runs/session.ipynb #0748ae96
 @contextlib.contextmanager

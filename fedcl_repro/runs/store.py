@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['SUMS', 'SHORTAGES', 'SHORT_TEXTS', 'UNREADABLE', 'HEAD', 'IN_HEAD', 'CONTENT', 'DamagedRun', 'NotKept', 'twice',
            'Store', 'about_in', 'keep_beside', 'checked_texts', 'check_same_run', 'is_shortage', 'refuse_damaged',
-           'file_digest', 'save_checkpoint', 'head_of', 'load_checkpoint', 'read_checkpoint', 'check_tensors',
-           'time_spent', 'checkpoint_head', 'checkpoint_progress', 'locked', 'no_locks', 'opened_lock']
+           'file_digest', 'save_checkpoint', 'write_checkpoint', 'add_client', 'head_of', 'load_checkpoint',
+           'read_checkpoint', 'part_reader', 'check_content', 'check_tensors', 'time_spent', 'checkpoint_head',
+           'checkpoint_progress', 'locked', 'no_locks', 'opened_lock']
 
 # %% ../../nbs/runs/store.ipynb #da7e111f
 import contextlib
@@ -21,6 +22,7 @@ import os
 import sys
 import time
 import warnings
+import weakref
 import zipfile
 import zlib
 from functools import partial
@@ -31,6 +33,7 @@ import pandas as pd
 import torch
 
 from ..core import atomic_write, expanded, finish_writes, patch, write_error
+from ..federation.clients import Stored, as_bytes, fields_of, loss_notes
 
 # %% ../../nbs/runs/store.ipynb #be2df4d9
 class DamagedRun(ValueError):
@@ -215,23 +218,34 @@ def drop_old_checkpoint(self:Store, id:str, about:dict):
         if checkpoint_head(self, id).get('sources') == about.get('sources'): self.checkpoint(id).unlink()
 
 # %% ../../nbs/runs/store.ipynb #1e811a32
-HEAD = 512 # bytes before the tensors of a checkpoint: what it is, and the SHA-256 of the rest
+HEAD = 512 # bytes at the beginning of a checkpoint: what it is, and the SHA-256 of the rest
 IN_HEAD = 'run', 'round', 'seconds', 'core_seconds', 'accuracy', 'sources'
 
 def save_checkpoint(store:Store, id:str, content:dict):
-    "Write a checkpoint in one atomic step; if that fails, warn and go on."
+    "Write a checkpoint in one atomic step, client by client; if that fails, warn and go on."
     try:
-        with atomic_write(store.checkpoint(id)) as new, open(new, 'w+b') as f:
-            f.write(bytes(HEAD))
-            torch.save(content, f)
-            size = f.seek(0, os.SEEK_END) - HEAD
-            f.seek(HEAD)
-            about = dict(sha256=hashlib.file_digest(f, 'sha256').hexdigest(), bytes=size)
-            told = content if isinstance(content, dict) else {}
-            about |= {k: told[k] for k in IN_HEAD if k in told}
-            f.seek(0)
-            f.write(json.dumps(about).encode().ljust(HEAD - 1) + b'\n')
+        with atomic_write(store.checkpoint(id)) as new, open(new, 'w+b') as f: write_checkpoint(f, content)
     except (OSError, RuntimeError) as e: warnings.warn(f'no checkpoint of run {id}: {e}')
+
+def write_checkpoint(f, content:dict):
+    "Head, the fields of each client, and the rest of the content, which says where these are."
+    told = content if isinstance(content, dict) else {}
+    f.write(bytes(HEAD))
+    if 'clients' in told:
+        content = told | dict(clients={i: add_client(f, c) for i, c in told['clients'].items()})
+    start = f.tell()
+    torch.save(content, f)
+    size = f.seek(0, os.SEEK_END) - HEAD
+    f.seek(HEAD)
+    about = dict(sha256=hashlib.file_digest(f, 'sha256').hexdigest(), bytes=size, start=start)
+    about |= {k: told[k] for k in IN_HEAD if k in told}
+    f.seek(0)
+    f.write(json.dumps(about).encode().ljust(HEAD - 1) + b'\n')
+
+def add_client(f, client)->tuple: # place of its first byte, bytes, training loss
+    start, content = f.tell(), as_bytes(client)
+    f.write(content)
+    return start, len(content), loss_notes(client)
 
 # %% ../../nbs/runs/store.ipynb #1e811a3b
 def head_of(f)->dict:
@@ -257,28 +271,42 @@ def load_checkpoint(store:Store, id:str, set_aside=False): # dict, or None
 
 # %% ../../nbs/runs/store.ipynb #dfe89025
 def read_checkpoint(path:Path, id:str)->dict:
-    "The content of a checkpoint; an error if it does not fit."
+    "The content of a checkpoint; an error if it does not fit. The fields of a client are read when needed."
     if path.is_symlink(): raise ValueError('it is a link, and no link is followed out of the store')
     with open(path, 'rb') as f:
         about = head_of(f)
         if hashlib.file_digest(f, 'sha256').hexdigest() != about['sha256']:
             raise ValueError('its bytes are not those that were written')
-        f.seek(HEAD)
+        f.seek(about.get('start', HEAD)) # an earlier version had all clients in the rest
         # on the CPU, for its own device may be missing here
         found = torch.load(f, weights_only=True, map_location='cpu')
+        check_content(found, id)
+        read = part_reader(f)
+    found['clients'] = {i: c if isinstance(c, dict) else Stored(partial(read, *c[:2]), c[2], 'cpu')
+                        for i, c in found['clients'].items()}
+    check_tensors(found)
+    return found
+
+def part_reader(f):
+    "Reads parts of an open file, also when it is closed and its name is another file's."
+    descriptor = os.dup(f.fileno())
+    def read(start:int, n_bytes:int)->bytes: return os.pread(descriptor, n_bytes, start)
+    weakref.finalize(read, os.close, descriptor)
+    return read
+
+def check_content(found, id:str):
+    "Raise an error for what is no checkpoint, or one of another run."
     if not isinstance(found, dict): raise ValueError(f'it holds a {type(found).__name__}')
     wrong = [k for k, kind in CONTENT.items() if not isinstance(found.get(k), kind)]
     if wrong: raise ValueError(f"it has no {', '.join(wrong)}")
     if found.get('run', id) != id: raise ValueError(f"it is of run {found['run']}")
-    check_tensors(found)
-    return found
 
 # %% ../../nbs/runs/store.ipynb #dfe8902b
 def check_tensors(found:dict):
     "Raise an error for a tensor of a checkpoint with NaN in it."
     clients = {f'client {i}': c for i, c in found['clients'].items()}
-    for what, fields in (clients | found['servers']).items():
-        for k, v in fields.items():
+    for what, kept in (clients | found['servers']).items():
+        for k, v in fields_of(kept).items():
             if torch.is_tensor(v) and v.is_floating_point() and bool(v.isnan().any()):
                 raise ValueError(f'{k!r} of {what} is not a number')
 
