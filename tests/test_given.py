@@ -918,7 +918,8 @@ def test_a_kept_run_of_arrays_says_how_to_load_it(tmp_path):
     with pytest.raises(ValueError, match='give simulate the same again'): result.model(0)
 
 
-@pytest.mark.parametrize('ask', [lambda r: r.model(0), lambda r: r.predictions()], ids=['model', 'predictions'])
+@pytest.mark.parametrize('ask', [lambda r: r.model(0), lambda r: r.predictions()],
+                         ids=['model', 'predictions'])
 def test_a_result_of_another_process_has_its_models_or_says_how_to_keep_them(ask, tmp_path, monkeypatch):
     lost, stored = (simulate('fedavg', X, Y, store=store, **SMALL) for store in ('', tmp_path))
     lost, stored = map(pickle.loads, map(pickle.dumps, (lost, stored)))

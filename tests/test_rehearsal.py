@@ -491,7 +491,8 @@ AS_WRITTEN = { # name -> (model, settings, part of what is said)
 }
 
 
-OPTIMISED = [*OPTIMISERS, 'sgd(cosine_over=2)', 'sgd(cosine_over=2, momentum=.9)', 'clipped_sgd(cosine_over=2)']
+OPTIMISED = [*OPTIMISERS, 'sgd(cosine_over=2)', 'sgd(cosine_over=2, momentum=.9)',
+             'clipped_sgd(cosine_over=2)']
 
 
 @pytest.mark.parametrize('executor', ['loop', 'graphs'])

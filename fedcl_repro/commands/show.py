@@ -229,7 +229,8 @@ def files_of(config:dict)->list: # of paths; FILE.py for one that is not importe
         if kind not in REGISTERS or kind == 'data': continue
         entry = REGISTERS[kind].get(value['name'])
         if not entry: found.append('FILE.py')
-        elif is_own(entry): found.append(getattr(sys.modules.get(entry.make.__module__), '__file__', 'FILE.py'))
+        elif is_own(entry): found.append(getattr(sys.modules.get(entry.make.__module__), '__file__',
+                                                 'FILE.py'))
     return list(dict.fromkeys(found))
 
 def shorter(spec:dict, register)->str:
