@@ -8,6 +8,7 @@ import pytest
 
 from fedcl_repro.evidence.experiments import committed, committed_verdicts
 from fedcl_repro.show.figures import PALETTE, apart, as_seen, contrast, look_of
+from fedcl_repro.show.scoreboard import scoreboard_figure
 
 ROOT = Path(__file__).parents[1]
 
@@ -90,3 +91,15 @@ def test_a_legend_refuses_a_name_that_looks_different_in_two_panels(monkeypatch)
     with pytest.raises(ValueError, match="looks different in two panels"):
         drawn(lambda: function_of('papers/mfcl/fig8', 'dropout_view')(committed('mfcl/fig8', 'lite'), 'lite'))
     plt.close()
+
+
+@pytest.mark.parametrize('narrow', [False, True])
+def test_no_word_of_the_scoreboard_is_cut_off(narrow):
+    fig = scoreboard_figure(narrow=narrow)
+    fig.canvas.draw()
+    page = fig.bbox
+    for text in fig.findobj(plt.Text):
+        if not (text.get_visible() and text.get_text()): continue
+        box = text.get_window_extent()
+        assert page.x0 <= box.x0 and box.x1 <= page.x1, text.get_text()
+    plt.close(fig)

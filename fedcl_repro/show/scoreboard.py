@@ -203,13 +203,13 @@ def scoreboard_figure(lines=None, tone='light', narrow=False):
                 say(.995, y + form['above'], told, ha='right', color=colour, **title)
                 continue
             say(form['column'], y + form['below'], line.size, va='top', fontsize=7.5, color=ink['quiet'])
-            say(1.165, y, signed(line.published), ha='right', color=ink['quiet'])
-            say(1.365, y, signed(line.ours), ha='right', weight='bold')
-            ax.plot(LEFT + 1.452 * (RIGHT - LEFT), y, clip_on=False, **look_of_mark(line.word, tone))
-            say(1.495, y, line.word, color=colour, weight='bold')
+            say(1.14, y, signed(line.published), ha='right', color=ink['quiet'])
+            say(1.335, y, signed(line.ours), ha='right', weight='bold')
+            ax.plot(LEFT + 1.405 * (RIGHT - LEFT), y, clip_on=False, **look_of_mark(line.word, tone))
+            say(1.445, y, line.word, color=colour, weight='bold')
         zero, words = along(0) / 100, dict.fromkeys(line.word for line in lines)
         heads = [(zero - .03, '← claim is false', 'right'), (zero + .03, 'claim is true →', 'left')]
-        heads += [] if narrow else [(1.165, 'published', 'right'), (1.365, 'ours', 'right')]
+        heads += [] if narrow else [(1.14, 'published', 'right'), (1.335, 'ours', 'right')]
         for x, text, side in heads: say(x, -.72, text, ha=side, fontsize=8, color=ink['quiet'])
         keys = [Line2D([], [], ls='', marker='o', ms=8, mfc=ink['bg'], mec=ink['ink'], label='published')]
         keys += [Line2D([], [], label=word, **look_of_mark(word, tone)) for word in words]
