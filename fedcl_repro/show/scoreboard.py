@@ -213,9 +213,10 @@ def scoreboard_figure(lines=None, tone='light', narrow=False):
         for x, text, side in heads: say(x, -.72, text, ha=side, fontsize=8, color=ink['quiet'])
         keys = [Line2D([], [], ls='', marker='o', ms=8, mfc=ink['bg'], mec=ink['ink'], label='published')]
         keys += [Line2D([], [], label=word, **look_of_mark(word, tone)) for word in words]
-        told = '95 %' if narrow else '95 % interval, in points of accuracy on CIFAR-10'
+        told = '95 % interval' if narrow else '95 % interval, in points of accuracy on CIFAR-10'
         keys.append(Line2D([], [], lw=9, alpha=.3, color=ink['quiet'], solid_capstyle='butt', label=told))
         how = dict(fontsize=8, handletextpad=.4, columnspacing=1.3 if narrow else 2, handlelength=1.5)
-        fig.legend(handles=keys, loc='lower left', bbox_to_anchor=(-.003, -.012), ncols=6, frameon=False,
+        fig.legend(handles=keys, loc='lower left', bbox_to_anchor=(-.003, -.012), ncols=3 if narrow else 6,
+                   frameon=False,
                    **how)
     return fig
