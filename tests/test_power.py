@@ -20,7 +20,10 @@ import pandas as pd
 import pytest
 import torch
 
+import fedcl_repro
 from fedcl_repro import core
+from fedcl_repro.cli import main
+from fedcl_repro.commands import show
 from fedcl_repro.evidence import experiments
 from fedcl_repro.federation.clients import Stored, client_folder, training_notes
 from fedcl_repro.federation.fed import toy
@@ -28,7 +31,8 @@ from fedcl_repro.federation.rounds import begin
 from fedcl_repro.runs import workers
 from fedcl_repro.runs.run import Run, run_id
 from fedcl_repro.runs.session import from_checkpoint, to_checkpoint
-from fedcl_repro.runs.store import DamagedRun, Store, load_checkpoint, locked, save_checkpoint
+from fedcl_repro.runs.store import (
+    DamagedRun, Store, file_digest, load_checkpoint, locked, save_checkpoint)
 from fedcl_repro.runs.train import OutOfTime, train
 from fedcl_repro.runs.workers import train_all
 
@@ -195,6 +199,72 @@ def test_a_run_with_a_limit_to_memory_goes_on_with_the_same_bits(tmp_path):
         with pytest.raises(OutOfTime): train(RUN, limited, state_memory=1., deadline=time.monotonic() + .01)
     train(RUN, limited, state_memory=1.)
     assert (limited.folder(ID)/'rows.csv').read_bytes() == (plain.folder(ID)/'rows.csv').read_bytes()
+
+
+# --- many runs
+
+def rewrite(store):
+    rows, about = store.read('b')
+    store.write('b', rows.assign(value=.125), {k: v for k, v in about.items() if k not in ('run', 'sha256')})
+
+def edit(store):
+    "In place, with as many bytes and the same times."
+    path = store.folder('b')/'run.json'
+    before = path.stat()
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 7'))
+    sums = [f'{file_digest(p)}  {p.name}' for p in sorted(store.folder('b').iterdir()) if p.name != 'SHA256SUMS']
+    (store.folder('b')/'SHA256SUMS').write_text('\n'.join(sums))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+def lines_of(store): return (store.root/'index.jsonl').read_text().splitlines(keepends=True)
+def drop_a_line(store): (store.root/'index.jsonl').write_text(''.join(lines_of(store)[1:]))
+def cut(store): (store.root/'index.jsonl').write_text(''.join(lines_of(store))[:-20])
+def fill(store): (store.root/'index.jsonl').write_text('[]\n' * 3)
+def delete(store): (store.root/'index.jsonl').unlink()
+def remove_a_run(store): shutil.rmtree(store.folder('c'))
+def of_another_version(store):
+    (store.root/'index.jsonl').write_text(''.join(lines_of(store)).replace(fedcl_repro.__version__, '0', 1))
+def block(store):
+    delete(store)
+    (store.root/'index.jsonl').mkdir()
+
+
+@pytest.mark.parametrize('change', [
+    rewrite, edit, drop_a_line, cut, fill, delete, remove_a_run, of_another_version, block])
+def test_the_index_of_a_store_is_made_anew_where_it_disagrees(change, tmp_path, monkeypatch):
+    "What it says is what the rows say, and rows are read only for the lines that it lacks."
+    monkeypatch.setattr(show, 'FEW', 1)
+    store = Store(tmp_path)
+    train(RUN, store)
+    rows, about = store.read(ID)
+    about = {k: v for k, v in about.items() if k not in ('run', 'sha256')}
+    for k, id in enumerate('abc'): store.write(id, rows.assign(value=rows.value / (k + 1)), about)
+    ids, read, real = list('abc'), [], show.rows_of
+    def noted(store, ids): return read.extend(ids) or real(store, ids)
+    monkeypatch.setattr(show, 'rows_of', noted)
+    def check(ids, n_read):
+        read.clear()
+        found = show.results_in(store, ids)
+        assert len(read) == n_read
+        pd.testing.assert_frame_equal(found, show.table_of_runs(real(store, ids)))
+    check(ids, 3)
+    check(ids, 0)
+    change(store)
+    ids = [id for id in ids if store.has(id)]
+    n_lost = dict(cut=3, fill=3, delete=3, block=3, remove_a_run=0).get(change.__name__, 1)
+    check(ids, n_lost)
+    check(ids, 0)
+
+
+@pytest.mark.parametrize('options, n_shown', [((), 20), (('--last', '3'), 3), (('--last', '0'), 23)])
+def test_as_many_runs_are_shown_as_were_asked_for(options, n_shown, tmp_path, capsys):
+    store = Store(tmp_path)
+    train(RUN, store)
+    rows, about = store.read(ID)
+    about = {k: v for k, v in about.items() if k not in ('run', 'sha256')}
+    for k in range(22): store.write(f'{k:010}', rows, about)
+    assert main(['show', '--store', str(tmp_path), *options]) == 0
+    assert sum(line.startswith((ID, '0000000')) for line in capsys.readouterr().out.splitlines()) == n_shown
 
 
 # --- two processes
