@@ -132,7 +132,7 @@ def test_choices_replace_those_of_their_profile(tmp_path, monkeypatch):
 OWN = '''
 import torch
 from fedcl_repro.federation.method import METHODS, Method, send
-from fedcl_repro.parts.fields import sub
+from fedcl_repro.parts.fields import select
 from fedcl_repro.parts.mixing import keep_part
 
 @METHODS.add('half_and_half', title='Half and half', family='personal_layers', owner='personal')
