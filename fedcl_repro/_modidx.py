@@ -127,6 +127,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fedcl_repro/commands/show.py'),
                                            'fedcl_repro.commands.show.end_in_words': ( 'commands/show.html#end_in_words',
                                                                                        'fedcl_repro/commands/show.py'),
+                                           'fedcl_repro.commands.show.file_stamps': ( 'commands/show.html#file_stamps',
+                                                                                      'fedcl_repro/commands/show.py'),
                                            'fedcl_repro.commands.show.files_of': ( 'commands/show.html#files_of',
                                                                                    'fedcl_repro/commands/show.py'),
                                            'fedcl_repro.commands.show.fitted_text': ( 'commands/show.html#fitted_text',

@@ -428,6 +428,15 @@ def test_one_name_one_meaning():
     assert SHARED_NAMES <= set(twice), 'names that are no longer shared need no exception'
 
 
+def test_no_module_defines_a_name_twice():
+    "The second would silently replace the first; a method that is patched in has its class before its name."
+    for path in MODULES:
+        found = [node.name for node in ast.parse(path.read_text(encoding='utf-8')).body
+                 if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+                 and not any(getattr(d, 'id', '') == 'patch' for d in node.decorator_list)]
+        assert len(found) == len(set(found)), (path, {n for n in found if found.count(n) > 1})
+
+
 PRIVATE = re.compile( # words of ours for which the field has a word (CONTRIBUTING, "How it reads")
     r"\b(printed (value|number|table|cost|accurac)|compared with print|(several|all|three) readings|"
     r"joint reading|"

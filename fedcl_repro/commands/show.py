@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'RESULT', 'INDEX', 'FEW', 'spec_text', 'stored', 'names_method', 'shown_of',
            'rows_of', 'width', 'as_texts', 'fitted_text', 'text_chart', 'run_curves', 'curves_of_clients',
-           'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in', 'files_of',
-           'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of', 'quoted', 'shorter',
-           'given_path', 'mean_of', 'Shown', 'show_runs', 'show_artifact', 'has_numbers', 'tables_beside_print',
-           'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
+           'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in', 'file_stamps',
+           'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of', 'quoted', 'files_of',
+           'shorter', 'given_path', 'mean_of', 'Shown', 'show_runs', 'show_artifact', 'has_numbers',
+           'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import contextlib
@@ -177,7 +177,7 @@ INDEX, FEW = 'index.jsonl', 100 # a store of few runs has none
 def results_in(store:Store, ids:list)->pd.DataFrame:
     "`table_of_runs` of stored runs; of many, from the store's index, whose old and missing lines are made anew."
     if len(ids) <= FEW: return table_of_runs(rows_of(store, ids))
-    path, files = store.root/INDEX, {id: files_of(store, id) for id in ids}
+    path, files = store.root/INDEX, {id: file_stamps(store, id) for id in ids}
     lines = read_index(path)
     old = [id for id in ids if lines.get(id, {}).get('files') != files[id]]
     for k in range(0, len(old), FEW):
@@ -187,7 +187,7 @@ def results_in(store:Store, ids:list)->pd.DataFrame:
         if old: write_text(path, ''.join(json.dumps(line) + '\n' for line in lines.values()))
     return pd.DataFrame([lines[id] for id in ids if id in lines]).drop(columns='files')
 
-def files_of(store:Store, id:str)->list: # whatever is written to them, this is another list
+def file_stamps(store:Store, id:str)->list: # whatever is written to them, this is another list
     "The version of this package, and identity, bytes and last change of the files that a result is from."
     some = [os.stat(store.folder(id)/name) for name in ('run.json', 'rows.csv')]
     return [fedcl_repro.__version__, *(n for s in some for n in (s.st_ino, s.st_size, s.st_ctime_ns))]
