@@ -4087,6 +4087,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'fedcl_repro/runs/session.py'),
                                           'fedcl_repro.runs.session.other_dtype': ( 'runs/session.html#other_dtype',
                                                                                     'fedcl_repro/runs/session.py'),
+                                          'fedcl_repro.runs.session.precision_switches': ( 'runs/session.html#precision_switches',
+                                                                                           'fedcl_repro/runs/session.py'),
                                           'fedcl_repro.runs.session.run_precision': ( 'runs/session.html#run_precision',
                                                                                       'fedcl_repro/runs/session.py'),
                                           'fedcl_repro.runs.session.to_checkpoint': ( 'runs/session.html#to_checkpoint',

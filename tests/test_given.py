@@ -34,7 +34,7 @@ from fedcl_repro.parts.models import MODELS, Dropout
 from fedcl_repro.evidence.experiments import PAGE_OPTIONS, read_option
 from fedcl_repro.runs.run import (
     Run, check_federation, dataset, methods, run_id, shards, without_effect)
-from fedcl_repro.runs.session import run_precision
+from fedcl_repro.runs.session import precision_switches, run_precision
 from fedcl_repro.runs.simulate import data_spec, fitting, model_spec, named_data
 from fedcl_repro.runs.store import Store
 from fedcl_repro.runs.sweep import sweep
@@ -988,11 +988,11 @@ def test_the_precision_of_a_session_is_put_back(before):
     was = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision(before)
-        places = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
-        kept = [p.fp32_precision for p in places]
-        with run_precision(Run.of('fedavg', tf32=True), 'cpu'):
-            assert [p.fp32_precision for p in places] == ['tf32'] * 3
-        assert [p.fp32_precision for p in places] == kept
+        name, places, (_, fast) = precision_switches()
+        def values(): return [getattr(p, name) for p in places]
+        kept = values()
+        with run_precision(Run.of('fedavg', tf32=True), 'cpu'): assert values() == [fast] * len(places)
+        assert values() == kept
         assert torch.get_float32_matmul_precision() == before
     finally: torch.set_float32_matmul_precision(was)
 

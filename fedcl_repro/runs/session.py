@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ignore', 'Session', 'valid_accuracies', 'best_round', 'note_other_sources', 'usual_causes', 'late_hits',
            'to_checkpoint', 'from_checkpoint', 'usable_checkpoint', 'other_dtype', 'one_core', 'deterministic',
-           'run_precision']
+           'run_precision', 'precision_switches']
 
 # %% ../../nbs/runs/session.ipynb #a5c00013
 import contextlib
@@ -221,9 +221,15 @@ def deterministic(device:str):
 def run_precision(run:Run, device:str):
     "The precision of the whole process is that of the run; afterwards, what it was."
     deterministic(device)
-    places = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
-    before = [place.fp32_precision for place in places]
-    for place in places: place.fp32_precision = 'tf32' if run.tf32 else 'ieee'
+    name, places, values = precision_switches()
+    before = [getattr(place, name) for place in places]
+    for place in places: setattr(place, name, values[run.tf32])
     try: yield
     finally:
-        for place, was in zip(places, before): place.fp32_precision = was
+        for place, was in zip(places, before): setattr(place, name, was)
+
+def precision_switches()->tuple: # (attribute, the places that have it, its values without and with TF32)
+    "Where torch is told the precision of products; before 2.9 by other names."
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(cudnn, 'conv'): return 'fp32_precision', (matmul, cudnn.conv, cudnn.rnn), ('ieee', 'tf32')
+    return 'allow_tf32', (matmul, cudnn), (False, True)
