@@ -9,6 +9,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from fresh import COMMAND
 
 from fedcl_repro.teaching.edition import Blank, blanks_of, course_pages, emptied, marks, page_source
 from fedcl_repro.teaching.edition import readers_edition, write_course
@@ -112,12 +113,12 @@ def test_the_site_offers_both_editions(tmp_path):
         assert 'Your turn' in blank and 'Your turn' not in filled
 
 
-def test_the_blank_file_of_a_method_trains(tmp_path, capsys):
-    from fedcl_repro.cli import main
+def test_the_blank_file_of_a_method_trains(tmp_path, fresh):
     folder = write_course(tmp_path/'mine')
     small = '--data', 'digits', '--set', 'n_rounds=1', '--set', 'n_clients=3'
-    where = '--use', str(folder/'my_method.py'), '--store', str(tmp_path/'runs')
-    assert main(['run', '--method', 'mine', *small, *where]) == 0, capsys.readouterr().err
+    where = '--use', folder/'my_method.py', '--store', tmp_path/'runs'
+    done = fresh.start(COMMAND, 'run', '--method', 'mine', *small, *where).done()
+    assert done.returncode == 0, done.stderr
 
 
 # What is said about any blank, in a small one.

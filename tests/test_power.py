@@ -212,7 +212,8 @@ def edit(store):
     path = store.folder('b')/'run.json'
     before = path.stat()
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 7'))
-    sums = [f'{file_digest(p)}  {p.name}' for p in sorted(store.folder('b').iterdir()) if p.name != 'SHA256SUMS']
+    sums = [f'{file_digest(p)}  {p.name}' for p in sorted(store.folder('b').iterdir())
+            if p.name != 'SHA256SUMS']
     (store.folder('b')/'SHA256SUMS').write_text('\n'.join(sums))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
