@@ -8,7 +8,7 @@ __all__ = ['SENT_DIGESTS', 'INSTALLED', 'TELLING', 'IMPORTED', 'GROUP', 'is_own'
            'tell_module', 'tell_array', 'tell_tensor', 'tell_network', 'tell_set', 'tell_dict', 'tell_partial',
            'tell_method', 'tell_list', 'tell_register', 'tell_wrapper', 'tell_property', 'refuse', 'unknown',
            'tell_object', 'import_file', 'no_bytecode', 'files_beside', 'used_files', 'use_files',
-           'import_entry_points', 'load_extensions', 'packed', 'sendable', 'unpack']
+           'import_entry_points', 'load_extensions', 'packed', 'packed_entry', 'unpack']
 
 # %% ../nbs/user_code.ipynb #9e9f4205
 import builtins
@@ -292,32 +292,29 @@ def load_extensions():
 
 # %% ../nbs/user_code.ipynb #d59bf731
 def packed(registers)->bytes: # of Register
-    "The entries of these registers that come from outside this package, as bytes; see `sendable`."
+    "The entries of these registers that come from outside this package, as bytes."
     found = {}
     for register in registers:
         mine = {name: e for name, e in register.items() if is_own(e) or '<locals>' in e.make.__qualname__}
-        digests = {n: entry_digest(e) if is_own(e) else '' for n, e in mine.items()}
-        found[register.kind] = {n: (e.make, e.about, digests[n]) for n, e in mine.items()}
-    if not any(found.values()): return b''
-    try: return cloudpickle.dumps(found)
-    except Exception: pass
-    for kind, entries in found.items():
-        entries |= {n: (sendable(make, f'{kind} {n!r}'), *others) for n, (make, *others) in entries.items()}
-    return cloudpickle.dumps(found)
+        found[register.kind] = {name: packed_entry(register.kind, e) for name, e in mine.items()}
+    return cloudpickle.dumps(found) if any(found.values()) else b''
 
-def sendable(make, name:str):
-    "A registered function, or one in its place that says why that cannot be sent to another process."
-    try: cloudpickle.dumps(make)
-    except Exception as e: why = f'{name} cannot be sent to another process (use jobs=1): {e}'
-    else: return make
+def packed_entry(kind:str, entry:Entry)->bytes:
+    "One entry, by itself: what cannot be sent says so where it is used, and keeps no other back."
+    digest = entry_digest(entry) if is_own(entry) else ''
+    try: return cloudpickle.dumps((entry.make, entry.about, digest))
+    except Exception as e:
+        why = f'{kind} {entry.name!r} cannot be sent to another process (use jobs=1): {e}'
     def refuse(*args, **settings): raise ValueError(why)
-    return refuse
+    return cloudpickle.dumps((refuse, entry.about, digest))
 
 def unpack(content:bytes, registers):
-    "Add the entries that `packed` has sent."
+    "Add the entries that `packed` has sent; one that cannot be read here is unknown here."
     if not content: return
     found = cloudpickle.loads(content)
     for register in registers:
-        for name, (make, about, digest) in found[register.kind].items():
+        for name, entry in found[register.kind].items():
+            try: make, about, digest = cloudpickle.loads(entry)
+            except Exception: continue
             register[name] = Entry(name, make, about)
             if digest: SENT_DIGESTS[make] = digest

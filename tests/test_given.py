@@ -7,6 +7,7 @@ import pickle
 import random
 import subprocess
 import sys
+import types
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -760,14 +761,20 @@ def test_entries_of_all_origins_are_sent():
     assert there['mine'].make() == 7 and entry_digest(there['mine']) == entry_digest(register['mine'])
 
 
-def test_what_cannot_be_sent_keeps_nothing_else_back():
-    "A parametrised layer, given as it is, is not pickled: a run that needs it says so where it is built."
+def test_what_cannot_be_sent_keeps_nothing_else_back(monkeypatch):
+    "A parametrised layer, given as it is, is not pickled; a module may be missing where it is read."
     layer = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
     register, there = Register('model'), Register('model')
     register.add('mine')(lambda: 7)
     register.add('theirs')(lambda: layer)
-    unpack(packed([register]), [there])
-    assert there['mine'].make() == 7
+    elsewhere = types.ModuleType('only_here')
+    exec('def make(): return 1', vars(elsewhere))
+    monkeypatch.setitem(sys.modules, 'only_here', elsewhere)
+    register.add('of_a_file')(elsewhere.make)
+    content = packed([register])
+    monkeypatch.delitem(sys.modules, 'only_here')
+    unpack(content, [there])
+    assert there['mine'].make() == 7 and 'of_a_file' not in there
     with pytest.raises(ValueError, match=r"model 'theirs' cannot be sent .*jobs=1.*parametrized"):
         there['theirs'].make()
 
