@@ -4556,6 +4556,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'fedcl_repro/show/tables.py'),
                                          'fedcl_repro.show.tables.folded_columns': ( 'show/tables.html#folded_columns',
                                                                                      'fedcl_repro/show/tables.py'),
+                                         'fedcl_repro.show.tables.folded_html': ( 'show/tables.html#folded_html',
+                                                                                  'fedcl_repro/show/tables.py'),
                                          'fedcl_repro.show.tables.is_own_method': ( 'show/tables.html#is_own_method',
                                                                                     'fedcl_repro/show/tables.py'),
                                          'fedcl_repro.show.tables.nice_table': ( 'show/tables.html#nice_table',

@@ -28,6 +28,7 @@ class Study:
     runs: tuple = ()        # of Run
     experiments: tuple = () # names, 'mapl/fig4', whose runs are trained after these
     profile: str = 'quick'  # of the experiments
+    listed: bool = False    # a file names the experiments: what is committed is left out
 
 def study_content(path:Path)->dict:
     "The content of a study file; an error if it has another form."
@@ -57,7 +58,7 @@ def read_study(path, data_root=None)->Study:
     for n, entry in enumerate(content.get('runs', []), 1):
         try: found += runs_of_entry(content.get('common', {}) | entry, path.parent, data_root)
         except (ValueError, TypeError) as e: raise ValueError(f'{path}, [[runs]] number {n}: {e}') from e
-    return Study(tuple(dict.fromkeys(found)), names, profile)
+    return Study(tuple(dict.fromkeys(found)), names, profile, listed=bool(names))
 
 # %% ../../nbs/commands/study.ipynb #5dd74f7a
 def runs_of_entry(entry:dict, folder:Path, data_root=None)->list: # of Run

@@ -178,14 +178,13 @@ def wanted_runs(study:Study, options)->list: # of Run
     "The runs that should be trained, without committed ones if a file names the experiments."
     names = study.experiments
     runs = [*study.runs, *available_runs(names, options)]
-    if names and study_file(options):
+    if study.listed:
         committed = {run for name in names for run in committed_of(name, study.profile)}
         return [run for run in runs if run not in committed]
     if runs or options.save: return runs
     if any(runs_of(n, study.profile) for n in names):
-        raise ValueError('nothing to train: the data are not present (`fedcl list datasets` tells which '
-                         'are); '
-                         'the profile quick needs none')
+        raise ValueError('nothing to train: the data are not present (`fedcl list datasets` tells '
+                         'which are); the profile quick needs none')
     raise ValueError(f"{', '.join(names)}: nothing to train in profile {study.profile}; "
                      f"`fedcl reproduce {' '.join(names)}` makes the page")
 
@@ -200,7 +199,7 @@ def run_verb(options)->int:
     runs = wanted_runs(study, options)
     store = prepared_store(options)
     if options.save: check_folder(papers_folder(), 'FEDCL_PAPERS')
-    n_failed = train_as_asked(runs, store, options, wait=not (study.experiments and study_file(options)))
+    n_failed = train_as_asked(runs, store, options, wait=not study.listed)
     if options.save: save_rows(study.experiments, store, options)
     else: show_finished(runs, store, options)
     return n_failed
@@ -217,10 +216,12 @@ def print_missing(study:Study, options):
         return [every[run] for run in runs]
     lines = [plan_line('runs', states(study.runs))] if study.runs else []
     for name, runs in runs_asked(study.experiments, options).items():
-        if runs: lines.append(plan_line(f'{name} {study.profile}',
-                                        states(runs, committed_of(name, study.profile))))
-    if not lines: raise ValueError(f"{', '.join(study.experiments)}: nothing to train in profile "
-                                   f"{study.profile}")
+        if not runs: continue
+        found = states(runs, committed_of(name, study.profile))
+        lines.append(plan_line(f'{name} {study.profile}', found))
+    if not lines:
+        names = ', '.join(study.experiments)
+        raise ValueError(f'{names}: nothing to train in profile {study.profile}')
     if len(lines) > 1: lines.insert(0, plan_line('all together', list(every.values())))
     print(*lines, sep='\n')
 

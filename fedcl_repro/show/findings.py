@@ -116,9 +116,10 @@ def findings_told()->list: # of dicts
 
 def findings(folder='')->str: # Markdown
     "The same as a list; `folder`: of the papers' pages, seen from the file."
-    return '\n'.join('- **{papers}**: {sentence} ([{artifact}]({page}.ipynb)).'.format(
-                         artifact=f['page'].partition('/')[2], **f | dict(page=folder + f['page']))
-                     for f in findings_told())
+    def line(papers, sentence, page):
+        artifact = page.partition('/')[2]
+        return f'- **{papers}**: {sentence} ([{artifact}]({folder}{page}.ipynb)).'
+    return '\n'.join(line(**f) for f in findings_told())
 
 # %% ../../nbs/show/findings.ipynb #8c711de1
 def sizes_told(names=None)->str: # `names`: of experiments, else all

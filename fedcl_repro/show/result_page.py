@@ -22,7 +22,8 @@ from ..evidence.experiments import (
 from ..evidence.published import PAPER_NAMES
 from ..runs.representations import maps_of
 from .badge import badge, counts_as_badges
-from .tables import HOW_TO_READ, nice_table, sectioned_table, show_dots, show_table, with_code
+from .tables import (
+    HOW_TO_READ, folded_html, nice_table, sectioned_table, show_dots, show_table, with_code)
 from ..evidence.ask import Paper, claim_list, span
 from ..evidence.verdict import (
     OURS, PAPER_SIZE, Verdict, amount_of, rests_on, verdict_counts, verdict_table)
@@ -146,8 +147,8 @@ def show_rows_as_csv(name:str, profile:str):
     code = (f"import pandas as pd\nrows = pd.read_csv('{name.partition('/')[0]}/results/{path.name}')\n"
             "rows[rows.metric == 'accuracy'].groupby(['run', 'moment', 'split']).value.last()")
     link = f'<a href="results/{path.name}">{path.name}</a>'
-    summary = '<summary>The rows behind this page, as CSV</summary>'
-    display(HTML(f'<details>{summary}<p>{link}</p><pre>{code}</pre></details>'))
+    shown = folded_html('The rows behind this page, as CSV', f'<p>{link}</p><pre>{code}</pre>')
+    display(HTML(shown))
 
 def what_is_there(page:Page, rows:pd.DataFrame, profile:str)->str: # empty: the page needs no runs
     "The size of a page's runs; if nobody has trained them, how many the profile `lite` has."

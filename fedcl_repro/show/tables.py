@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['STAYS', 'OUR_ROW', 'TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'MORE', 'HOW_TO_READ', 'digits_of', 'with_code',
-           'says_something', 'verdict_second', 'nice_table', 'without_thin', 'folded_columns', 'noted_table',
-           'sectioned_table', 'table_cells', 'accuracy_blocks', 'reasons_of', 'with_notes', 'is_own_method',
-           'row_names', 'difference_words', 'repeats', 'setting_blocks', 'show_table', 'draw_panel', 'dots_key',
-           'same_key', 'draw_dots', 'show_dots']
+           'says_something', 'verdict_second', 'nice_table', 'without_thin', 'folded_columns', 'folded_html',
+           'noted_table', 'sectioned_table', 'table_cells', 'accuracy_blocks', 'reasons_of', 'with_notes',
+           'is_own_method', 'row_names', 'difference_words', 'repeats', 'setting_blocks', 'show_table', 'draw_panel',
+           'dots_key', 'same_key', 'draw_dots', 'show_dots']
 
 # %% ../../nbs/show/tables.ipynb #de8ab0d1
 import html
@@ -104,7 +104,11 @@ def folded_columns(table:pd.DataFrame, columns)->tuple[pd.DataFrame,str]: # tabl
     there = [c for c in columns if c in table and says_something(table[c]).any()]
     main = table.drop(columns=[c for c in columns if c in table])
     if not there: return main, ''
-    return main, f'<details><summary>more columns</summary>{nice_table(table[there]).to_html()}</details>'
+    return main, folded_html('more columns', nice_table(table[there]).to_html())
+
+def folded_html(summary:str, content:str)->str: # HTML
+    "What opens on demand."
+    return f'<details><summary>{summary}</summary>{content}</details>'
 
 def noted_table(tables, caption='', notes=(), marked=(), folded=()): # HTML
     """The same with lines below it, such as the reasons for its verdicts; words in backticks as code.
@@ -126,9 +130,8 @@ def sectioned_table(table:pd.DataFrame, by:str, caption:str): # HTML
     from IPython.display import HTML
     parts = [f'<p class="note">{with_code(caption)}</p>']
     for value, section in table.groupby(by, sort=False):
-        summary = f'{with_code(value)} ({len(section)})'
         shown = nice_table(section.drop(columns=by), '').to_html()
-        parts.append(f'<details><summary>{summary}</summary>{shown}</details>')
+        parts.append(folded_html(f'{with_code(value)} ({len(section)})', shown))
     return HTML(''.join(parts))
 
 # %% ../../nbs/show/tables.ipynb #79464b5b
