@@ -894,8 +894,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fedcl_repro/evidence/ask.py'),
                                           'fedcl_repro.evidence.ask.interval_of': ( 'evidence/ask.html#interval_of',
                                                                                     'fedcl_repro/evidence/ask.py'),
-                                          'fedcl_repro.evidence.ask.is_borrowed': ( 'evidence/ask.html#is_borrowed',
-                                                                                    'fedcl_repro/evidence/ask.py'),
                                           'fedcl_repro.evidence.ask.key_columns': ( 'evidence/ask.html#key_columns',
                                                                                     'fedcl_repro/evidence/ask.py'),
                                           'fedcl_repro.evidence.ask.label_after': ( 'evidence/ask.html#label_after',

@@ -1,4 +1,4 @@
-"""How much replicates vary, family by family: `nbs/papers/spread.csv`, which single runs borrow.
+"""How much replicates vary, family by family: `nbs/papers/spread.csv`, with which single runs are judged.
 
 `python tests/test_spread.py` computes it anew, after replicates were committed."""
 from dataclasses import replace
@@ -11,9 +11,11 @@ from fedcl_repro.core import Spec, write_text
 from fedcl_repro.evidence.experiments import PROFILES, committed, experiments
 from fedcl_repro.evidence.intervals import pooled_spread
 from fedcl_repro.evidence.ask import (
-    EVERY_PAPER, LEAST_DF, MEASURES, PAPER_OF, committed_spreads, run_facts, spreads_path)
+    MEASURES, PAPER_OF, run_facts, spreads_path)
 from fedcl_repro.runs.rows import table_of_means
 
+SHOWN = 'table', 'figure', 'text'
+LEAST_DF = 3 # with fewer degrees of freedom, nothing is said of a spread
 COLUMNS = ['paper', 'measure', 'owner', 'common', 'own', 'df', 'settings']
 
 
@@ -41,25 +43,21 @@ def family_spreads(paper, rows):
 
 
 def rows_of(paper):
-    "The committed rows of a paper, those of a run that several experiments have only once."
-    own = [n for n, e in experiments().items() if e.about['paper'] == paper and e.about['kind'] != 'claims']
-    rows = [committed(n, profile) for n in own for profile in PROFILES[1:]]
+    """The committed rows of the paper's own tables and figures, those of a run that several have only once.
+    Experiments beside them train other settings under the same labels."""
+    shown = [n for n, e in experiments().items() if e.about['paper'] == paper and e.about['kind'] in SHOWN]
+    rows = [committed(n, profile) for n in shown for profile in PROFILES[1:]]
     rows = pd.concat([r for r in rows if len(r)] or [pd.DataFrame(columns=['run'])])
     same = ['run', 'round', 'client', 'moment', 'split', 'metric', 'owner']
     return rows.drop_duplicates(same) if len(rows) else rows
 
 
 def spreads_now():
-    "The spreads of each paper, and over all papers: variances are pooled by their degrees of freedom."
+    "The spreads of each paper."
     experiments() # its papers are imported
     known = {name: rows_of(name) for name in PAPER_OF}
     each = [family_spreads(PAPER_OF[name], rows) for name, rows in known.items() if len(rows)]
-    each = pd.concat(each, ignore_index=True)
-    both = each.assign(paper=EVERY_PAPER, own=each.own**2 * each.df, common=each.common**2 * each.df)
-    families = both.groupby(['paper', 'measure', 'owner'], as_index=False)
-    pooled = families[['common', 'own', 'df', 'settings']].sum()
-    pooled = pooled.assign(common=(pooled.common / pooled.df)**.5, own=(pooled.own / pooled.df)**.5)
-    return pd.concat([each, pooled], ignore_index=True)
+    return pd.concat(each, ignore_index=True)
 
 
 def test_the_spreads_are_those_of_the_committed_rows():
@@ -70,13 +68,6 @@ def test_the_spreads_are_those_of_the_committed_rows():
     for column in ('common', 'own', 'df', 'settings'):
         found, wanted = (list(t.loc[now.index, column]) for t in (now, there))
         assert found == pytest.approx(wanted, abs=1e-4), column
-
-
-def test_a_borrowed_spread_has_no_more_degrees_of_freedom_than_settings():
-    table = pd.read_csv(spreads_path()).set_index(['paper', 'measure', 'owner'])
-    borrowed = {key: s.df for key, s in committed_spreads().items() if key[0] == EVERY_PAPER}
-    assert borrowed
-    for key, df in borrowed.items(): assert df == LEAST_DF or df <= table.settings[key]
 
 
 if __name__ == '__main__': write_text(spreads_path(), spreads_now().to_csv(index=False, float_format='%.6f'))
