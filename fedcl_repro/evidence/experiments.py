@@ -340,7 +340,7 @@ def committed(name:str, profile='')->pd.DataFrame: # profile: by default the lar
         by_file.setdefault(path, []).append(dict(run=id, **described(run)))
     if not by_file: return read_rows([], None)
     def rows(path): return pd.read_csv(path, dtype=dict(run=str)) # 10 hex digits may look like a number
-    tables = [rows(path).merge(pd.DataFrame(about), on='run') for path, about in by_file.items()]
+    tables = [pd.DataFrame(about).merge(rows(path), on='run') for path, about in by_file.items()] # as made
     return pd.concat(tables, ignore_index=True)[[*RUN_COLUMNS, *MEASURE_COLUMNS]]
 
 # %% ../../nbs/evidence/experiments.ipynb #f6d0452a
