@@ -223,7 +223,8 @@ def part_intervals(c:Claim, margin:pd.DataFrame, chance:Chance, alpha:float)->di
 # %% ../../nbs/evidence/ask.ipynb #6c34c31f
 def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     """Whether a claim holds. Its smallest margin has one interval of 95 %: each lower end at that level,
-    since all have to be above zero; each upper end corrected for their number, since any may be the smallest."""
+    since all have to be above zero; each upper end corrected for their number, since any may be the
+    smallest."""
     if c.votes: return decided_by_votes(c, table, margin)
     n_parts = margin.shape[1]
     comparisons = n_parts if c.rivals else max(c.comparisons, n_parts)
