@@ -4702,6 +4702,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'fedcl_repro/teaching/grading.py'),
                                               'fedcl_repro.teaching.grading.parameters_in': ( 'teaching/grading.html#parameters_in',
                                                                                               'fedcl_repro/teaching/grading.py'),
+                                              'fedcl_repro.teaching.grading.raised_in': ( 'teaching/grading.html#raised_in',
+                                                                                          'fedcl_repro/teaching/grading.py'),
                                               'fedcl_repro.teaching.grading.stopped': ( 'teaching/grading.html#stopped',
                                                                                         'fedcl_repro/teaching/grading.py'),
                                               'fedcl_repro.teaching.grading.tensors_unlike': ( 'teaching/grading.html#tensors_unlike',

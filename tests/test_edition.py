@@ -149,13 +149,28 @@ def toy(lines, given=GIVEN, solution=SOLUTION, **space):
     ('return z.mean(0) + 1', WRONG, 'the numbers differ'),
     ('return z.mean(0).tolist()', WRONG, 'is a list of 3, expected a tensor (3,)'),
     ('return z @ z', WRONG, 'do not fit together'),
+    ('return ModuleDict()(z)', WRONG, 'A `ModuleDict` cannot be called'),
+    ('return z.requires_grad_().mean(0).detach()', WRONG, 'the argument `z` now wants a gradient: clone it'),
     ('return y.mean(0)', WRONG, "it stops at `return y.mean(0)`. NameError: name 'y'"),
     ('return z.mean(0).detach().requires_grad_().sum().backward()', WRONG, 'is None. Is a `return` missing?'),
     ('return [z.mul_(1), z.mean(0), z.mul_(2)][1].clone()', WRONG, 'the argument `z` is not left'),
     ('n.append(1)\n    return z.mean(0) * (len(n) < 2)', WRONG, 'something is kept from the first call'),
 ])
 def test_what_is_wrong_is_said_in_words(lines, word, words):
-    found, said = toy(lines, n=[], w=torch.ones(3).double().requires_grad_())
+    found, said = toy(lines, n=[], ModuleDict=torch.nn.ModuleDict, w=torch.ones(3).double().requires_grad_())
+    assert found == word and words in said, said
+
+
+@pytest.mark.parametrize('solution, lines, word, words', [
+    ('return z.mean(0), len(z)', 'return z.mean(0), float(len(z)), 0', WRONG, 'has 3 parts, expected 2'),
+    ('return z, z.sum(0)', 'return z, z.sum(1)', WRONG, 'the second part of the result has shape (4,)'),
+    ('z += 1', 'z += 1\n    return z', SOLVED, 'largest difference'),
+    ('z += 1', 'z += 2\n    return z', WRONG, 'the argument `z` is not left'),
+    ('return z', 'return z.min(0)', WRONG, 'is a tuple of 2, expected a tensor (4, 3)'),
+])
+def test_several_values_and_none(solution, lines, word, words):
+    "Parts are counted from one; what comes back where nothing is wanted is not looked at."
+    found, said = toy(lines, solution=f'def mean_of(z):\n    "Mean."\n    {solution}')
     assert found == word and words in said, said
 
 
