@@ -390,7 +390,7 @@ def changed(entry, change):
 def times(factor, *names):
     "A change of messages: these fields, or all, are `factor` times as large."
     def change(message, floats):
-        return message | {k: changed(v, lambda t: factor * t) for k, v in floats.items() if k in (names or floats)}
+        return message | {k: changed(floats[k], lambda t: factor * t) for k in names or floats}
     return change
 
 
