@@ -4346,6 +4346,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'fedcl_repro/show/drawings.py'),
                                            'fedcl_repro.show.drawings.normalised_set': ( 'show/drawings.html#normalised_set',
                                                                                          'fedcl_repro/show/drawings.py'),
+                                           'fedcl_repro.show.drawings.slide': ('show/drawings.html#slide', 'fedcl_repro/show/drawings.py'),
                                            'fedcl_repro.show.drawings.together': ( 'show/drawings.html#together',
                                                                                    'fedcl_repro/show/drawings.py')},
             'fedcl_repro.show.figures': { 'fedcl_repro.show.figures.apart': ('show/figures.html#apart', 'fedcl_repro/show/figures.py'),

@@ -31,7 +31,7 @@ function partition(svg, beta) {      // each class is dealt to ten clients by on
   for (let i = 0; i < 10; i++) add(svg, 'text', {x: 75 + 48 * i, y: 236, 'text-anchor': 'middle'}, i);
   add(svg, 'text', {x: 0, y: 236}, 'client');
 }
-function contrast(svg, temp) {      // the share of the push that comes from each class mean
+function contrast(svg, temp) {      // the probability that the loss gives each class: softmax of cosine / temperature
   const at = [.35, 1.6, 3.5].map((angle) => [angle, Math.cos(angle)]), total = at.reduce((s, [, cos]) => s + Math.exp(cos / temp), 0);
   add(svg, 'circle', {cx: 100, cy: 115, r: 95, fill: 'none', stroke: '#8a929b'});
   add(svg, 'text', {x: 204, y: 101}, 'an image');
@@ -58,12 +58,13 @@ function keep(svg, g) {      // exp(-gamma * loss)
 }
 const PLAYS = {      // id: drawing, its name, the slider's words, least, most, first (powers of ten)
   'play-partition': [partition, 'Ten clients and ten classes: the area of a dot is the share of a class that a client gets', 'β, from very uneven to even', -2, 2, -.5],
-  'play-contrast': [contrast, 'The share of the push that each class mean has on one image', 'temperature', -1.3, .3, -1],
+  'play-contrast': [contrast, 'The probability that the loss gives each class, for one image', 'temperature', -1.3, .3, -1],
   'play-keep': [keep, 'The share that a client keeps falls with its loss', 'γ', -1.3, 1, -.1],
 };
 for (const [id, [draw, name, words, least, most, first]] of Object.entries(PLAYS)) {
   const place = document.getElementById(id);
   if (!place) continue;
+  place.append(name + '.');
   const label = place.appendChild(document.createElement('label'));
   label.append(words + ' ');
   const slider = label.appendChild(document.createElement('input'));
