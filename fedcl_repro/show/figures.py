@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'PALETTE', 'NORM_COLOURS', 'DASHES', 'DEUTERANOPIA', 'SAME_BYTES', 'MOST_MARKS', 'MOST_CELLS', 'HATCHES',
-           'colour_of', 'style_of', 'linear', 'relative_luminance', 'contrast', 'as_seen', 'lab', 'apart', 'smooth',
-           'plain_label', 'families_of', 'curves', 'smoothed', 'look_of', 'shared_legend', 'panels', 'labels_at_ends',
-           'set_style', 'is_light', 'of_few_colours', 'keep_pictures_small', 'bars', 'say_start', 'lower_limit',
-           'majority_line']
+           'SMALL_DIGITS', 'colour_of', 'style_of', 'linear', 'relative_luminance', 'contrast', 'as_seen', 'lab',
+           'apart', 'smooth', 'plain_label', 'families_of', 'curves', 'smoothed', 'look_of', 'shared_legend', 'panels',
+           'labels_at_ends', 'set_style', 'is_light', 'of_few_colours', 'keep_pictures_small', 'bars', 'say_start',
+           'lower_limit', 'power_of_ten', 'log_ticks', 'majority_line']
 
 # %% ../../nbs/show/figures.ipynb #8349d1ef
 from binascii import a2b_base64, b2a_base64
@@ -259,6 +259,20 @@ def lower_limit(values:pd.Series)->float:
     "A whole number a little below all values, by a third of their range, and not below 0."
     margin = .3*(values.max() - values.min()) + 1
     return np.floor(max(0, values.min() - margin))
+
+# %% ../../nbs/show/figures.ipynb #10c00001
+SMALL_DIGITS = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
+
+def power_of_ten(value:float, place=None)->str:
+    "A number of a logarithmic axis, all of whose signs are as large as other text: '0.01', '100', '10¹¹'."
+    if .001 < value < 10_000: return f'{value:g}'
+    return '10' + f'{np.log10(value):.0f}'.translate(SMALL_DIGITS)
+
+def log_ticks(axis):
+    "Name the powers of ten on a logarithmic axis, and nothing between them."
+    from matplotlib.ticker import NullFormatter
+    axis.set_major_formatter(power_of_ten)
+    axis.set_minor_formatter(NullFormatter())
 
 # %% ../../nbs/show/figures.ipynb #a5c00042
 def majority_line(ax, accuracy, upright=False):
