@@ -154,7 +154,8 @@ def test_an_earlier_network_has_rows_only_until_the_present_one_has():
 def written(id, said):
     "What has to be known of a committed run to find its name without its data."
     run = run_of(said)
-    told = dict(fingerprint=fingerprint(run.data, str(find_root(None))), revision=methods()[run.method.name].about['revision'])
+    revision = methods()[run.method.name].about['revision']
+    told = dict(fingerprint=fingerprint(run.data, str(find_root(None))), revision=revision)
     if run_id(run) != id: print(f'{id} has another name today: {run_id(run)} ({run.method.name})')
     return told
 

@@ -1,8 +1,8 @@
-"""Give runs the names that they have today: `python tests/tools/rename_runs.py`, for committed runs and their
-golden lines, or `python tests/tools/rename_runs.py STORE [DATA]`, for the finished runs of a store.
+"""Give runs the names that they have today.
 
-The names before and after of committed runs are kept in `renamed_runs.json`. Checkpoints keep their names, so what
-was not finished is trained from its beginning."""
+`python tests/tools/rename_runs.py` renames committed runs and their golden lines, and keeps both names in
+`renamed_runs.json`. `python tests/tools/rename_runs.py STORE [DATA]` renames the finished runs of a store;
+checkpoints keep their names, so what was not finished is trained from its beginning."""
 import hashlib
 import io
 import json
@@ -26,7 +26,8 @@ def name_of(config, fingerprint, revision):
     "The name of a run that was trained on these data by this revision of its method."
     run = runs.run_recorded(config)
     about = runs.methods()[run.method.name].about
-    with patch.object(runs, 'fingerprint', lambda spec, root: fingerprint), patch.dict(about, revision=revision):
+    def known(spec, root): return fingerprint
+    with patch.object(runs, 'fingerprint', known), patch.dict(about, revision=revision):
         return runs.run_id(run)
 
 
