@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROWS', 'STEP', 'RUNNING_MEANS', 'DRAWS_OUTSIDE', 'WAYS_OUT', 'Refused', 'rehearse', 'RehearsalCopy', 'wave',
-           'rehearsing_clients', 'rehearse_network', 'check_outputs', 'form', 'lost_memory', 'by_parts', 'unsaved',
+           'rehearsing_clients', 'rehearse_network', 'compare_outputs', 'form', 'lost_memory', 'by_parts', 'unsaved',
            'same', 'follow_fields', 'rehearse_rounds', 'compare_companions', 'compare_buffers', 'not_affine',
            'compare_forward', 'global_draws', 'drawing_layers']
 
@@ -84,7 +84,8 @@ class RehearsalCopy:
 
     def step(self, i:int, c:dict)->dict:
         "The client after a step of training."
-        return sweep_client(self.exact, STEP, self.worker, i, c | dict(round=torch.tensor(0)), (0, 'local', 0))
+        c = c | dict(round=torch.tensor(0))
+        return sweep_client(self.exact, STEP, self.worker, i, c, (0, 'local', 0))
 
     def call(self, fn, i:int, c:dict, x:Tensor):
         "`fn(net, client, x)` in evaluation mode."
@@ -115,7 +116,7 @@ def rehearse_network(r:RehearsalCopy, i:int, needs:list):
     "Refuse an architecture whose outputs a method cannot use, or which is more than its fields."
     compare_forward(r, i)
     c, x, before, arch = r.exact.client(i), r.images(i), global_draws(), r.exact.arch[i]
-    check_outputs(r, i, c, x, needs)
+    compare_outputs(r, i, c, x, needs)
     forgotten = lost_memory(r, i, c, x)
     if global_draws() != before: raise Refused(drawing_layers(r.exact.nets[arch]) + DRAWS_OUTSIDE)
     if forgotten: raise Refused(
@@ -123,7 +124,7 @@ def rehearse_network(r:RehearsalCopy, i:int, needs:list):
         'shared by clients: make it a buffer of floats and fill it in place, as in self.mean.copy_(new)')
     follow_fields(r, i, c, x)
 
-def check_outputs(r:RehearsalCopy, i:int, c:dict, x:Tensor, needs:list):
+def compare_outputs(r:RehearsalCopy, i:int, c:dict, x:Tensor, needs:list):
     b, n_classes = len(x), r.exact.n_classes
     r.fault = f'the model does not read inputs of shape {tuple(x.shape[1:])} in {str(r.exact.dtype)[6:]}'
     z = r.call(represent, i, c, x)
@@ -216,9 +217,9 @@ def compare_companions(r:RehearsalCopy, i:int, c:dict, fn):
     if same(together, alone): return
     j = int((together - alone).abs().argmax())
     r.warnings.append(
-        f'a prediction depends on the other images of the batch: a score is {together.flatten()[j]:.3g} among '
-        f'{len(x)} images and {alone.flatten()[j]:.3g} among copies of itself, so results depend on which '
-        'images are tested together: use running statistics, or none of a batch')
+        'a prediction depends on the other images of the batch: a score is '
+        f'{together.flatten()[j]:.3g} among {len(x)} images and {alone.flatten()[j]:.3g} among copies of '
+        'itself, so results depend on which are tested together: use running statistics, or none of a batch')
 
 # %% ../../nbs/federation/rehearsal.ipynb #80a6fddc
 RUNNING_MEANS = {getattr(nn, f'{kind}{n}d') for kind in ('BatchNorm', 'InstanceNorm') for n in (1, 2, 3)}
