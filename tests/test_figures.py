@@ -1,5 +1,7 @@
 """Each line of a figure is the method that the legend names, and no text or line is too small or too pale."""
+import itertools
 import json
+import re
 from pathlib import Path
 from unittest.mock import patch
 
@@ -83,11 +85,12 @@ def test_each_group_of_a_scatter_plot_has_a_name():
 
 
 def test_a_legend_refuses_a_name_that_looks_different_in_two_panels(monkeypatch):
-    "As Figure 8 of MFCL would, if each panel chose its own dashes."
+    "As Figure 8 of MFCL would, if each panel chose its own dashes, by the order of its runs."
     from fedcl_repro.papers.mfcl import experiments as settings
     monkeypatch.setattr('fedcl_repro.show.figures.NORM_COLOURS', {})
-    apart = settings.draw_lines
-    monkeypatch.setattr(settings, 'draw_lines', lambda *a: apart(*a[:5]))
+    draw, orders = settings.draw_lines, itertools.cycle([1, -1])
+    def in_another_order(ax, runs, x, names, floors, whole): draw(ax, runs[::next(orders)], x, names, floors)
+    monkeypatch.setattr(settings, 'draw_lines', in_another_order)
     with pytest.raises(ValueError, match="looks different in two panels"):
         drawn(lambda: function_of('papers/mfcl/fig8', 'dropout_view')(committed('mfcl/fig8', 'lite'), 'lite'))
     plt.close()
@@ -103,3 +106,41 @@ def test_no_word_of_the_scoreboard_is_cut_off(narrow):
         box = text.get_window_extent()
         assert page.x0 <= box.x0 and box.x1 <= page.x1, text.get_text()
     plt.close(fig)
+
+
+COLUMN = 800 # pixels of a page with an outline, in a window of 1280
+
+
+def committed_drawings():
+    "(page, a figure of Matplotlib as SVG) of every stored output."
+    for path in sorted((ROOT/'nbs').rglob('*.ipynb')):
+        for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
+            for output in cell.get('outputs', ()):
+                svg = ''.join(output.get('data', {}).get('image/svg+xml', ''))
+                if 'id="axes_1"' in svg: yield path.stem, svg
+
+
+def smallest_text(svg):
+    "In pixels, as a window of 1280 shows the figure; letters that are drawn as paths are not seen."
+    width = float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1])
+    sizes = re.findall(r'font(?:-size)?: ?(?:[^;"]* )?([\d.]+)px', svg)
+    return min(map(float, sizes), default=99) * min(96/72, COLUMN/width)
+
+
+def most_in_a_row(svg):
+    "Panels, without bars of colours, that stand beside each other."
+    boxes = []
+    for part in re.split(r'<g id="axes_\d+">', svg)[1:]:
+        path = re.search(r'<g id="patch_\d+">\s*<path d="([^"]*)"', part)
+        points = [float(n) for n in re.findall(r'-?[\d.]+', path[1])] if path else [0]
+        x, y = points[::2], points[1::2]
+        if max(x) - min(x) > 40: boxes.append((min(y), max(y)))
+    return max((sum(low < (a + b) / 2 < high for low, high in boxes) for a, b in boxes), default=0)
+
+
+def test_no_text_of_a_committed_figure_is_small_and_two_panels_are_in_a_row():
+    figures = list(committed_drawings())
+    assert len(figures) > 50
+    small = {page: round(smallest_text(svg), 1) for page, svg in figures if smallest_text(svg) < 9}
+    crowded = {page: most_in_a_row(svg) for page, svg in figures if most_in_a_row(svg) > 2}
+    assert (small, crowded) == ({}, {})

@@ -6,9 +6,10 @@
 __all__ = ['MEASURES', 'PRINTED', 'SHARE_WORDS', 'PAPER_OF', 'MOMENTS', 'AFTER', 'NORMAL_95', 'MOST_CASES', 'MEANS', 'READINGS',
            'share_of', 'span', 'images_and_rounds', 'after_epoch', 'label_after', 'Paper', 'run_facts', 'owner_of',
            'by_seed', 'complete', 'why_not', 'held', 'claim_of_runs', 'Chance', 'part_margins', 'variances', 'Decision',
-           'part_intervals', 'decided', 'replicates_in_words', 'why_open', 'turned', 'answer', 'spreads_path',
-           'committed_spreads', 'family_of', 'shared_images', 'size_told', 'chance_of', 'printed_margins', 'ask',
-           'not_run', 'at_other_moment', 'elsewhere', 'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across',
+           'part_intervals', 'decided', 'decided_by_votes', 'all_above_zero', 'replicates_in_words', 'why_open',
+           'turned', 'answer', 'spreads_path', 'committed_spreads', 'family_of', 'shared_images', 'size_told',
+           'chance_of', 'as_another_replicate', 'differences_in_words', 'printed_margins', 'ask', 'not_run',
+           'at_other_moment', 'elsewhere', 'facts_by_setting', 'asked_rows', 'chance_across', 'ask_across',
            'printed_of', 'name_of_cell', 'cells_judged', 'experiment', 'cells_by_run', 'runs_in', 'run_sizes',
            'printed_cells', 'share_possible', 'printed_tables', 'claims_in_print', 'asked_in_print', 'noise_in_print',
            'beside_noise', 'as_printed', 'stated', 'printed_evidence', 'our_cells', 'key_columns', 'beside_print',
@@ -222,26 +223,36 @@ def part_intervals(c:Claim, margin:pd.DataFrame, chance:Chance, alpha:float)->di
 # %% ../../nbs/evidence/ask.ipynb #6c34c31f
 def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     """Whether a claim holds. Its smallest margin has one interval of 95 %: each lower end at that level,
-    since
-    all have to be above zero; each upper end corrected for their number, since any may be the smallest."""
-    if c.votes:
-        votes = c.votes(table)
-        found = share_interval(votes, float(votes.to_numpy().mean() - margin.to_numpy().mean()))
-        return Decision(found.word, found)
-    parts = margin.shape[1]
-    upper = part_intervals(c, margin, chance, ALPHA / (parts if c.rivals else max(c.comparisons, parts)))
-    if not upper: return Decision('open', interval([]))
-    lower = part_intervals(c, margin, chance, ALPHA) if parts > 1 else upper
-    refuting = min(upper, key=lambda part: (upper[part].high, upper[part].mean))
-    weakest = min(upper, key=lambda part: upper[part].mean)
-    fails = upper[refuting].word == 'fails'
+    since all have to be above zero; each upper end corrected for their number, since any may be the
+    smallest."""
+    if c.votes: return decided_by_votes(c, table, margin)
+    n_parts = margin.shape[1]
+    comparisons = n_parts if c.rivals else max(c.comparisons, n_parts)
+    corrected = part_intervals(c, margin, chance, ALPHA / comparisons)
+    if not corrected: return Decision('open', interval([]))
+    uncorrected = part_intervals(c, margin, chance, ALPHA) if n_parts > 1 else corrected
+    refuting = min(corrected, key=lambda part: (corrected[part].high, corrected[part].mean))
+    weakest = min(corrected, key=lambda part: corrected[part].mean)
+    fails = corrected[refuting].word == 'fails'
     part = refuting if fails else weakest
-    known = [i.low for i in lower.values() if i.known]
-    low, high = min(known, default=-np.inf), upper[refuting].high
-    found = replace(upper[part], low=low, high=high, n=max(i.n for i in upper.values()))
-    enough = low > 0 or c.equal and low >= -1e-9
-    holds = enough and len(known) == len(lower) >= len(c.rivals) and found.known and found.n > 1
-    return Decision('fails' if fails else 'holds' if holds else 'open', found, part)
+    lowest = min((i.low for i in uncorrected.values() if i.known), default=-np.inf)
+    most = max(i.n for i in corrected.values())
+    joint = replace(corrected[part], low=lowest, high=corrected[refuting].high, n=most)
+    holds = all_above_zero(c, uncorrected, joint)
+    return Decision('fails' if fails else 'holds' if holds else 'open', joint, part)
+
+def decided_by_votes(c:Claim, table, margin:pd.DataFrame)->Decision:
+    "Whether a share, such as that of the columns in which something is so, is above the claim's."
+    votes = c.votes(table)
+    share_claimed = float(votes.to_numpy().mean() - margin.to_numpy().mean())
+    share = share_interval(votes, share_claimed)
+    return Decision(share.word, share)
+
+def all_above_zero(c:Claim, intervals:dict, joint:Interval)->bool:
+    "Whether the margins to all rivals are known, from more than one replicate, and above zero."
+    all_known = all(i.known for i in intervals.values()) and len(intervals) >= len(c.rivals)
+    above = joint.low > 0 or c.equal and joint.low >= -1e-9
+    return above and all_known and joint.known and joint.n > 1
 
 # %% ../../nbs/evidence/ask.ipynb #6c34c318
 def replicates_in_words(n:int, partitions:int)->str:
@@ -344,26 +355,34 @@ def size_told(paper:Paper, facts:pd.DataFrame)->str: # empty: the paper's
     level = ', curves not level' if facts.why.str.contains('still|too few').any() else ''
     return (paper.size(smaller) if smaller else '') + level
 
-def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, runs:pd.DataFrame)->Chance:
-    "What is known of the runs of a table, beside their numbers. `runs`: their facts."
-    asked = [label for label in table if label in (*c.needs, *c.rivals)]
-    own = runs[runs.label.isin(asked) & runs.seed.isin(table.index)]
-    own = own if len(own) else runs # a measure may have labels of its own
-    where = ', '.join(map(str, runs[list(paper.keys)].iloc[0]))
-    smaller = tuple(own.settings[own.smaller])
-    drawings = {r.partition_seed for r in own.settings}
-    about = dict(smaller=smaller, partitions=len(drawings), once=len(own) > 0 and own.evaluations.min() < 4)
-    about['size'] = size_told(paper, own)
-    if paper.sizes:
-        told = (words for r in own.settings for _, words in differences(r, paper.sizes))
-        about['differs'] = tuple(dict.fromkeys(told))
-    if c.of in ('accuracy', 'mean'): about['images'] = shared_images(paper, table[asked], runs, where)
-    if len(table) > 1: return Chance(**about)
-    owners = runs.groupby('label').owner.first()
-    known = {label: family_of(paper, c.of, owners.get(label)) for label in table}
-    if any(known[label] is None for label in asked): return Chance(**about)
-    drawn = moved(table[asked], {label: known[label] for label in asked}, where)
-    return Chance(**about, alone=(min(known[label].df for label in asked), drawn))
+def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, facts:pd.DataFrame)->Chance:
+    "What is known of the runs of a table, beside their numbers. `facts`: see `run_facts`."
+    labels = [label for label in table if label in (*c.needs, *c.rivals)]
+    asked = facts[facts.label.isin(labels) & facts.seed.isin(table.index)]
+    runs = asked if len(asked) else facts # a measure may have labels of its own
+    where = ', '.join(map(str, facts[list(paper.keys)].iloc[0]))
+    of_images = c.of in ('accuracy', 'mean')
+    return Chance(
+        images=shared_images(paper, table[labels], facts, where) if of_images else None,
+        alone=as_another_replicate(paper, c, table[labels], facts, where) if len(table) == 1 else None,
+        smaller=tuple(runs.settings[runs.smaller]),
+        size=size_told(paper, runs),
+        partitions=len({run.partition_seed for run in runs.settings}),
+        once=len(runs) > 0 and runs.evaluations.min() < 4,
+        differs=differences_in_words(paper, runs.settings))
+
+def as_another_replicate(paper:Paper, c:Claim, table:pd.DataFrame, facts:pd.DataFrame, where:str):
+    # (degrees of freedom, (draw, replicate) x label), or None
+    "One replicate as another one of its families might have been, if all of them were repeated."
+    owner = facts.groupby('label').owner.first()
+    spreads = {label: family_of(paper, c.of, owner.get(label)) for label in table}
+    if None in spreads.values(): return None
+    return min(spread.df for spread in spreads.values()), moved(table, spreads, where)
+
+def differences_in_words(paper:Paper, runs)->tuple:
+    "What these runs' settings differ in from the paper's: 'lr 0.01 (paper 0.05)'."
+    words = (words for run in runs for _, words in differences(run, paper.sizes)) if paper.sizes else ()
+    return tuple(dict.fromkeys(words))
 
 # %% ../../nbs/evidence/ask.ipynb #912fef80
 def printed_margins(paper:Paper, cells)->dict: # values of the keys -> table of one row

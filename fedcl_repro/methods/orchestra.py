@@ -54,15 +54,15 @@ def summarise(client)->dict:
     rng = stream(int(client['seed']), 'k-means', int(client['id']), int(client['round']))
     return client | dict(local=local_centroids(client['memory'], len(client['local']), rng))
 
-def serve_centres(server, inbox, n, steps, temp)->dict:
+def serve_centres(server, inbox, n_clusters:int, gradient_steps:int, temp:float)->dict:
     "Averages of the networks, and the clusters of all clients' centroids."
-    table = inbox.stack('local')['local']
-    z = table.value[table.have]
+    sent = inbox.stack('local')['local']
+    centroids = sent.value[sent.have] # (centroids of all clients, k)
     server = average_of(*ORCHESTRA_NETS)(server, inbox)
-    if not len(z): return server
-    drawn = torch.from_numpy(inbox.draw('centres').standard_normal((n, z.shape[1])))
-    start = server.get('centres', drawn.to(z))
-    return server | dict(centres=global_centroids(z, start, steps, temp=temp))
+    if not len(centroids): return server
+    drawn = torch.from_numpy(inbox.draw('centres').standard_normal((n_clusters, centroids.shape[1])))
+    start = server.get('centres', drawn.to(centroids))
+    return server | dict(centres=global_centroids(centroids, start, gradient_steps, temp=temp))
 
 # %% ../../nbs/methods/orchestra.ipynb #137d3f47
 def exactly(size:int):
@@ -103,7 +103,7 @@ def orchestra(*, memory:COUNT=128, n_local:COUNT=16, n_global:COUNT=128, temp:PO
         merge=take(*ORCHESTRA_NETS, 'centres'),
         local=(train, summarise),
         upload=upload,
-        serve=partial(serve_centres, n=n_global, steps=server_steps, temp=temp),
+        serve=partial(serve_centres, n_clusters=n_global, gradient_steps=server_steps, temp=temp),
         probe=Probe(represent),
     )
     filling = replace(training, local=(fill, summarise))

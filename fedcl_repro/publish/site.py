@@ -230,6 +230,7 @@ SITE_SETTINGS = dict(
     html_show_sourcelink=False,
     html_show_copyright=False,
     html_domain_indices=False,
+    html_use_index=False, # the search finds more
     nb_execution_mode='off',
     nb_merge_streams=True,
     nb_render_markdown_format='myst', # tables and formulas in the Markdown that a cell displays

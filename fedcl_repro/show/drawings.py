@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FILLS', 'BORDERS', 'MEANINGS', 'TITLES_OF_NORMS', 'Box', 'draw_box', 'canvas', 'explain_kinds', 'draw_sharing',
            'draw_arrow', 'draw_mechanism', 'draw_two_phases', 'draw_exchange', 'together', 'normalised_set',
-           'draw_cubes', 'bubbles', 'image_lines']
+           'draw_cubes', 'bubbles', 'image_lines', 'slide']
 
 # %% ../../nbs/show/drawings.ipynb #1a55f7a3
 from dataclasses import dataclass
@@ -244,3 +244,17 @@ def image_lines(
         ax.grid(False)
         ax.set_ylabel(title, rotation=0, ha='right', va='center', fontsize=7)
     return fig
+
+# %% ../../nbs/show/drawings.ipynb #51de0002
+def slide(draw, **limits):
+    """Sliders on logarithmic scales for `draw(ax, **settings)`, each between its two limits; nothing where
+    ipywidgets are not installed."""
+    import matplotlib.pyplot as plt
+    try: from ipywidgets import FloatLogSlider, interact
+    except ImportError: return
+    def show(**settings):
+        draw(plt.subplots(figsize=(5, 2.8))[1], **settings)
+        plt.show()
+    scales = {name: np.log10(ends) for name, ends in limits.items()}
+    interact(show, **{name: FloatLogSlider(10**ends.mean(), min=ends[0], max=ends[1], description=name)
+                      for name, ends in scales.items()})

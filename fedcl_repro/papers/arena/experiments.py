@@ -245,19 +245,23 @@ def draw_names(ax, rows:pd.DataFrame, x:float, side:str):
         colour = colour_of(row.label, row.family)
         ax.plot(row.sent, row.pooled, 'o', c=colour, ms=6)
         arrow = dict(arrowstyle='-', color=colour, lw=.7, relpos=(float(side == 'right'), .5))
-        how = dict(ha=side, va='center', fontsize=8.5, arrowprops=arrow)
-        ax.annotate(row.label, (row.sent, row.pooled), (x, height), **how)
+        how = dict(ha=side, va='center', fontsize=8.5, arrowprops=arrow, zorder=4)
+        box = dict(fc='white', ec='none', pad=.8) # no line goes through a name
+        ax.annotate(row.label, (row.sent, row.pooled), (x, height), bbox=box, **how)
 
 def draw_prices(ax, table:pd.DataFrame):
     "Accuracy against the bytes of a client on a logarithmic axis, names beside the points."
+    from fedcl_repro.show.figures import log_ticks
     sends = table[table.sent > 0].sort_values('sent', kind='stable')
     for _, alike in sends.groupby((sends.sent > 4 * sends.sent.shift()).cumsum()):
         much = alike.sent.max() > sends.sent.max() / 100
-        place = alike.sent.min() / 1.6 if much else 1.6 * alike.sent.max()
-        draw_names(ax, alike, place, 'right' if much else 'left')
+        beside = much and len(alike) > 1 # names to the left of a crowd, where there is room
+        place = alike.sent.min() / 1.6 if beside else 1.6 * alike.sent.max()
+        draw_names(ax, alike, place, 'right' if beside else 'left')
     for row in table[table.sent == 0].itertuples(): ax.axhline(row.pooled, c='#23272e', lw=1, ls='--')
-    ax.set(xscale='log', xlabel='megabytes to and from a client',
+    ax.set(xscale='log', xlabel='megabytes to and from a client', xlim=(None, 8 * table.sent.max()),
            title='what it costs; dashed: sends nothing')
+    log_ticks(ax.xaxis)
     ax.set_ylabel('test accuracy, %')
 
 def draw_arena(table:pd.DataFrame): # the figure

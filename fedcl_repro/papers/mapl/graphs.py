@@ -106,27 +106,27 @@ def draw_weights_line(axes, W:dict, S:dict, keys:list):
     show, end = shown_rounds(W, keys), keys[-1]
     for ax, k in zip(axes, show):
         weights = draw_matrix(ax, W[k], f'weights, round {k[-1]}', **weight_scale(len(W[k])))
+        matrix_bar(weights, ax, 'weight')
     free = axes[len(show)]
     similarity = draw_matrix(free, without_own(S[end]), f'similarity, round {end[-1]}', **SIMILARITY)
-    matrix_bar(weights, list(axes[:len(show)]), 'weight')
     matrix_bar(similarity, free, 'cosine similarity\n(own: left out)')
     ends = 0, len(S[end]) - 1 # clients are counted from 1
     for ax in axes:
         ax.set_visible(bool(ax.images))
-        ax.set_xticks(ends, [k + 1 for k in ends], fontsize=7)
-        ax.set_yticks(ends, [k + 1 for k in ends], fontsize=7)
+        ax.set_xticks(ends, [k + 1 for k in ends], fontsize=8)
+        ax.set_yticks(ends, [k + 1 for k in ends], fontsize=8)
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #d33e9c0e
 def draw_graph(rows:pd.DataFrame, profile:str, label='MAPL'):
-    "Weights of a method by round and the final similarities, a row of panels per setting, first seed."
+    "Weights of a method by round and the final similarities, two rows of panels per setting, first seed."
     import matplotlib.pyplot as plt
     W, S = (client_matrices(MAPL, rows, what) for what in ('weight', 'likeness'))
     groups = {}
     for k in W:
         if k[0] == label and k[-2] == 0: groups.setdefault(k[1:-2], []).append(k)
-    figure = dict(figsize=(9.2, 2.3*len(groups)), layout='constrained')
-    fig, axes = plt.subplots(len(groups), 4, squeeze=False, **figure)
-    for line, (group, keys) in zip(axes, groups.items()):
+    figure = dict(figsize=(6.4, 3.9*len(groups)), layout='constrained')
+    fig, axes = plt.subplots(2*len(groups), 2, squeeze=False, **figure)
+    for line, (group, keys) in zip(axes.reshape(-1, 4), groups.items()):
         draw_weights_line(line, W, S, keys)
         setting = MAPL.say(*group, profile).replace(' (', '\n(')
         line[0].set_ylabel(f'{setting}\n\nclient', fontsize=8)
@@ -204,9 +204,10 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5
     if profile == 'quick' or not (len(maps) and len(rows)):
         return [claim(sentence, [], '', source) for sentence in (CLUSTERED, SPREAD)]
     table, out = map_numbers(maps, rows, profile), []
-    last, reduced = rows['round'].max(), [r for r in rows.settings.unique() if smaller(r, MAPL.sizes)]
-    size = MAPL.size(reduced) if reduced else ''
+    last, settings = rows['round'].max(), rows.drop_duplicates('run').set_index('run').settings
     for what, t in table.groupby('what', sort=False):
+        reduced = [r for r in settings[t.run] if smaller(r, MAPL.sizes)]
+        size = MAPL.size(reduced) if reduced else ''
         at_end, before = t[t['round'] == last], t[t['round'] < last]
         for sentence, part, near in ((CLUSTERED, at_end, True), (SPREAD, before, False)):
             own, chance = part['own cluster'], part['cluster, by chance'].mean()

@@ -57,14 +57,14 @@ def matrix_bar(image, axes, label=''):
 def draw_matrices(
     found:dict,  # title -> (M, M), one row per client
     bar='',      # label of the colour bar
-    wide=5,      # matrices in a row of the figure
+    wide=2,      # matrices in a row of the figure
     **scale,     # limits and colour map, the same for all
 ):
     "Matrices side by side, on one scale."
     import matplotlib.pyplot as plt
     wide = min(len(found), wide)
     high = -(-len(found) // wide)
-    size = 2.1*wide + .8, 2.4*high
+    size = 2.4*wide + .8, 2.5*high
     fig, axes = plt.subplots(high, wide, figsize=size, squeeze=False, layout='constrained')
     for ax in axes.flat[len(found):]: ax.set_visible(False)
     for ax, (title, W) in zip(axes.flat, found.items()): image = draw_matrix(ax, W, title, **scale)

@@ -15,6 +15,26 @@ for (const block of document.querySelectorAll('div.highlight')) {      // a butt
 for (const image of document.querySelectorAll('div.cell_output img')) {      // a click shows it at full size
   image.onclick = () => { window.open(image.src); };
 }
+addEventListener('load', () => {      // on a telephone a long page opens in sections
+  if (innerWidth > 736 || document.documentElement.scrollHeight < 15000) return;
+  for (const heading of document.querySelectorAll('article h2')) {
+    const fold = document.createElement('details'), title = document.createElement('summary');
+    fold.className = 'part';
+    while (heading.nextSibling) fold.append(heading.nextSibling);
+    heading.replaceWith(fold);
+    title.append(heading);
+    fold.prepend(title);
+  }
+  const show = () => {      // where an address points to
+    const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!place) return;
+    for (const fold of document.querySelectorAll('details.part'))
+      if (fold.contains(place) || fold.parentNode === place) fold.open = true;
+    place.scrollIntoView();
+  };
+  addEventListener('hashchange', show);
+  show();
+});
 for (const part of document.querySelectorAll('.table-wrapper, pre, .cell_output')) {      // keys scroll what is wide
   if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
 }

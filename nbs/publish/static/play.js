@@ -25,44 +25,46 @@ function partition(svg, beta) {      // each class is dealt to ten clients by on
   const random = randoms(7);
   for (let c = 0; c < 10; c++) {
     const parts = Array.from({length: 10}, () => gamma(beta, random)), sum = parts.reduce((a, b) => a + b, 0) || 1;
-    parts.forEach((part, i) => add(svg, 'circle', {cx: 60 + 48 * i, cy: 14 + 21 * c, r: 10 * Math.sqrt(part / sum), fill: COLOURS[c]}));
-    add(svg, 'text', {x: 0, y: 18 + 21 * c}, 'class ' + c);
+    parts.forEach((part, i) => add(svg, 'circle', {cx: 75 + 48 * i, cy: 14 + 21 * c, r: 10 * Math.sqrt(part / sum), fill: COLOURS[c]}));
+    add(svg, 'text', {x: 0, y: 18 + 21 * c}, (c ? '' : 'class ') + c);
   }
-  for (let i = 0; i < 10; i++) add(svg, 'text', {x: 60 + 48 * i, y: 232, 'text-anchor': 'middle'}, 'client ' + i);
+  for (let i = 0; i < 10; i++) add(svg, 'text', {x: 75 + 48 * i, y: 236, 'text-anchor': 'middle'}, i);
+  add(svg, 'text', {x: 0, y: 236}, 'client');
 }
-function contrast(svg, temp) {      // the share of the push that comes from each class mean
+function contrast(svg, temp) {      // the probability that the loss gives each class: softmax of cosine / temperature
   const at = [.35, 1.6, 3.5].map((angle) => [angle, Math.cos(angle)]), total = at.reduce((s, [, cos]) => s + Math.exp(cos / temp), 0);
-  add(svg, 'circle', {cx: 120, cy: 115, r: 95, fill: 'none', stroke: '#8a929b'});
-  add(svg, 'circle', {cx: 215, cy: 115, r: 6, fill: '#23272e', stroke: '#8a929b'});
-  add(svg, 'text', {x: 226, y: 119}, 'an image');
+  add(svg, 'circle', {cx: 100, cy: 115, r: 95, fill: 'none', stroke: '#8a929b'});
+  add(svg, 'text', {x: 204, y: 101}, 'an image');
   at.forEach(([angle, cos], k) => {
-    const share = Math.exp(cos / temp) / total, x = 120 + 95 * Math.cos(angle), y = 115 - 95 * Math.sin(angle);
-    add(svg, 'line', {x1: 215, y1: 115, x2: x, y2: y, stroke: COLOURS[k], 'stroke-width': 1 + 9 * share, opacity: .7});
+    const share = Math.exp(cos / temp) / total, x = 100 + 95 * Math.cos(angle), y = 115 - 95 * Math.sin(angle);
+    add(svg, 'line', {x1: 195, y1: 115, x2: x, y2: y, stroke: COLOURS[k], 'stroke-width': 1 + 9 * share, opacity: .7});
     add(svg, 'circle', {cx: x, cy: y, r: 8, fill: COLOURS[k]});
-    add(svg, 'text', {x: 330, y: 70 + 40 * k}, 'class mean ' + (k + 1) + ', cosine ' + cos.toFixed(2));
-    add(svg, 'rect', {x: 330, y: 76 + 40 * k, width: 190 * share, height: 12, fill: COLOURS[k]});
-    add(svg, 'text', {x: 334 + 190 * share, y: 86 + 40 * k}, (100 * share).toFixed(0) + ' %');
+    add(svg, 'text', {x: 260, y: 50 + 70 * k}, 'class mean ' + (k + 1) + ', cosine ' + cos.toFixed(2));
+    add(svg, 'rect', {x: 260, y: 58 + 70 * k, width: 200 * share, height: 14, fill: COLOURS[k]});
+    add(svg, 'text', {x: 266 + 200 * share, y: 71 + 70 * k}, (100 * share).toFixed(0) + ' %');
   });
+  add(svg, 'circle', {cx: 195, cy: 115, r: 6, fill: '#23272e'});
 }
 function keep(svg, g) {      // exp(-gamma * loss)
-  const x = (loss) => 40 + 120 * loss, y = (share) => 205 - 190 * share;
+  const x = (loss) => 60 + 115 * loss, y = (share) => 195 - 180 * share;
   let path = '';
   for (let k = 0; k <= 80; k++) path += (k ? 'L' : 'M') + x(k / 20).toFixed(1) + ' ' + y(Math.exp(-g * k / 20)).toFixed(1);
-  add(svg, 'path', {d: 'M40 15V205H520', fill: 'none', stroke: '#8a929b'});
+  add(svg, 'path', {d: 'M60 15V195H525', fill: 'none', stroke: '#8a929b'});
   add(svg, 'path', {d: path, fill: 'none', stroke: COLOURS[0], 'stroke-width': 3});
-  [0, 1, 2, 3, 4].forEach((loss) => add(svg, 'text', {x: x(loss), y: 222, 'text-anchor': 'middle'}, loss));
-  [0, .5, 1].forEach((share) => add(svg, 'text', {x: 34, y: y(share) + 4, 'text-anchor': 'end'}, (100 * share) + ' %'));
-  add(svg, 'text', {x: 520, y: 222, 'text-anchor': 'end'}, 'contrastive loss, nats');
-  add(svg, 'text', {x: 52, y: 22}, 'share of its own body that a client keeps');
+  [0, 1, 2, 3, 4].forEach((loss) => add(svg, 'text', {x: x(loss), y: 213, 'text-anchor': 'middle'}, loss));
+  [0, .5, 1].forEach((share) => add(svg, 'text', {x: 54, y: y(share) + 5, 'text-anchor': 'end'}, (100 * share) + ' %'));
+  add(svg, 'text', {x: 525, y: 234, 'text-anchor': 'end'}, 'contrastive loss, nats');
+  add(svg, 'text', {x: 525, y: 22, 'text-anchor': 'end'}, 'share of its own body that a client keeps');
 }
 const PLAYS = {      // id: drawing, its name, the slider's words, least, most, first (powers of ten)
   'play-partition': [partition, 'Ten clients and ten classes: the area of a dot is the share of a class that a client gets', 'β, from very uneven to even', -2, 2, -.5],
-  'play-contrast': [contrast, 'The share of the push that each class mean has on one image', 'temperature', -1.3, .3, -1],
+  'play-contrast': [contrast, 'The probability that the loss gives each class, for one image', 'temperature', -1.3, .3, -1],
   'play-keep': [keep, 'The share that a client keeps falls with its loss', 'γ', -1.3, 1, -.1],
 };
 for (const [id, [draw, name, words, least, most, first]] of Object.entries(PLAYS)) {
   const place = document.getElementById(id);
   if (!place) continue;
+  place.append(name + '.');
   const label = place.appendChild(document.createElement('label'));
   label.append(words + ' ');
   const slider = label.appendChild(document.createElement('input'));
