@@ -149,6 +149,7 @@ def toy(lines, given=GIVEN, solution=SOLUTION, **space):
     ('return z.mean(0) + 1', WRONG, 'the numbers differ'),
     ('return z.mean(0).tolist()', WRONG, 'is a list of 3, expected a tensor (3,)'),
     ('return z @ z', WRONG, 'do not fit together'),
+    ('return z[None] @ z[None]', WRONG, 'do not fit together'),
     ('return ModuleDict()(z)', WRONG, 'A `ModuleDict` cannot be called'),
     ('return z.requires_grad_().mean(0).detach()', WRONG, 'the argument `z` now wants a gradient: clone it'),
     ('return y.mean(0)', WRONG, "it stops at `return y.mean(0)`. NameError: name 'y'"),
