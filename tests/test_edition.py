@@ -74,26 +74,30 @@ def test_a_blank_knows_its_mistakes_by_name(page, name, untouched):
         assert word == WRONG and words in said, f'{words}\n{said}\n{code}'
 
 
+def stored_in(node): return {n.id for n in ast.walk(node) if isinstance(getattr(n, 'ctx', None), ast.Store)
+                              and isinstance(n, ast.Name)}
+
+
 def bound_by(code):
     "The names that a cell leaves behind."
     for node in ast.parse(code).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)): yield node.name
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from ((a.asname or a.name).partition('.')[0] for a in node.names)
-        else: yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        else: yield from stored_in(node)
 
 
 def read_by(code):
     "The names that code reads and does not bind itself."
-    nodes = list(ast.walk(ast.parse(code)))
-    bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    bound |= {n.arg for n in nodes if isinstance(n, ast.arg)} | set(bound_by(code))
+    tree = ast.parse(code)
+    nodes = list(ast.walk(tree))
+    bound = stored_in(tree) | {n.arg for n in nodes if isinstance(n, ast.arg)} | set(bound_by(code))
     return {n.id for n in nodes if isinstance(n, ast.Name)} - bound - set(dir(builtins))
 
 
 @pytest.mark.parametrize('page', PAGES)
 def test_a_check_needs_only_what_stands_above_it(page):
-    "A reader fills the page from the top; the arguments of a check do not come from the function in question."
+    "A reader fills the page from the top; no argument of a check comes from the function in question."
     known = set()
     for cell in readers_edition(page).cells:
         if cell.cell_type != 'code': continue
