@@ -37,7 +37,7 @@ from ..data.datasets import DATASETS, MissingData, find_root
 from ..runs.record import MEASURE_COLUMNS
 from .claim import paper_file
 from ..runs.representations import MAP, maps_of
-from ..runs.run import Run, changed_settings, config, dataset, methods, run_id
+from ..runs.run import Run, changed_settings, config, fingerprint, methods, run_id
 from ..runs.store import Store
 from ..runs.rows import RUN_COLUMNS, described, read_rows
 from ..runs.workers import say_once, tell_problems, train_all
@@ -189,7 +189,7 @@ def has_data(spec:str, data_root=None)->bool:
 
 def why_missing(spec:str, data_root=None)->str: # empty: it can
     "Why a data set cannot be used."
-    try: dataset(parse_spec(spec), str(find_root(data_root)))
+    try: fingerprint(parse_spec(spec), str(find_root(data_root)))
     except MissingData as e: return str(e)
     return ''
 
