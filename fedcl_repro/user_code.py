@@ -6,9 +6,9 @@
 __all__ = ['SENT_DIGESTS', 'INSTALLED', 'TELLING', 'IMPORTED', 'GROUP', 'is_own', 'source_digest', 'entry_digest',
            'UnknownContent', 'Contents', 'tell_function', 'has_content', 'tell_code', 'imported', 'tell_class',
            'tell_module', 'tell_array', 'tell_tensor', 'tell_network', 'tell_set', 'tell_dict', 'tell_partial',
-           'tell_method', 'tell_list', 'tell_register', 'tell_wrapper', 'tell_property', 'refuse', 'unknown',
-           'tell_object', 'import_file', 'no_bytecode', 'files_beside', 'used_files', 'use_files',
-           'import_entry_points', 'load_extensions', 'packed', 'packed_entry', 'unpack']
+           'tell_method', 'tell_list', 'tell_register', 'tell_wrapper', 'tell_property', 'refuse', 'tell_object',
+           'import_file', 'no_bytecode', 'files_beside', 'used_files', 'use_files', 'import_entry_points',
+           'load_extensions', 'packed', 'packed_entry', 'unpack']
 
 # %% ../nbs/user_code.ipynb #9e9f4205
 import builtins
@@ -54,6 +54,12 @@ def entry_digest(entry:Entry)->str: # 12 hex digits
 # %% ../nbs/user_code.ipynb #15eeff84
 class UnknownContent(ValueError):
     "A value that a run depends on cannot be compared with that of another session."
+    @classmethod
+    def of(cls, value):
+        what = f'{value!r:.80} ({type(value).__name__})'
+        return cls(f'what you gave uses {what}, whose content cannot be compared with that of another '
+                   'session, so no run with it can be kept: make it inside the function, or leave out '
+                   'the store')
 
 INSTALLED = tuple({sysconfig.get_path(k) for k in ('stdlib', 'platstdlib', 'purelib', 'platlib')})
 
@@ -162,7 +168,7 @@ def tell_array(contents:Contents, a)->str:
     return f'{a.dtype.str} {a.shape} {hashlib.sha256(np.ascontiguousarray(a)).hexdigest()}'
 
 def tell_tensor(contents:Contents, t)->str:
-    if t.layout is not torch.strided or t.is_meta: raise unknown(t)
+    if t.layout is not torch.strided or t.is_meta: raise UnknownContent.of(t)
     numbers = t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return f'{t.dtype} {tuple(t.shape)} {t.requires_grad} {hashlib.sha256(numbers).hexdigest()}'
 
@@ -185,14 +191,7 @@ def tell_list(contents:Contents, values)->str: return contents.each([type(values
 def tell_register(contents:Contents, register)->str: return register.kind
 def tell_wrapper(contents:Contents, f)->str: return contents.each([f.__func__])
 def tell_property(contents:Contents, p)->str: return contents.each([p.fget, p.fset, p.fdel])
-def refuse(contents:Contents, value): raise unknown(value)
-
-# %% ../nbs/user_code.ipynb #15eeff88
-def unknown(value)->UnknownContent:
-    what = f'{value!r:.80} ({type(value).__name__})'
-    return UnknownContent(f'what you gave uses {what}, whose content cannot be compared with that of another '
-                          'session, so no run with it can be kept: make it inside the function, or '
-                          'leave out the store')
+def refuse(contents:Contents, value): raise UnknownContent.of(value)
 
 # %% ../nbs/user_code.ipynb #15eeff88b
 def tell_object(contents:Contents, value)->str:
@@ -200,11 +199,11 @@ def tell_object(contents:Contents, value)->str:
     wrapped = getattr(value, '__wrapped__', None)
     if callable(wrapped): return f'{type(value).__name__} {contents.tell(wrapped)}'
     try: parts = value.__reduce_ex__(4)
-    except Exception as e: raise unknown(value) from e
+    except Exception as e: raise UnknownContent.of(value) from e
     if isinstance(parts, tuple):
         return contents.each([list(p) if hasattr(p, '__next__') else p for p in parts])
     home = getattr(value, '__module__', None) or type(value).__module__
-    if contents.is_users(home): raise unknown(value)
+    if contents.is_users(home): raise UnknownContent.of(value)
     return f'{home}.{parts}'
 
 Contents.object = tell_object

@@ -190,6 +190,33 @@ def test_words_of_the_library_are_explained_before_they_are_used():
             assert not re.search(rf'\b{word}\b', code) or f'`{word}`' in told, f'{path.stem}: {word}'
 
 
+QUOTED = [ # page, words with a number, and its origin: artifact, images, method, moment, whether pooled
+    ('02_fedavg', 'from {:.0f} to 75 %', 'arena/arena', 0.25, 'FedAvg', 'merged', False),
+    ('02_fedavg', 'from 20 to {:.0f} %', 'arena/arena', 0.25, 'FedAvg', 'trained', False),
+    ('03_body_and_head', 'both at {:.1f} %', 'fedcosr/table2', 1, 'FedPer', 'merged', True),
+    ('03_body_and_head', 'both at {:.1f} %', 'fedcosr/table2', 1, 'Local', 'merged', True),
+    ('05_contrast', 'FedCoSR has {:.1f} %', 'fedcosr/table2', 1, 'FedCoSR', 'merged', True),
+    ('05_contrast', 'FedPer and Local have {:.1f} %', 'fedcosr/table2', 1, 'FedPer', 'merged', True)]
+
+
+@pytest.mark.parametrize('page, words, artifact, share, label, moment, pooled', QUOTED)
+def test_numbers_of_committed_rows_are_todays(page, words, artifact, share, label, moment, pooled):
+    "Means over practical CIFAR-10's replicates and the last five evaluations, in plain pandas."
+    import numpy as np
+
+    from fedcl_repro.evidence.experiments import committed
+    rows = committed(artifact, 'lite').query(
+        "metric == 'accuracy' and split == 'test' and dataset == 'cifar10' and label == @label "
+        "and moment == @moment and partition.str.startswith('dirichlet')")
+    rows = rows[rows.scarcity == ('none' if share == 1 else f'all_clients(share={share})')]
+    rows = rows[rows['round'].isin(sorted(rows['round'].unique())[-5:])]
+    scores = [np.average(some.value, weights=some.n if pooled else None)
+              for _, some in rows.groupby(['seed', 'round'])]
+    path = ROOT/'nbs'/'course'/f'{page}.ipynb'
+    text = '\n'.join(source for kind, source, _ in cells(path) if kind == 'markdown')
+    assert words.format(100 * np.mean(scores)) in text, 100 * np.mean(scores)
+
+
 REPORTS = re.compile(r'\b[Tt]he paper (says|claims|promises|states|reports|writes|argues)\b')
 
 

@@ -11,7 +11,8 @@ from fedcl_repro.federation.evaluation import evaluate
 from fedcl_repro.federation.executors import EXECUTORS
 from fedcl_repro.federation.fed import Fed, toy
 from fedcl_repro.federation.cuda_graphs import Graphs
-from fedcl_repro.federation.method import NET, Method, Sweep, ce
+from fedcl_repro.federation.loop import Loop
+from fedcl_repro.federation.method import NET, Method, Sweep, ce, stages_of
 from fedcl_repro.federation.optimisers import SGD, Adam
 from fedcl_repro.federation.rounds import begin, rounds, run
 from fedcl_repro.parts.models import cnn
@@ -128,3 +129,26 @@ def test_streams_do_not_matter_on_cuda(opt):
         states.append(run(fed, Method(), 3, Graphs(fed, places=places)))
     one, eight = (state.servers['server'] for state in states)
     for k, v in one.items(): assert torch.equal(v, eight[k]), k
+
+
+@pytest.mark.parametrize('falling', [False, True])
+def test_a_recording_is_used_again_while_the_rate_stays(falling):
+    def lr(r): return .05 / (r + 1)
+    execute, static = Graphs(toy(opt=SGD(lr if falling else .05)), places=2), []
+    for _ in rounds(execute, stages_of(Method(), 3)): static.append([s for s, *_ in execute.kept.values()])
+    assert [len(some) for some in static] == [2, 2, 2]
+    assert (static[0][0] is static[2][0]) is not falling
+    assert len(execute.replaced) == 4 * falling
+    execute.close()
+    assert not execute.replaced and not execute.kept
+
+
+def test_bfloat16_rounds_the_products_alone_and_in_every_executor():
+    trained = {}
+    for dtype, kind in ((torch.float32, Loop), (torch.bfloat16, Loop), (torch.bfloat16, Graphs)):
+        fed = toy(dtype=dtype, opt=SGD(.05))
+        trained[dtype, kind] = run(fed, Method(), 3, kind(fed)).servers['server']['head.weight']
+    exact, loop, graphs = trained.values()
+    assert {v.dtype for v in trained.values()} == {torch.float32} and loop.equal(graphs)
+    first = toy(dtype=torch.float32).init['toy']['head.weight']
+    assert 1e-5 < (loop - exact).norm() / (exact - first).norm() < .1

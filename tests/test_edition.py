@@ -149,13 +149,28 @@ def toy(lines, given=GIVEN, solution=SOLUTION, **space):
     ('return z.mean(0) + 1', WRONG, 'the numbers differ'),
     ('return z.mean(0).tolist()', WRONG, 'is a list of 3, expected a tensor (3,)'),
     ('return z @ z', WRONG, 'do not fit together'),
+    ('return ModuleDict()(z)', WRONG, 'A `ModuleDict` cannot be called'),
+    ('return z.requires_grad_().mean(0).detach()', WRONG, 'the argument `z` now wants a gradient: clone it'),
     ('return y.mean(0)', WRONG, "it stops at `return y.mean(0)`. NameError: name 'y'"),
     ('return z.mean(0).detach().requires_grad_().sum().backward()', WRONG, 'is None. Is a `return` missing?'),
     ('return [z.mul_(1), z.mean(0), z.mul_(2)][1].clone()', WRONG, 'the argument `z` is not left'),
     ('n.append(1)\n    return z.mean(0) * (len(n) < 2)', WRONG, 'something is kept from the first call'),
 ])
 def test_what_is_wrong_is_said_in_words(lines, word, words):
-    found, said = toy(lines, n=[], w=torch.ones(3).double().requires_grad_())
+    found, said = toy(lines, n=[], ModuleDict=torch.nn.ModuleDict, w=torch.ones(3).double().requires_grad_())
+    assert found == word and words in said, said
+
+
+@pytest.mark.parametrize('solution, lines, word, words', [
+    ('return z.mean(0), len(z)', 'return z.mean(0), float(len(z)), 0', WRONG, 'has 3 parts, expected 2'),
+    ('return z, z.sum(0)', 'return z, z.sum(1)', WRONG, 'the second part of the result has shape (4,)'),
+    ('z += 1', 'z += 1\n    return z', SOLVED, 'largest difference'),
+    ('z += 1', 'z += 2\n    return z', WRONG, 'the argument `z` is not left'),
+    ('return z', 'return z.min(0)', WRONG, 'is a tuple of 2, expected a tensor (4, 3)'),
+])
+def test_several_values_and_none(solution, lines, word, words):
+    "Parts are counted from one; what comes back where nothing is wanted is not looked at."
+    found, said = toy(lines, solution=f'def mean_of(z):\n    "Mean."\n    {solution}')
     assert found == word and words in said, said
 
 
@@ -203,3 +218,70 @@ def test_mistakes_of_a_blank_differ(untouched):
         seen = [outcomes(code) for _, code in blank.mistakes]
         for one, other in itertools.combinations(seen, 2):
             assert max(a - b for a, b in zip(one, other)) > 1e-6
+
+
+SOLUTIONS = { # page -> lines that solve its exercise with a check, and a change that must fail the check
+    '01_data': ("""
+by_digit = [np.flatnonzero(y == digit) for digit in range(10)]
+rows = [np.concatenate([by_digit[i][::2], by_digit[(i + 1) % 10][1::2]]) for i in range(10)]
+""", ('by_digit[i][::2]', 'by_digit[i - 1], by_digit[i][::2]')),
+    '02_fedavg': ("""
+def gradients(rows):
+    net, batch = first_network(fed), SimpleNamespace(x=images(fed, rows), y=fed.y[rows])
+    return torch.autograd.grad(cross_entropy(net, batch), list(net.parameters()))
+
+def stepped(grads):
+    net = first_network(fed)
+    for p, g in zip(net.parameters(), grads): p.data -= .1 * g
+    return net
+
+theirs = zip(*map(gradients, fed.rows['train']))
+yours = stepped([sum(n * g for n, g in zip(fed.sizes, some)) / sum(fed.sizes) for some in theirs])
+pooled_net = stepped(gradients(torch.cat(fed.rows['train'])))
+""", ('n * g', '180 * g')),
+    '03_body_and_head': ("shared = ('body.1.',)", ('body.1.', 'body.')),
+    '04_class_means': ("""
+sums, counts = list(sums), [torch.full((10,), 7. + 0 * k).double() for k in range(10)]
+yours = sum(s / n[:, None] for s, n in zip(sums, counts)) / 10
+""", ('0 * k', 'k')),
+    '05_contrast': ("""
+z = F.normalize(torch.randn(20, 32, generator=torch_stream(0, 'z')).double(), dim=1).requires_grad_()
+y = torch.arange(20) % 10
+unit, with_a_mean = F.normalize(means, dim=1), have[y][:, None]
+p = ((z @ unit.T / .1).masked_fill(~have, -1e9)).softmax(1)
+slope = (p - F.one_hot(y, 10)) @ unit / .1 * with_a_mean
+yours = (slope - (slope * z).sum(1, keepdim=True) * z).detach()
+""", ('slope - (slope * z).sum(1, keepdim=True) * z', 'slope')),
+    '06_one_model': ("""
+def means_of_some(nets, r, at_least=10):
+    with torch.no_grad():
+        sums, counts = map(torch.stack, zip(*[class_sums(net['body'](images(fed, rows)), fed.y[rows], 10)
+                                              for net, rows in zip(nets, fed.rows['train'])]))
+    sent = (counts >= at_least).to(sums)
+    total = (sent[..., None] * class_means(sums, counts)).sum(0)
+    return total / sent.sum(0).clamp(min=1)[:, None], sent.sum(0) > 0
+
+yours = run_ssc(mu=1)[0]
+""", ('mu=1', 'mu=2')),
+    '07_no_labels': ('def yours(n): return math.log(2 * n - 1)', ('2 * n - 1', '2 * n')),
+    '08_no_server': ("""
+W = torch.zeros(10, 10).double()
+for i in range(10): W[i, [i - 1, i, (i + 1) % 10]] = 1 / 3
+""", ('1 / 3', '1 / 2'))}
+
+
+def checks_of_exercises(page):
+    "The checks in the exercises of a page."
+    text, = (c.source for c in page_source(page).cells if c.source.startswith('## Five exercises'))
+    return re.findall(r'`(assert [^`]+)`', text)
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_the_check_of_an_exercise_takes_a_solution_and_no_other(page, untouched):
+    space, _ = untouched(page)
+    check, = checks_of_exercises(page)
+    lines, change = SOLUTIONS[page]
+    for code, right in ((lines, True), (lines.replace(*change), False)):
+        with patch.dict(space): # the functions of the page see what the solution defines
+            exec(code, space)
+            with contextlib.nullcontext() if right else pytest.raises(AssertionError): exec(check, space)

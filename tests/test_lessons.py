@@ -77,8 +77,9 @@ def test_library_details_come_last(path):
 
 
 PICTURE_FIRST = '''
-data/augment data/partition federation/method methods/basic methods/byol methods/fedcosr methods/feddyn
-methods/fedssc methods/fsl methods/mapl methods/mfcl methods/mixing methods/moon methods/personal_layers
+data/augment data/partition federation/cuda_graphs federation/method methods/basic methods/byol
+methods/fedcosr methods/feddyn methods/fedssc methods/fsl methods/mapl methods/mfcl methods/mixing
+methods/moon methods/personal_layers
 federation/rounds methods/proximal papers/mfcl/attacks parts/autoencoder parts/contrastive parts/graph
 parts/twin_norm
 '''.split()

@@ -21,7 +21,7 @@ from fedcl_repro.distributed.flower import read_app
 from fedcl_repro.distributed.resident import ask_resident, serve_node
 from fedcl_repro.runs.run import federation, stages
 
-PAGE = Path(__file__).parents[1]/'nbs'/'scale'/'loopback.ipynb'
+PAGE = Path(__file__).parents[1]/'nbs'/'distributed'/'loopback.ipynb'
 
 
 def laboratory():

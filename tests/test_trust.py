@@ -18,12 +18,12 @@ from multiprocessing.connection import Client
 import numpy as np
 import pytest
 import torch
+from test_golden import golden_run
 from test_methods import METHODS, has, made
 
 from fedcl_repro.federation.exchange import (
     ClientSide, ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in,
-    score_in,
-    to_bytes, upload_in)
+    score_clients, score_in, to_bytes, upload_in)
 from fedcl_repro.federation.fed import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.messages import BadMessage, Deferred, Roster, Rows
@@ -31,7 +31,7 @@ from fedcl_repro.federation.method import Method, stages_of
 from fedcl_repro.data.own_data import own_dataset
 from fedcl_repro.federation.privacy import secure_aggregation
 from fedcl_repro.federation.rounds import Replies, server_of, stage_of
-from fedcl_repro.federation.schema import ASKED, Expected, Schema, check_said
+from fedcl_repro.federation.schema import ASKED, Expected, Schema, check_said, sent_numbers
 from fedcl_repro.distributed.flower import Courier
 from fedcl_repro.core import parse_spec
 from fedcl_repro.distributed import resident
@@ -378,26 +378,81 @@ def test_a_client_without_samples_sends_what_is_expected(name):
     assert not server.refused
 
 
+def changed(entry, change):
+    "An entry of a message with other numbers. `change`: those that are sent -> others."
+    if isinstance(entry, Deferred): return replace(entry, make=lambda *at: change(entry.make(*at)))
+    if not isinstance(entry, Rows): return change(entry)
+    value = entry.value.clone()
+    value[entry.have] = change(value[entry.have])
+    return Rows(value, entry.have)
+
+
+def times(factor, *names):
+    "A change of messages: these fields, or all, are `factor` times as large."
+    def change(message, floats):
+        return message | {k: changed(floats[k], lambda t: factor * t) for k in names or floats}
+    return change
+
+
+def one_number(name, value=1e9):
+    def put(t):
+        t = t.clone()
+        t.view(-1)[0] = value
+        return t
+    return lambda message, floats: message | {name: changed(floats[name], put)}
+
+
+def floats_in(message, server, r, i):
+    "The fields of client i's message in round r whose numbers are real, not all 0, and no counts."
+    forms = server.schema.forms('upload', stage_of(server.stages, r)[1], i)
+    sent = {k: sent_numbers(v) for k, v in message.items() if not forms[k].counts}
+    return {k: message[k] for k, v in sent.items() if v.is_floating_point() and bool(v.any())}
+
+
+SILENT = {'local', 'local_views'} # they send nothing that is averaged
+
+
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('name', METHODS)
 def test_a_value_that_would_end_a_training_is_refused(name):
     "The whole message, or one field of it, is many times as large; its sender is named, and no other."
     rec = Recorded(name, most=0)
     message, about = from_bytes(rec.honest[1][1], dict(rec.server.tables.get(1, {})))
-    forms = rec.server.schema.forms('upload', stage_of(rec.server.stages, 2)[1], 1)
-    floats = {k: v for k, v in message.items() if isinstance(v, torch.Tensor) and v.is_floating_point()
-              and v.numel() and bool(v.any()) and not forms[k].counts}
-    assert not rec.up(to_bytes(message, **about)) and not rec.up(to_bytes(
-        message | {k: 2 * v for k, v in floats.items() if not k.endswith('running_var')}, **about))
-    for times in (1e17, -1e6):
-        if floats: assert rec.up(to_bytes(message | {k: times * v for k, v in floats.items()}, **about))
+    floats = floats_in(message, rec.server, 2, 1)
+    def refused(change): return rec.up(to_bytes(change(message, floats), **about))
+    assert not refused(times(1)) and bool(floats) == (name not in SILENT)
+    assert not refused(times(2, *(k for k in floats if not k.endswith('running_var'))))
+    for factor in (1e17, -1e6):
+        if floats: assert refused(times(factor))
         for k, v in floats.items():
-            if float(v.abs().max()) * abs(times) < 1e4: continue
-            assert rec.up(to_bytes(message | {k: times * v}, **about)), k
-    for k, v in floats.items():
-        one = v.clone()
-        one.view(-1)[0] = 1e9
-        assert rec.up(to_bytes(message | {k: one}, **about)), k
+            if float(sent_numbers(v).abs().max()) * abs(factor) < 1e4: continue
+            assert refused(times(factor, k)), k
+    for k in floats: assert refused(one_number(k)), k
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('name', METHODS)
+def test_one_message_does_not_end_a_training(name):
+    """Client 1 sends its numbers times 1e17 once. It is named, and no other: all train and are tested, among
+    them one without training images. A table that is sent in one round only is lost."""
+    run = replace(golden_run(name, 'adam', 0), n_rounds=4, participation=1., dtype='float32')
+    server, _ = run_apart(federation(run), lambda: stages(run), 0)
+    honest, poisoned = server.deliver, []
+    def deliver(kind, contents):
+        answers = honest(kind, contents)
+        if kind != 'turn' or server.round != 2: return answers
+        message, about = from_bytes(answers[1], dict(server.tables.get(1, {})))
+        poisoned.extend(floats := floats_in(message, server, 2, 1))
+        return answers | {1: to_bytes(times(1e17)(message, floats), **about)}
+    server.deliver = deliver
+    for _ in range(run.n_rounds): server.one_round()
+    tests = score_clients(server)
+    refused = [(r, i) for r, i, why in server.refused if 'its table did not arrive' not in why]
+    assert refused == [(2, 1)] * bool(poisoned) and {i for _, i, _ in server.refused} <= {1}
+    assert bool(poisoned) == (name not in SILENT)
+    assert [score.client for score in tests] == [0, 1, 2, 3, 4]
+    for fields in server.servers.values():
+        for k, v in fields.items(): assert not bool(sent_numbers(v).isnan().any()), k
 
 
 def test_tables_that_do_not_belong_together():

@@ -29,12 +29,12 @@ from fedcl_repro.evidence.ask import cells_by_run, runs_in, run_sizes
 from fedcl_repro.parts import contrastive
 from fedcl_repro.publish.execute import papermill_error
 from fedcl_repro.runs.models import network_input
-from fedcl_repro.runs.rows import per_round
-from fedcl_repro.runs.run import dataset, run_id
+from fedcl_repro.runs.record import MEASURE_COLUMNS
+from fedcl_repro.runs.run import dataset, run_id, run_recorded
 from fedcl_repro.runs.simulate import data_spec, named_data
 from fedcl_repro.runs.store import Store
 from fedcl_repro.runs.train import train
-from fedcl_repro.runs.watch import Extras
+from fedcl_repro.runs.watch import Extras, logged_settings
 from fedcl_repro.show.compare import compare, numbers_of
 
 ROOT = Path(__file__).parents[1]
@@ -387,7 +387,7 @@ def test_an_interrupted_simulation_goes_on(tmp_path, fresh, monkeypatch):
     assert list((tmp_path/'runs').glob('*.ckpt'))
     second = fresh.run(f'import os\nos.chdir({str(tmp_path)!r})\n' + INTERRUPTED)
     assert second.returncode == 0, second.stderr
-    told = [f'rounds {some}' for some in ([1, 2, 3], [4], [5], [6], [])]
+    told = [f'rounds {some}' for some in ([1, 2, 3], [4], [5], [6], [6], [])]
     assert second.stdout.splitlines() == [*told, '6']
 
 
@@ -399,26 +399,20 @@ def test_a_logger_gets_the_settings_once_and_rows_as_they_come():
     result = fedcl_repro.simulate('fedper', n_clients=3, n_rounds=2, log=log)
     (settings,) = calls
     assert (settings['run'], settings['optimiser.lr']) == (run_id(result.run), .003)
-    assert [sorted({row[0] for row in some}) for some in rows] == [[1], [2], []]
+    assert [sorted({row[0] for row in some}) for some in rows] == [[1], [2], [2], []]
+    told = pd.DataFrame([row for some in rows for row in some], columns=MEASURE_COLUMNS)
+    pd.testing.assert_frame_equal(told, result.rows[MEASURE_COLUMNS], check_dtype=False, rtol=1e-5)
 
 
-def logged(name, folder):
-    "A run that the command has logged: its id, and test accuracies by round as the store has them."
-    pytest.importorskip(name, reason=f"pip install -e '.[{name}]'")
-    places = '--store', folder/'runs', '--log', f'{name}:{folder}', '--jobs', 1
-    said('run', '--method', 'fedper', *OPTIONS, *places)
-    (id,) = (p.parent.name for p in (folder/'runs').glob('*/run.json'))
-    rows = Store(folder/'runs').read(id)[0]
-    return id, per_round(rows.assign(run=id)).set_index('round').micro / 100
-
-
-def test_tensorboard_has_the_curve(tmp_path):
-    id, expected = logged('tensorboard', tmp_path)
+def in_tensorboard(folder, id):
+    "What its own reader finds: name -> round -> number, and settings."
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    events = EventAccumulator(str(tmp_path/id))
+    events = EventAccumulator(str(folder/id))
     events.Reload()
-    found = {e.step: e.value for e in events.Scalars('test/merged/accuracy')}
-    assert found == pytest.approx(dict(expected), abs=1e-5)
+    curves = {name: {e.step: e.value for e in events.Scalars(name)} for name in events.Tags()['scalars']}
+    (text,) = events.Tensors('settings/text_summary')
+    lines = text.tensor_proto.string_val[0].decode().splitlines()
+    return curves, dict(line.strip().split(': ', 1) for line in lines)
 
 
 def records(log, block=32768):
@@ -434,27 +428,51 @@ def records(log, block=32768):
             whole = b''
 
 
-def test_weights_and_biases_has_the_curve_offline(tmp_path):
-    id, expected = logged('wandb', tmp_path)
+def in_wandb(folder, id):
+    "What its own protocol finds in the file of the offline run."
     from wandb.proto import wandb_internal_pb2
-    (path,) = tmp_path.glob('wandb/offline-run-*/run-*.wandb')
-    found = {}
+    (path,) = folder.glob('wandb/offline-run-*/run-*.wandb')
+    assert id in path.name
+    curves, settings = {}, {}
     for data in records(path.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
+        settings |= {i.key: json.loads(i.value_json) for i in record.run.config.update}
         values = {i.key or '/'.join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
-        if values: found[values['_step']] = values['test/merged/accuracy']
-    assert found == pytest.approx(dict(expected), abs=1e-5) and id in path.name
+        for name, value in values.items():
+            if not name.startswith('_'): curves.setdefault(name, {})[values['_step']] = value
+    return curves, settings
 
 
-def test_mlflow_has_the_curve(tmp_path):
-    id, expected = logged('mlflow', tmp_path)
+def in_mlflow(folder, id):
+    "What its own client finds in the database."
     from mlflow import MlflowClient
-    client = MlflowClient(f'sqlite:///{tmp_path}/mlflow.db')
+    client = MlflowClient(f'sqlite:///{folder}/mlflow.db')
     (run,) = client.search_runs([client.get_experiment_by_name('fedcl_repro').experiment_id])
-    found = {m.step: m.value for m in client.get_metric_history(run.info.run_id, 'test/merged/accuracy')}
-    assert found == pytest.approx(dict(expected), abs=1e-5)
-    assert (run.data.params['run'], run.data.params['n_rounds'], run.info.status) == (id, '3', 'FINISHED')
+    assert run.info.status == 'FINISHED'
+    found = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    return {name: {m.step: m.value for m in some} for name, some in found.items()}, run.data.params
+
+
+@pytest.mark.parametrize('read', [in_tensorboard, in_wandb, in_mlflow], ids=lambda f: f.__name__[3:])
+def test_a_logger_has_every_curve_and_setting(read, tmp_path):
+    "All that the store's rows say: means over clients, weighted by their samples, by round."
+    name = read.__name__[3:]
+    pytest.importorskip(name, reason=f"pip install -e '.[{name}]'")
+    places = '--store', tmp_path/'runs', '--log', f'{name}:{tmp_path}', '--jobs', 1
+    said('run', '--method', 'fedcosr', *OPTIONS, *places)
+    (id,) = (p.parent.name for p in (tmp_path/'runs').glob('*/run.json'))
+    rows, record = Store(tmp_path/'runs').read(id)
+    expected = {}
+    for (*what, r), some in rows[rows.value.notna()].groupby(['split', 'moment', 'metric', 'round']):
+        curve = expected.setdefault('/'.join(what), {})
+        curve[r] = pytest.approx((some.value * some.n).sum() / some.n.sum(), abs=1e-5)
+    curves, settings = read(tmp_path, id)
+    if name == 'mlflow': expected = {k.replace(' ', '_'): v for k, v in expected.items()}
+    assert curves == expected and {'test/merged/accuracy', 'test/merged/silhouette'} <= curves.keys()
+    def listed(v): return str(v).translate(str.maketrans('()', '[]')).replace(',]', ']')
+    told = logged_settings(run_recorded(record['config']), id)
+    assert {k: listed(settings[k]) for k in told} == {k: listed(v) for k, v in told.items()}
 
 
 @pytest.mark.parametrize('words, says', [

@@ -95,7 +95,7 @@ def row_line(row:dict)->str:
 
 def details(row:dict)->str:
     "All facts about an entry: settings with their ranges, and the paper of a method."
-    told = 'name', 'title', 'about', 'settings', 'ranges', 'later', 'revision', 'default', 'range'
+    told = 'name', 'title', 'about', 'settings', 'ranges', 'revision', 'default', 'range'
     lines = [': '.join(t for t in (row['name'], row.get('title', '')) if t), row.get('about', '')]
     if 'default' in row: lines.append(f"  {setting_text(row['name'], row['default'], row['range'])}")
     settings = row.get('settings', {})

@@ -7,8 +7,8 @@ __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'NUMBERS', 'INDEX', 'FEW', 'spec_t
            'rows_of', 'width', 'wrapped', 'as_texts', 'fitted_text', 'text_chart', 'run_curves', 'curves_of_methods',
            'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in',
            'file_stamps', 'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of',
-           'quoted', 'files_of', 'shorter', 'given_path', 'mean_of', 'Shown', 'show_runs', 'show_artifact',
-           'has_numbers', 'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
+           'quoted', 'files_of', 'given_path', 'mean_of', 'Shown', 'show_runs', 'show_artifact', 'has_numbers',
+           'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import contextlib
@@ -20,7 +20,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from ..evidence.experiments import (
     PROFILES, committed, committed_path, committed_run, committed_verdicts, default_store, experiments)
 from ..evidence.comparable import CurveEnd, curve_ends
 from ..evidence.ask import cells_by_run, runs_in, run_sizes
-from ..runs.run import REGISTERS, Run, load_registers, methods
+from ..runs.run import REGISTERS, changed_part, changed_settings, load_registers, methods
 from ..user_code import is_own
 from ..runs.store import Store
 from ..evidence.verdict import Verdict, verdict_counts
@@ -68,7 +68,7 @@ def names_method(store:Store, id:str, name:str)->bool:
 
 def shown_of(config:dict)->dict:
     "The columns of a run in a table, from its configuration."
-    return dict(method=shorter(config['method'], methods()), data=config['data']['name'],
+    return dict(method=spec_text(changed_part('method', config['method'])), data=config['data']['name'],
                 partition=config['partition']['name'], clients=config['n_clients'], seed=config['seed'])
 
 # %% ../../nbs/commands/show.ipynb #f8b382fe
@@ -255,13 +255,12 @@ def end_in_words(end:CurveEnd)->str:
 def command_of(config:dict)->str:
     "The command that repeats a run, from its configuration; what is as usual is left out."
     load_registers()
-    words, usual = ['fedcl run'], {f.name: f.default for f in fields(Run)}
-    for name, value in config.items():
-        if isinstance(value, dict): value = shorter(value, REGISTERS[name])
-        if name != 'method' and value in (usual[name], str(usual[name])): continue
-        if name == 'data' and config['data']['name'] == 'own': value = given_path(config['data'])
+    words = ['fedcl run']
+    for name, value in changed_settings(config).items():
+        if name == 'data' and value['name'] == 'own': value = given_path(config['data'])
+        elif isinstance(value, dict): value = spec_text(value)
         option = f'--{name}' if name in ('method', *WITH_OPTION) else f'--set {name}='
-        if isinstance(value, list): words.append(f"{option} {' '.join(value)}")
+        if isinstance(value, tuple): words.append(f"{option} {' '.join(value)}")
         else: words.append(f"{option}{'' if option.endswith('=') else ' '}{quoted(str(value))}")
     return ' '.join(words + [f'--use {shlex.quote(file)}' for file in files_of(config)])
 
@@ -279,12 +278,6 @@ def files_of(config:dict)->list: # of paths; FILE.py for one that is not importe
         elif is_own(entry): found.append(getattr(sys.modules.get(entry.make.__module__), '__file__',
                                                  'FILE.py'))
     return list(dict.fromkeys(found))
-
-def shorter(spec:dict, register)->str:
-    "A part of a configuration without the settings that are as usual; as it is if it is not known here."
-    known = register[spec['name']].settings if spec['name'] in register else {}
-    own = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items() if k != 'name'}
-    return str(Spec.of(spec['name'], **{k: v for k, v in own.items() if k not in known or v != known[k]}))
 
 def given_path(data:dict)->str: # "patients.csv(label='diagnosis')"
     "Data of a user as the option --data takes them."

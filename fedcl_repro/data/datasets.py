@@ -10,7 +10,7 @@ __all__ = ['DATASETS', 'ARRAYS', 'Arrays', 'AWAY', 'TORCHVISION', 'RACY', 'SEEN'
            'offline', 'connection_timeout', 'torchvision_part', 'from_torchvision', 'image_set', 'cifar10', 'cifar100',
            'svhn', 'mnist', 'fashion_mnist', 'emnist', 'find_folder', 'pictures', 'labelled_files', 'arrays_of',
            'cinic10', 'tiny_imagenet', 'missing_message', 'convert', 'content_of', 'archive_content', 'file_content',
-           'presence', 'present', 'to_store']
+           'file_state', 'presence', 'present', 'to_store']
 
 # %% ../../nbs/data/datasets.ipynb #4ff90079
 import functools
@@ -502,12 +502,16 @@ def archive_content(path:Path)->str:
 
 def file_content(path:Path)->str:
     "SHA-256 of a file, which is read again if the system says that it has changed, or may have."
-    s = path.stat()
-    state = s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino
+    state = file_state(path)
     if path in SEEN and SEEN[path][0] == state: return SEEN[path][1]
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if time.time() - s.st_ctime > RACY: SEEN[path] = state, found
+    if time.time() - path.stat().st_ctime > RACY: SEEN[path] = state, found
     return found
+
+def file_state(path:Path)->tuple:
+    "Size, times and place of a file: if they are the same, so is its content."
+    s = path.stat()
+    return s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino
 
 # %% ../../nbs/data/datasets.ipynb #4d31cf2c
 def presence(name:str, root:Path)->dict: # keys as below

@@ -37,7 +37,7 @@ from ..data.datasets import DATASETS, MissingData, find_root
 from ..runs.record import MEASURE_COLUMNS
 from .claim import paper_file
 from ..runs.representations import MAP, maps_of
-from ..runs.run import Run, config, dataset, methods, run_id
+from ..runs.run import Run, changed_settings, config, fingerprint, methods, run_id
 from ..runs.store import Store
 from ..runs.rows import RUN_COLUMNS, described, read_rows
 from ..runs.workers import say_once, tell_problems, train_all
@@ -189,7 +189,7 @@ def has_data(spec:str, data_root=None)->bool:
 
 def why_missing(spec:str, data_root=None)->str: # empty: it can
     "Why a data set cannot be used."
-    try: dataset(parse_spec(spec), str(find_root(data_root)))
+    try: fingerprint(parse_spec(spec), str(find_root(data_root)))
     except MissingData as e: return str(e)
     return ''
 
@@ -327,7 +327,9 @@ def check_saved(path:Path, records:list):
     raise ValueError(f'{path} and its provenance are of two saves, because the process that wrote them was '
                      'ended: the same `fedcl run` with --save writes both again')
 
-def config_key(config:dict)->str: return json.dumps(config, sort_keys=True)
+def config_key(config:dict)->str:
+    "A configuration as text: one of an earlier version lacks later settings, which are at their defaults."
+    return json.dumps(changed_settings(config), sort_keys=True)
 
 # %% ../../nbs/evidence/experiments.ipynb #3ca34ee5
 def committed(name:str, profile='')->pd.DataFrame: # profile: by default the largest with rows
@@ -338,7 +340,7 @@ def committed(name:str, profile='')->pd.DataFrame: # profile: by default the lar
         by_file.setdefault(path, []).append(dict(run=id, **described(run)))
     if not by_file: return read_rows([], None)
     def rows(path): return pd.read_csv(path, dtype=dict(run=str)) # 10 hex digits may look like a number
-    tables = [rows(path).merge(pd.DataFrame(about), on='run') for path, about in by_file.items()]
+    tables = [pd.DataFrame(about).merge(rows(path), on='run') for path, about in by_file.items()] # as made
     return pd.concat(tables, ignore_index=True)[[*RUN_COLUMNS, *MEASURE_COLUMNS]]
 
 # %% ../../nbs/evidence/experiments.ipynb #f6d0452a

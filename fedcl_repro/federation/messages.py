@@ -196,6 +196,7 @@ def entry_in(form:dict, take:Callable, known:Deferred):
         value[have] = sent
         return Rows(value, have)
     if kind != 'table': raise ValueError(f'{kind!r} is no kind of field')
+    if form['stored'] and not known: raise BadMessage('its table did not arrive when it was sent')
     if form['stored']: return replace(known, stored=True)
     rows = take('float32' if 0 in shape else form['dtype'], shape)
     def make(*at): return rows[at]

@@ -189,8 +189,6 @@ METHODS = Register('method',
     owner=Attribute('whose model is tested after the merge', choices=('shared', 'personal')),
     papers=Attribute('papers that compare it, separated by spaces', ''),
     revision=Attribute('raised when its results change, so that its runs are trained again', 1),
-    later=Attribute("settings newer than its first committed runs: a run's name has them where they are "
-                    'not at their default', ()),
     needs=Attribute("parts of the network beside body and head, and of OTHER_NEEDS what it reads: "
                     "'proj views'", ''),
     ablation=Attribute('a variant that is not compared with all others', False),

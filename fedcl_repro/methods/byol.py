@@ -67,7 +67,7 @@ def measure_divergence(client)->dict:
 
 # %% ../../nbs/methods/byol.ipynb #dfc47600
 ABOUT_BYOL = dict(
-    family='self_supervised', owner='shared', needs='proj pred views', papers='mfcl', later=('target',))
+    family='self_supervised', owner='shared', needs='proj pred views', papers='mfcl')
 
 @METHODS.add('fedu', title='FedU', revision=2, **ABOUT_BYOL)
 def fedu(*, threshold=.4, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):

@@ -51,7 +51,7 @@ def cluster_means(server, inbox)->dict:
 
 # %% ../../nbs/methods/featarc.ipynb #ba98982f
 @METHODS.add('featarc', title='FeatARC', family='self_supervised', owner='personal',
-    needs='proj views vectors', papers='mfcl', revision=2, later=('form',))
+    needs='proj views vectors', papers='mfcl', revision=2)
 def featarc(*, n_models:COUNT=2, temp:POSITIVE=.5, s=1., form:OneOf('common', 'code')='common'):
     "Clustered contrastive learning, aligned with the received features (Wang et al.)."
     def start(fed):

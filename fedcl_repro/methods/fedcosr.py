@@ -41,7 +41,7 @@ def remember_contrast(client)->dict:
 SHARE_KEPT = 'share kept' # in the rows: the share of its own body that a client keeps at the next download
 
 @METHODS.add('fedcosr', title='FedCoSR', family='contrastive', owner='personal',
-    papers='fedcrl fedcosr', later=('at_least',), needs='vectors')
+    papers='fedcrl fedcosr', needs='vectors')
 def fedcosr(
     *,
     contrast_weight=1.,
@@ -81,7 +81,7 @@ def fedcosr(
 
 # %% ../../nbs/methods/fedcosr.ipynb #5a0dfa9f
 ABOUT_VARIANTS = dict(
-    family='contrastive', owner='personal', papers='fedcosr', ablation=True, later=('at_least',),
+    family='contrastive', owner='personal', papers='fedcosr', ablation=True,
     needs='vectors')
 
 @METHODS.add('fedcosr_no_la', title='FedCoSR w/o LA', **ABOUT_VARIANTS)

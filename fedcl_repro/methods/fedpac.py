@@ -70,7 +70,7 @@ def serve_heads(server, inbox, weighted=True, renormalise=True)->dict:
 
 # %% ../../nbs/methods/fedpac.ipynb #831a7fb6
 @METHODS.add('fedpac', title='FedPAC', family='mixing', owner='personal',
-    papers='fedcrl fedcosr mfcl', later=('weighted', 'renormalise', 'at_least'),
+    papers='fedcrl fedcosr mfcl',
     needs='vectors')
 def fedpac(*, lam=1., weighted=True, renormalise=True, at_least:COUNT=1):
     "Align representations, and combine heads by solving a quadratic problem for each client (Xu et al.)."

@@ -30,7 +30,7 @@ def measure_unit_classes(net, client, batch):
 
 # %% ../../nbs/methods/fedproc.ipynb #81274ca5
 @METHODS.add('fedproc', title='FedProc', family='contrastive', owner='shared', papers='fedssc',
-    later=('at_least',), needs='vectors')
+    needs='vectors')
 def fedproc(*, ramp:POSITIVE=1., at_least:COUNT=1): # ramp: a share of the rounds
     "Move from a contrast with pooled class means to cross-entropy, over a share of rounds (Mu et al.)."
     def keep(client, fed): return no_centroids(client, fed) | dict(alpha=fed.tensor(1.))

@@ -53,7 +53,7 @@ def sums_of_training(client)->dict:
 
 # %% ../../nbs/methods/prototypes.ipynb #032af93e
 @METHODS.add('fedproto', title='FedProto', family='prototype', owner='personal',
-    papers='fedcrl fedcosr mapl', later=('prototypes', 'at_least'), needs='vectors')
+    papers='fedcrl fedcosr mapl', needs='vectors')
 def fedproto(
     *,
     lam=1.,
@@ -100,7 +100,7 @@ def train_head(server, inbox, lr)->dict:
 
 # %% ../../nbs/methods/prototypes.ipynb #b147d0ed
 @METHODS.add('fedgh', title='FedGH', family='prototype', owner='personal', papers='fedcrl fedcosr',
-    later=('at_least',), needs='vectors linear')
+    needs='vectors linear')
 def fedgh(*, server_lr=.01, at_least:COUNT=1):
     "Share class means and a head that the server trains on them (Yi et al.)."
     def start(fed): return select(fed.init[fed.arch[0]], 'head.')

@@ -97,7 +97,7 @@ def what_was_decided(pages:list, profile:str)->str:
     "How many verdicts the pages hold; digits judge nothing."
     said = [v for _, verdicts in pages for v in verdicts]
     claims, cells = ([v for v in said if v['kind'] == kind] for kind in ('claim', 'cell'))
-    numbers = f"{amount_of(len(claims), 'claim')} and {amount_of(len(cells), 'printed number')}"
+    numbers = f"{amount_of(len(claims), 'claim')} and {amount_of(len(cells), 'published number')}"
     if not said: return ''
     if profile == 'quick': return f'Digits judge nothing: {numbers} wait for runs on the papers\' data.'
     fit = sum(v['word'] in DECIDED for v in cells)

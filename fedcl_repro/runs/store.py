@@ -33,6 +33,7 @@ import pandas as pd
 import torch
 
 from ..core import atomic_write, expanded, finish_writes, patch, write_error
+from .run import changed_settings
 from ..federation.clients import Stored, as_bytes, fields_of, loss_notes
 
 # %% ../../nbs/runs/store.ipynb #be2df4d9
@@ -167,7 +168,7 @@ def check_same_run(id:str, about:dict, config, data=''):
     "Raise an error if the provenance is of another run than its folder's name, a configuration or data say."
     if about.get('run', id) != id: raise ValueError(f"it is run {about['run']}")
     def of_run(config): # without its data, which may move
-        return {k: v for k, v in json.loads(json.dumps(config)).items() if k != 'data'}
+        return changed_settings({k: v for k, v in config.items() if k != 'data'})
     if config is not None and 'config' in about and of_run(about['config']) != of_run(config):
         raise ValueError('run.json holds the settings of another run')
     if data and about.get('data_sha256', data) != data: raise ValueError('its images or labels were others')

@@ -97,14 +97,13 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
     s = session
     s.tests = s.tests or scores_by_moment(s.execute, s.stages, s.state, s.owner, s.who) # of a last checkpoint
     arrays = dict(predictions=predictions(s.fed, s.tests), hits=late_hits(s.late))
-    rows = s.rows
-    sample = represented(s.execute, s.stages, s.state, s.who)
+    closing, sample = [], represented(s.execute, s.stages, s.state, s.who)
     if sample:
         arrays['representations'] = sample
         split = sampled_split(s.stages, s.state)
-        rows = rows + separations(s.fed, sample, s.state.round, s.owner, split)
-    rows = rows + examined(s.execute, s.stages, s.state, s.owner)
-    if s.is_out_of_patience: rows = rows + [early_stop(s)]
+        closing += separations(s.fed, sample, s.state.round, s.owner, split)
+    closing += examined(s.execute, s.stages, s.state, s.owner)
+    if s.is_out_of_patience: closing.append(early_stop(s))
     about = provenance(s.run, s.data_root, s.device, s.seconds())
     about |= dict(core_seconds=round(s.core_seconds(), 1), sources=s.sources)
     about['executor'] = s.executor
@@ -113,8 +112,10 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
     if s.is_out_of_patience: about['stopped_after'] = s.state.round
     models = s.models() if extras.models else None
     if models and s.chosen_models: models['chosen'] = s.chosen_models
+    if closing: s.watch(closing)
     s.watch(()) # the end
-    try: store.write(id, pd.DataFrame(rows, columns=MEASURE_COLUMNS), about, models, **arrays)
+    rows = pd.DataFrame(s.rows + closing, columns=MEASURE_COLUMNS)
+    try: store.write(id, rows, about, models, **arrays)
     except NotKept:
         save_checkpoint(store, id, s.to_checkpoint() | dict(run=id)) # from which only they are written
         raise

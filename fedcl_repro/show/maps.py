@@ -9,7 +9,6 @@ __all__ = ['scatter', 'draw_map', 'draw_classes', 'draw_panels']
 import numpy as np
 import pandas as pd
 
-from .figures import majority_line
 
 # %% ../../nbs/show/maps.ipynb #19c3d5b6
 def scatter(ax, at:np.ndarray, group, title='', first=0):
@@ -48,7 +47,7 @@ def draw_classes(found:dict, wide=2): # title -> ((n, 2) places, (n,) classes)
 # %% ../../nbs/show/maps.ipynb #204a0625
 def draw_panels(parts:dict, ylabel:str, trivial={}, wide=2, **how):
     "Curves of `micro`, a panel for each title in `parts`; `trivial`: title -> the majority class's accuracy."
-    from fedcl_repro.show.figures import curves, panels
+    from fedcl_repro.show.figures import curves, majority_line, panels
     width, table = min(wide, len(parts)), pd.concat(parts.values())
     height = -(-len(parts) // width)
     with panels(height, width, (4.2*width, 2.8*height), legend=True, **how) as axes:

@@ -52,9 +52,9 @@ def verdicts_in_words(verdicts:list)->str:
     "The counts of verdicts: on claims that runs were asked, on claims about print or counting, on cells."
     claims = [v for v in verdicts if v.kind == 'claim']
     groups = {
-        ('claim', ' asked of runs'): [v for v in claims if v.basis == 'runs'],
-        ('claim', ' on print, or counted'): [v for v in claims if v.basis != 'runs'],
-        ('printed number', ''): [v for v in verdicts if v.kind == 'cell']}
+        ('claim', ' tested on runs'): [v for v in claims if v.basis == 'runs'],
+        ('claim', ' on published or counted numbers'): [v for v in claims if v.basis != 'runs'],
+        ('published number', ''): [v for v in verdicts if v.kind == 'cell']}
     counts_said = []
     for (thing, more), some in groups.items():
         if not some: continue
@@ -268,7 +268,7 @@ class ClaimsPage(ResultPage):
         return evidence_on(self.name)
 
     def cells(self)->list: # of Verdict
-        "The verdicts on printed numbers, some of which a sentence repeats."
+        "The verdicts on published numbers, some of which a sentence repeats."
         paper = self.entry.about['paper']
         own = [n for n, e in experiments().items() if e.about['paper'] == paper]
         return [v for n in own for v in committed_verdicts(n)[1] if v.kind == 'cell']

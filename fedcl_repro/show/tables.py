@@ -20,7 +20,6 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from .badge import badge_beside
-from .figures import majority_line
 from ..evidence.majority import majority_of, with_majority
 from ..evidence.ask import MOMENTS, Paper, by_seed, key_columns, our_cells
 from ..evidence.verdict import DECIDED, SMALLER_RUNS, between_words, compare
@@ -326,6 +325,7 @@ def draw_dots(
 ):
     "Published cells and ours, a panel for each setting, two in a row."
     import matplotlib.pyplot as plt
+    from fedcl_repro.show.figures import majority_line
     runs = paper.runs(rows)
     tables = by_seed(runs, paper.keys, 'micro')
     standard_error = runs.sd_clients / runs.get('n_clients', np.nan)**.5

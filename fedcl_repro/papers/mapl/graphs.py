@@ -204,9 +204,10 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5
     if profile == 'quick' or not (len(maps) and len(rows)):
         return [claim(sentence, [], '', source) for sentence in (CLUSTERED, SPREAD)]
     table, out = map_numbers(maps, rows, profile), []
-    last, reduced = rows['round'].max(), [r for r in rows.settings.unique() if smaller(r, MAPL.sizes)]
-    size = MAPL.size(reduced) if reduced else ''
+    last, settings = rows['round'].max(), rows.drop_duplicates('run').set_index('run').settings
     for what, t in table.groupby('what', sort=False):
+        reduced = [r for r in settings[t.run] if smaller(r, MAPL.sizes)]
+        size = MAPL.size(reduced) if reduced else ''
         at_end, before = t[t['round'] == last], t[t['round'] < last]
         for sentence, part, near in ((CLUSTERED, at_end, True), (SPREAD, before, False)):
             own, chance = part['own cluster'], part['cluster, by chance'].mean()

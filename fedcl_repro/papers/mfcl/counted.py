@@ -194,8 +194,10 @@ def classes_owned(
     counts:np.ndarray, # (clients, classes)
 )->float:
     "Number of classes that make up 99 % of a client's samples, mean over clients."
-    part = np.sort(counts / counts.sum(1, keepdims=True), 1)[:, ::-1]
-    return float(((part.cumsum(1) < .99 - 1e-9).sum(1) + 1).mean())
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    largest_first = np.sort(shares, axis=1)[:, ::-1]
+    short_of_99 = largest_first.cumsum(axis=1) < .99 - 1e-9
+    return float((short_of_99.sum(axis=1) + 1).mean())
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5d0f3a20
 def judge_fig7(rows, profile)->list: # of Verdict

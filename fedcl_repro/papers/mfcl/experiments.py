@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'UNTRAINED', 'SMALL_RESOURCES', 'BASELINES', 'OWN_EPOCHS', 'MFCL_SYMBOLS', 'MFCL_PLACES',
            'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_READINGS', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'LAYERS', 'MFCL',
-           'ALL_OTHERS', 'READ_AS', 'COUNTED', 'AS_WIDE', 'BN_READINGS', 'run_of', 'ours', 'each_setting', 'extremes',
-           'floors', 'varied', 'rival', 'placed', 'with_value', 'labelled_by', 'of_metric', 'say_setting',
+           'ALL_OTHERS', 'READ_AS', 'COUNTED', 'AS_WIDE', 'BN_READINGS', 'Setting', 'run_of', 'ours', 'each_setting',
+           'extremes', 'floors', 'varied', 'rival', 'placed', 'with_value', 'labelled_by', 'of_metric', 'say_setting',
            'cell_of_mfcl', 'mfcl_printed', 'tested_layer', 'costs_in', 'borne_out', 'best_under_skew', 'by_data',
            'judge_skew', 'bytes_counted', 'sent_beside', 'judge_traffic', 'repeated_norms', 'beside_columns',
            'before_its_norm', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15',
            'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'draw_lines', 'by_setting']
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #09590ceb
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -42,31 +42,40 @@ MFCL_FILE = paper_file('mfcl')
 MFCL_SIZES = MFCL_FILE['sizes']
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #ccdd2381
-def run_of(method, profile:str, data:str, xi, seed, network:str, model:dict, **more)->Run:
-    "One run at the size of a profile, on a network with these settings (deeper for Tiny-ImageNet)."
+@dataclass(frozen=True)
+class Setting:
+    "A setting of a table, at the size of a profile."
+    profile: str
+    data: str
+    xi: float = .1
+    seed: int = 0
+
+def run_of(method, at:Setting, network:str, model:dict, **changes)->Run:
+    "One run in a setting, on a network with these settings (deeper for Tiny-ImageNet)."
     network = parse_spec(network)
-    if data == 'tiny_imagenet': network = network(**MFCL_FILE['deep'].get(network.name, {}))
-    base = MFCL_SIZES[profile]['base'] | MFCL_FILE['other_data'].get(data, {})
-    partition = Spec.of('equal_dirichlet', concentration=xi)
-    own = dict(data=data, partition=partition, seed=seed, model=network(**model))
-    return Run.of(method, **dict(n_clients=10, augmentation='simclr') | base | own | more)
+    if at.data == 'tiny_imagenet': network = network(**MFCL_FILE['deep'].get(network.name, {}))
+    size = MFCL_SIZES[at.profile]['base'] | MFCL_FILE['other_data'].get(at.data, {})
+    partition = Spec.of('equal_dirichlet', concentration=at.xi)
+    settings = dict(data=at.data, partition=partition, seed=at.seed, model=network(**model))
+    return Run.of(method, **dict(n_clients=10, augmentation='simclr') | size | settings | changes)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #43e7acef
-def ours(profile:str, data:str, xi=.1, seed=0, model={}, run={}, **more)->Run:
-    "One run of MFCL; `model`, `run` and `more` change settings of the network, the run and the method."
-    size = MFCL_SIZES[profile]
-    told_apart = model.get('norm', 'tn').startswith('tn') # other norms do not depend on which views are twins
-    reading = {} if told_apart else dict(positives='twins')
-    method = Spec.of('mfcl', **size['method'] | reading | more)
-    rate = .001 if data == 'tiny_imagenet' else size['lr']
+def ours(at:Setting, model={}, run={}, **method)->Run:
+    "One run of MFCL; `model`, `run` and `method` change settings of the network, the run and the method."
+    size = MFCL_SIZES[at.profile]
+    has_twins = model.get('norm', 'tn').startswith('tn') # other norms do not depend on which views are twins
+    positives = {} if has_twins else dict(positives='twins')
+    spec = Spec.of('mfcl', **size['method'] | positives | method)
+    rate = .001 if at.data == 'tiny_imagenet' else size['lr']
     run = dict(optimiser=Spec.of('adam', lr=rate, fresh=True)) | run
-    return run_of(method, profile, data, xi, seed, size['model'], model, **run)
+    return run_of(spec, at, size['model'], model, **run)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #9798ef60
-def each_setting(profile:str, xis=(.01,), data=None)->list: # of (profile, data set, ξ, seed)
-    "Settings of a table, as `ours` and `rival` take them; of the first data set unless `data` says which."
+def each_setting(profile:str, xis=(.01,), data=None)->list: # of Setting
+    "The settings of a table; of the first data set unless `data` says which."
     size = MFCL_SIZES[profile]
-    return [(profile, d, x, s) for s, d, x in product(range(size['seeds']), data or size['data'][:1], xis)]
+    every = product(range(size['seeds']), data or size['data'][:1], xis)
+    return [Setting(profile, name, xi, seed) for seed, name, xi in every]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #a7c41e09
 def extremes(profile:str)->list:
@@ -76,13 +85,13 @@ def extremes(profile:str)->list:
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #022817de
 UNTRAINED = dict(n_rounds=2, eval_every=2, optimiser='sgd(lr=0.0)')
 
-def floors(profile:str, *at, run={}, **common)->list: # of Run
+def floors(at:Setting, run={}, **common)->list: # of Run
     """The runs that phase 2 has to beat in a setting: the untrained network at the tested layer first, then
     other layers. `run` and `common` change settings of all of them."""
-    T = MFCL_SIZES[profile]['method']['phase1'] + 1
-    def of(probe): return ours(profile, *at, probe=probe, phase1=1, run=UNTRAINED | run, **common)
-    after_phase1 = dict(run=dict(n_rounds=T, eval_every=T) | run, probe='enc', positives='twins') | common
-    trained = [ours(profile, *at, dict(norm=norm), **after_phase1) for norm in ('tn', 'gn')]
+    rounds = MFCL_SIZES[at.profile]['method']['phase1'] + 1
+    def of(probe): return ours(at, probe=probe, phase1=1, run=UNTRAINED | run, **common)
+    phase1 = dict(run=dict(n_rounds=rounds, eval_every=rounds) | run, probe='enc', positives='twins') | common
+    trained = [ours(at, dict(norm=norm), **phase1) for norm in ('tn', 'gn')]
     return [of('proj'), of('pixels'), of('enc'), *trained]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #3dd8df03
@@ -90,8 +99,8 @@ def varied(profile:str, ways, xis=(.01,), data=None, n_floors=5, **common)->list
     """MFCL in each of these ways in each setting, and its floors. A way holds further arguments of `ours`;
     `common` are those of all runs, unless a way has its own."""
     settings = each_setting(profile, xis, data)
-    runs = [ours(*at, **common | way) for at in settings for way in ways]
-    return runs + [r for at in settings for r in floors(*at, **common)[:n_floors]]
+    runs = [ours(at, **common | way) for at in settings for way in ways]
+    return runs + [r for at in settings for r in floors(at, **common)[:n_floors]]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #87cc9e21
 SMALL_RESOURCES = ['heterofl', 'splitmix', 'fedpac']
@@ -99,16 +108,16 @@ BASELINES = [name for name in MFCL_FILE['rivals'] if name not in SMALL_RESOURCES
 OWN_EPOCHS = {name: epochs for name, (_, epochs, *_) in MFCL_FILE['theirs'].items()} # of the authors' code
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #fd176d53
-def rival(name:str, profile:str, data:str, xi=.1, seed=0, model={}, **run)->Run:
+def rival(name:str, at:Setting, model={}, **run)->Run:
     "One run of a baseline; `model`: more settings of its network."
-    size = MFCL_SIZES[profile]
+    size = MFCL_SIZES[at.profile]
     network, optimiser = (text.format(**size) for text in MFCL_FILE['rivals'][name])
     epochs = OWN_EPOCHS.get(name, 1) if size['own_epochs'] else 1
     n = max(2, size['passes'] // epochs) if size['passes'] else dict(fedsimclr=800).get(name, 100)
     more = dict(optimiser=optimiser, n_rounds=n, eval_every=max(1, n // size['tests']), local_epochs=epochs)
     if 'views' not in methods()[name].about.get('needs', ''): more['augmentation'] = 'crop_flip(pad=2)'
-    if profile == 'quick': more['batch_size'] = 32
-    return run_of(name, profile, data, xi, seed, network, model, **more | run)
+    if at.profile == 'quick': more['batch_size'] = 32
+    return run_of(name, at, network, model, **more | run)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #382afbfc
 MFCL_SYMBOLS = dict(xi='ξ', cut='cut', per_group='Λ', K='K')
@@ -286,7 +295,7 @@ def repeated_norms(profile)->list: # of Run
     """MFCL with each norm under most skew, twice more: each time another partition and other weights. The
     number was chosen when the first run was known. Only `lite` has them."""
     if profile != 'lite': return []
-    return reseeded([ours(profile, 'cifar10', .01, model=dict(norm=n)) for n in MFCL_NORMS], (1, 2))
+    return reseeded([ours(Setting(profile, 'cifar10', .01), dict(norm=n)) for n in MFCL_NORMS], (1, 2))
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #0aca3332
 def beside_columns(rows, profile)->list: # of Verdict
@@ -300,7 +309,7 @@ def before_its_norm(profile)->list: # of Run
     widths = size['hidden'], size['width']
     old = MODELS.resolve(Spec.of('resnet18_cifar', width=size['base_width'], proj=widths, rot=True))
     settings = each_setting(profile, size['xis'], size['data'])
-    return [replace(rival('orchestra', *at), model=old) for at in settings]
+    return [replace(rival('orchestra', at), model=old) for at in settings]
 
 @experiment(
     MFCL, 'mfcl/table2', 'Accuracy of MFCL and baselines, by skew', also=beside_columns, cells='table14',
@@ -310,7 +319,7 @@ def table2(profile):
     ways = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(positives=p) for p in MFCL_READINGS]
     runs = varied(profile, ways, size['xis'], size['data'])
     settings = each_setting(profile, size['xis'], size['data'])
-    return runs + [rival(m, *at) for at in settings for m in BASELINES] + repeated_norms(profile)
+    return runs + [rival(m, at) for at in settings for m in BASELINES] + repeated_norms(profile)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e5e6fd72
 BN_READINGS = ({}, dict(run=dict(buffers='local')), dict(run=dict(buffers='local'), probe_on='received'))
@@ -322,14 +331,15 @@ def group_of(profile:str)->dict:
 @experiment(MFCL, 'mfcl/table5', 'Norms in FedSimCLR and MFCL', cells='table5')
 def table5(profile):
     skewed, group = MFCL_SIZES[profile]['skewed'], group_of(profile)
-    ways = [dict(model=dict(norm=n)) for n in ('gn', 'tn', 'tn_code')]
-    ways += [dict(model=dict(norm='bn')) | reading for reading in BN_READINGS]
-    runs = varied(profile, ways + [dict(positives=p) for p in MFCL_READINGS], skewed)
-    norms = [{}, dict(norm='gn', **group), dict(norm='tn', **group)]
-    runs += [rival('fedsimclr', *at, n) for at in each_setting(profile, skewed) for n in norms]
-    even = each_setting(profile, [xi for xi in extremes(profile) if xi not in skewed]) # what skew has part in
-    runs += [ours(*at, dict(norm='bn'), **reading) for at in even for reading in BN_READINGS]
-    return runs + repeated_norms(profile)
+    batch_norms = [dict(model=dict(norm='bn')) | reading for reading in BN_READINGS]
+    other_norms = [dict(model=dict(norm=norm)) for norm in ('gn', 'tn', 'tn_code')]
+    positives = [dict(positives=p) for p in MFCL_READINGS]
+    mfcl = varied(profile, other_norms + batch_norms + positives, skewed)
+    networks = [{}, dict(norm='gn', **group), dict(norm='tn', **group)]
+    fedsimclr = [rival('fedsimclr', at, net) for at in each_setting(profile, skewed) for net in networks]
+    even = each_setting(profile, [xi for xi in extremes(profile) if xi not in skewed])
+    without_skew = [ours(at, **way) for at in even for way in batch_norms]
+    return mfcl + fedsimclr + without_skew + repeated_norms(profile)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e92695d4
 @experiment(MFCL, 'mfcl/table6', 'Secure aggregation and DataMix', cells='table6')
@@ -362,7 +372,7 @@ def table1(profile):
 def table15(profile):
     xis, vgg = extremes(profile), dict(kind='vgg16')
     runs = varied(profile, [dict(model=vgg)], xis)
-    return runs + [rival('fedsimclr', *at, vgg) for at in each_setting(profile, xis)]
+    return runs + [rival('fedsimclr', at, vgg) for at in each_setting(profile, xis)]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #3df7e16b
 def dealt_classes(n_classes:int)->Spec: # a partition
@@ -373,16 +383,16 @@ def dealt_classes(n_classes:int)->Spec: # a partition
 def table7(profile):
     def five(data): return dict(n_clients=5, partition=dealt_classes(20 if data == 'cifar100' else 2))
     data = [d for d in MFCL_SIZES[profile]['data'] if d != 'tiny_imagenet']
-    settings = [(at, five(at[1])) for at in each_setting(profile, (.1,), data)]
-    runs = [ours(*at, run=more) for at, more in settings]
-    beaten = [r for at, more in settings for r in floors(*at, run=more)]
-    return runs + [rival('fedema', *at, **more) for at, more in settings] + beaten
+    settings = [(at, five(at.data)) for at in each_setting(profile, (.1,), data)]
+    runs = [ours(at, run=more) for at, more in settings]
+    beaten = [r for at, more in settings for r in floors(at, run=more)]
+    return runs + [rival('fedema', at, **more) for at, more in settings] + beaten
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #603ae671
 @experiment(MFCL, 'mfcl/table4', 'Methods for small resources', cells='table4', also=costs_in('table4'))
 def table4(profile):
     xis = extremes(profile)
-    rivals = [rival(m, *at) for at in each_setting(profile, xis) for m in SMALL_RESOURCES]
+    rivals = [rival(m, at) for at in each_setting(profile, xis) for m in SMALL_RESOURCES]
     return varied(profile, [{}], xis) + rivals
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #fd08873d
@@ -406,7 +416,7 @@ def fig9(profile):
 def twins(profile):
     norm = dict(norm='tn', **group_of(profile))
     readings = [dict(positives=p) for p in MFCL_READINGS]
-    theirs = [rival('fedsimclr', *at, norm) for at in each_setting(profile)]
+    theirs = [rival('fedsimclr', at, norm) for at in each_setting(profile)]
     return varied(profile, readings) + theirs # runs of Tables 2 and 5, whose rows hold the partners found
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e6bb2534
