@@ -115,7 +115,7 @@ def test_listings_fit_the_terminal(argv, columns, monkeypatch, capsys):
     code, out, _ = said(capsys, *argv)
     lines = [line for line in out.splitlines() if not line.startswith(('rows: ', 'data folder: ', '  fedcl'))]
     assert code == 0 and max(map(len, lines)) <= columns, max(lines, key=len)
-    if argv[:1] == ('show',): assert not re.search(r'\bnan\b', out, re.IGNORECASE) # a docstring may speak of it
+    if argv[:1] == ('show',): assert not re.search(r'\bnan\b', out, re.IGNORECASE)
 
 
 def test_every_list_is_named(): assert {*registers(), 'experiments', 'settings'} == set(cli.LISTS)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'NUMBERS', 'INDEX', 'FEW', 'spec_text', 'stored', 'names_method', 'shown_of',
-           'rows_of', 'width', 'wrapped', 'as_texts', 'fitted_text', 'text_chart', 'run_curves', 'curves_of_methods',
+           'rows_of', 'width', 'paragraph', 'as_texts', 'fitted_text', 'text_chart', 'run_curves', 'curves_of_methods',
            'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in',
            'file_stamps', 'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of',
            'quoted', 'files_of', 'given_path', 'mean_of', 'Shown', 'show_runs', 'show_artifact', 'has_numbers',
@@ -83,7 +83,7 @@ def rows_of(store:Store, ids)->pd.DataFrame:
 # %% ../../nbs/commands/show.ipynb #48fe519f
 def width()->int: return shutil.get_terminal_size().columns
 
-def wrapped(text:str)->str: return textwrap.fill(text, width(), subsequent_indent='  ')
+def paragraph(text:str)->str: return textwrap.fill(text, width(), subsequent_indent='  ')
 
 def as_texts(table:pd.DataFrame)->pd.DataFrame:
     "Numbers with two digits, and nothing where there is none."
@@ -225,12 +225,12 @@ def show_committed(rows:pd.DataFrame, about:dict, path:Path)->'Shown':
 def print_run(rows:pd.DataFrame, about:dict, id:str)->'Shown':
     "Print a run: its tests, its curve, and the command that repeats it, which has all unusual settings."
     config = about['config']
-    print(wrapped(f"run {id}: {spec_text(config['method'])}"))
+    print(paragraph(f"run {id}: {spec_text(config['method'])}"))
     for moment in ('merged', 'trained'):
         for r in summary(rows, moment, 'last').itertuples():
             sd = f'sd over clients {r.sd_clients:.2f}'
             print(f'  {moment:8} micro {r.micro:.2f} %  macro {r.macro:.2f} %  {sd}')
-        for end in curve_ends(rows, moment): print(wrapped(f'  {moment:8} {end_in_words(end)}'))
+        for end in curve_ends(rows, moment): print(paragraph(f'  {moment:8} {end_in_words(end)}'))
     if (rows.split == 'valid').any():
         best = summary(rows, at='valid').iloc[0]
         print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
@@ -338,7 +338,7 @@ def show_artifact(name:str)->Shown:
         table = summary(rows)[['run', 'label', 'dataset', 'partition', 'seed', 'round', 'micro']]
         tables = {'': table.assign(partition=table.partition.str.split('(').str[0])}
         print(fitted_text(tables['']))
-        print(wrapped('merged, {dataset}, {partition}:'.format(**rows.iloc[0])))
+        print(paragraph('merged, {dataset}, {partition}:'.format(**rows.iloc[0])))
         print(text_chart(curves, min(60, width() - 9)))
     print(f'rows: {committed_path(name, profile).resolve()}')
     return Shown(curves, tables, title)
