@@ -76,8 +76,8 @@ class RehearsalCopy:
 
     def one_of_each(self)->list: # of ids
         "A client of each architecture that has a body and a head."
-        first = {a: i for i, a in reversed(list(enumerate(self.fed.arch)))}
-        return [i for a, i in first.items() if {'body', 'head'} <= set(self.fed.nets[a])]
+        client_of = {a: i for i, a in reversed(list(enumerate(self.fed.arch)))}
+        return [i for a, i in client_of.items() if {'body', 'head'} <= set(self.fed.nets[a])]
 
     def images(self, i:int, part='train')->Tensor:
         return pixels(self.fed.x[self.fed.rows[part][i]], self.fed.dtype)
@@ -99,15 +99,15 @@ def wave(v:Tensor)->Tensor:
 def rehearsing_clients(fed:Fed)->Fed:
     "A copy of the federation with a few clients, each with a batch of images."
     by_size = sorted((i for i in range(fed.n_clients) if fed.sizes[i]), key=lambda i: -fed.sizes[i])
-    who = list({fed.arch[i]: i for i in reversed(by_size)}.values())
-    if len(who) == 1: who = [*who, *by_size[1:][-1:]]
+    chosen = list({fed.arch[i]: i for i in reversed(by_size)}.values())
+    if len(chosen) == 1: chosen = [*chosen, *by_size[1:][-1:]]
     small, batch = copy.copy(fed), min(ROWS, fed.batch_size)
     small.nets, small.rows = copy.deepcopy(fed.nets), {}
-    def some(rows, n): return rows[torch.linspace(0, len(rows) - 1, min(n, len(rows))).long()].cpu()
+    def spread_rows(rows, n): return rows[torch.linspace(0, len(rows) - 1, min(n, len(rows))).long()].cpu()
     for part, rows in fed.rows.items():
-        small.put_rows(part, [some(rows[i], batch if part == 'train' else ROWS) for i in who])
+        small.put_rows(part, [spread_rows(rows[i], batch if part == 'train' else ROWS) for i in chosen])
     if not sum(map(len, small.rows['test'])): small.put_rows('test', [r.cpu() for r in small.rows['train']])
-    small.sizes, small.arch = list(map(len, small.rows['train'])), [fed.arch[i] for i in who]
+    small.sizes, small.arch = list(map(len, small.rows['train'])), [fed.arch[i] for i in chosen]
     small.one_test, small.participation, small.local_epochs = False, 1., 1
     return small
 
@@ -149,12 +149,12 @@ def lost_memory(r:RehearsalCopy, i:int, c:dict, x:Tensor)->list: # of names, or 
     "What an architecture remembers outside a client's fields."
     arch, before = r.exact.arch[i], r.call(logits, i, c, x)
     r.fault = f'a client cannot train on {len(x)} images'
-    done, again = r.step(i, c), r.step(i, c)
+    trained, trained_again = r.step(i, c), r.step(i, c)
     net = r.worker.slots(arch, '', True).net.eval() # the module as training left it
-    pairs = [(done[k], again[k]) for k in done if k.startswith(NET)]
-    pairs += [(by_parts(net, x), r.call(logits, i, again, x)), (before, r.call(logits, i, c, x))]
+    pairs = [(trained[k], trained_again[k]) for k in trained if k.startswith(NET)]
+    pairs += [(by_parts(net, x), r.call(logits, i, trained_again, x)), (before, r.call(logits, i, c, x))]
     if all(same(*pair) for pair in pairs): return []
-    expected = unsaved(r.exact.nets[arch]) | again
+    expected = unsaved(r.exact.nets[arch]) | trained_again
     return [k for k, v in unsaved(net).items() if not same(v, expected.get(k))] or ['something']
 
 @torch.no_grad()
@@ -233,7 +233,7 @@ def compare_buffers(r:RehearsalCopy, i:int):
     names = [k for k in names if type(modules[layer(k)]) not in RUNNING_MEANS]
     r.fault = 'the buffers of the network cannot be followed'
     if not names or not not_affine(r, i, names): return # else one layer after the other
-    odd = [k for _, some in groupby(names, layer) for k in not_affine(r, i, list(some))]
+    odd = [k for _, group in groupby(names, layer) for k in not_affine(r, i, list(group))]
     if not odd: return
     what = (f'{", ".join(odd)}: derived from the weights of one client, as in spectral_norm, so that an '
             'average belongs to no network')
@@ -256,9 +256,9 @@ def compare_forward(r:RehearsalCopy, i:int):
     if any(not torch.equal(v, r.exact.init[arch][k]) for k, v in r.exact.drawn(arch).items()):
         raise Refused('the network is built with other weights each time: draw them with torch, which has '
                       'the seed of the run, or with a seed of your own')
-    made, names = made_as_named(*build.args)
-    if not isinstance(made, nn.Module) or type(made) is nn.ModuleDict: return
-    name, whole = type(made).__name__, made.to(r.exact.dtype)
+    module, names = made_as_named(*build.args)
+    if not isinstance(module, nn.Module) or type(module) is nn.ModuleDict: return
+    name, whole = type(module).__name__, module.to(r.exact.dtype)
     if type(whole).train is not nn.Module.train:
         raise Refused(f'{name} has a method train() of its own, which would not be called: put it into body '
                       'or head')
@@ -269,8 +269,8 @@ def compare_forward(r:RehearsalCopy, i:int):
     parts = as_parts(copied(whole), names)
     r.fault = f'{name}.forward fails, or head(body(x)), which would be trained'
     for training in True, False:
-        found, wanted = whole.train(training)(x), by_parts(parts.train(training), x)
-        if isinstance(found, Tensor) and same(found, wanted): continue
+        output, wanted = whole.train(training)(x), by_parts(parts.train(training), x)
+        if isinstance(output, Tensor) and same(output, wanted): continue
         raise Refused(f'{name}.forward gives something else than head(body(x)), which would be trained: put '
                       'all that it does into body and head')
 
@@ -287,8 +287,8 @@ def global_draws()->tuple:
 def drawing_layers(net:nn.Module)->str:
     "The layers of a network that draw, as the beginning of a sentence."
     kinds = nn.modules.dropout._DropoutNd, nn.RReLU
-    found = [f'{k} ({type(m).__name__})' for k, m in net.named_modules() if isinstance(m, kinds)]
-    return f"{', '.join(found[:4]) or 'the forward of the network'} "
+    layers = [f'{k} ({type(m).__name__})' for k, m in net.named_modules() if isinstance(m, kinds)]
+    return f"{', '.join(layers[:4]) or 'the forward of the network'} "
 
 WAYS_OUT = { # part of an error's text -> what to do
     'view size is not compatible': 'images are channels last in memory, so take x.flatten(1)',
