@@ -4,6 +4,9 @@ A change of what a method computes raises that method's `revision` and writes it
 `python tests/test_golden.py`.
 Rows are held by a checksum, a random projection of their values: the last bits differ between processors."""
 import json
+import pickle
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -134,6 +137,14 @@ def test_committed_runs_keep_their_names(monkeypatch):
         assert id_of(run, told[id]['fingerprint'], monkeypatch) == id
 
 
+def test_a_run_has_its_name_in_a_process_that_has_just_started():
+    "As in a worker, which gets the run and knows no register yet."
+    run = Run.of('fedcosr', data='digits(side=16)', n_rounds=3)
+    code = f'import pickle; run = pickle.loads({pickle.dumps(run)!r})\n' \
+           'from fedcl_repro.runs.run import run_id\nprint(run_id(run))'
+    assert subprocess.check_output([sys.executable, '-c', code], text=True).split() == [run_id(run)]
+
+
 def test_rows_of_an_earlier_revision_say_so():
     "A committed row that the method would not give today has a note, which its page shows."
     told, records = golden()['committed'], committed_records()
@@ -161,7 +172,6 @@ def written(id, said):
 
 
 if __name__ == '__main__':
-    import sys
     if any(a.startswith('-') and a != '--committed' for a in sys.argv[1:]): sys.exit(__doc__)
     told = golden() if GOLDEN.exists() else dict(methods={}, committed={})
     names = [a for a in sys.argv[1:] if not a.startswith('-')]

@@ -58,9 +58,9 @@ FIRST = { # folder -> its first pages in this order
 # %% ../../nbs/publish/contents.ipynb #c123e709
 def natural(name:str)->tuple:
     "A key that puts table2 before table10, tables before figures, and the experiments last."
-    word, digits = re.fullmatch(r'(.*?)(\d*)', name).groups()
-    rank = dict(table=0, fig=1, experiments=3).get(word, 2)
-    return rank, word, int(digits or 0)
+    stem, digits = re.fullmatch(r'(.*?)(\d*)', name).groups()
+    rank = dict(table=0, fig=1, experiments=3).get(stem, 2)
+    return rank, stem, int(digits or 0)
 
 @cache
 def waits(page:str)->bool:
@@ -74,22 +74,22 @@ def book_folder()->Path:
     "The folder of the notebooks, `nbs` of the clone."
     return papers_folder().resolve().parent
 
-def pages_of(folder:str)->list: # of names relative to nbs/, without suffix
+def pages_of(folder:str)->list[str]: # of names relative to nbs/, without suffix
     "The pages of a folder of nbs/, in the order of the book; those that wait for their runs come last."
-    there = [p.stem for p in (book_folder() / folder).glob('*.ipynb') if p.stem != 'index']
-    first = [n for n in FIRST.get(folder, '').split() if n in there]
-    rest = sorted(set(there) - set(first), key=natural)
-    pages = [f'{folder}/{name}' if folder else name for name in first + rest]
+    stems = [p.stem for p in (book_folder() / folder).glob('*.ipynb') if p.stem != 'index']
+    leading = [n for n in FIRST.get(folder, '').split() if n in stems]
+    rest = sorted(set(stems) - set(leading), key=natural)
+    pages = [f'{folder}/{name}' if folder else name for name in leading + rest]
     return sorted(pages, key=waits) if folder.startswith('papers/') else pages
 
-def chapters()->dict: # heading -> pages
+def chapters()->dict[str, list]: # heading -> pages
     "All pages of the book except the first."
-    found = {heading: pages_of(folder) for heading, folder in CHAPTERS.items()}
-    known = set(CHAPTERS.values()) | {'media'}
+    by_heading = {heading: pages_of(folder) for heading, folder in CHAPTERS.items()}
+    folders_named = set(CHAPTERS.values()) | {'media'}
     folders = {str(p.parent.relative_to(book_folder())) for p in book_folder().rglob('*.ipynb')}
-    new = sorted(f for f in folders if f not in known | {'.'} and 'checkpoints' not in f)
-    found['The command and this book'] += [page for f in new for page in pages_of(f)]
-    return {heading: pages for heading, pages in found.items() if pages}
+    new = sorted(f for f in folders if f not in folders_named | {'.'} and 'checkpoints' not in f)
+    by_heading['The command and this book'] += [page for f in new for page in pages_of(f)]
+    return {heading: pages for heading, pages in by_heading.items() if pages}
 
 @cache
 def all_pages()->tuple: return tuple(page for pages in chapters().values() for page in pages)
@@ -110,33 +110,33 @@ SIDEBAR = { # heading -> pages in the order of reading
                'federation/messages runs/run user_code cli bench/speed contributing',
 }
 
-def written_pages()->list: # of names of pages
+def written_pages()->list[str]: # of names of pages
     "The pages that are Markdown files, such as those that `fedcl report` writes."
     return sorted(str(p.relative_to(book_folder()).with_suffix('')) for p in book_folder().rglob('*.md'))
 
 # %% ../../nbs/publish/contents.ipynb #c0a7e00b
-def sidebar(more=())->dict: # heading -> pages
+def sidebar(more=())->dict[str, list]: # heading -> pages
     "The pages of the sidebar that are there. `more`: pages of the site that are not in nbs/."
-    there, found = {*all_pages(), *written_pages(), *more}, {}
+    existing, by_heading = {*all_pages(), *written_pages(), *more}, {}
     for heading, names in SIDEBAR.items():
         pages = []
         for name in names.split():
             pages += pages_of(name.removesuffix('/*')) if name.endswith('/*') else [name]
-        found[heading] = [page for page in pages if page in there]
-    return {heading: pages for heading, pages in found.items() if pages}
+        by_heading[heading] = [page for page in pages if page in existing]
+    return {heading: pages for heading, pages in by_heading.items() if pages}
 
 # %% ../../nbs/publish/contents.ipynb #c0a7e00c
-def internals(more=())->dict: # heading -> pages
+def internals(more=())->dict[str, list]: # heading -> pages
     "The pages that are not in the sidebar, by chapter."
     shown = {page for pages in sidebar(more).values() for page in pages}
-    left = {heading: [p for p in pages if p not in shown] for heading, pages in chapters().items()}
+    by_heading = {heading: [p for p in pages if p not in shown] for heading, pages in chapters().items()}
     rest = [page for page in [*written_pages(), *more] if page not in shown | {*all_pages()}]
-    if rest: left.setdefault(list(CHAPTERS)[-1], []).extend(rest)
-    return {heading: pages for heading, pages in left.items() if pages}
+    if rest: by_heading.setdefault(list(CHAPTERS)[-1], []).extend(rest)
+    return {heading: pages for heading, pages in by_heading.items() if pages}
 
 # %% ../../nbs/publish/contents.ipynb #6c8b4886
 @cache
-def cells_of(page:str)->tuple: # of dicts, as stored
+def cells_of(page:str)->tuple[dict, ...]: # of dicts, as stored
     "The cells of a page."
     path = book_folder() / f'{page}.ipynb'
     return tuple(json.loads(path.read_text(encoding='utf-8'))['cells'])
@@ -147,32 +147,32 @@ def is_exported(cell:dict)->bool:
     "Whether a cell becomes part of the library."
     return cell['cell_type'] == 'code' and bool(re.match(r'#\|\s*export\b', text_of(cell)))
 
-def defined_in(cell:dict)->list: # of names
+def defined_in(cell:dict)->list[str]: # of names
     "The functions, classes and constants that a cell defines at its top level."
     try: body = ast.parse(text_of(cell)).body
     except SyntaxError: return [] # a magic of the notebook
-    found = []
+    names = []
     for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)): found.append(node.name)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)): names.append(node.name)
         if isinstance(node, ast.Assign):
-            found += [t.id for t in node.targets if isinstance(t, ast.Name)]
-    return [name for name in found if not name.startswith('_')]
+            names += [t.id for t in node.targets if isinstance(t, ast.Name)]
+    return [name for name in names if not name.startswith('_')]
 
 # %% ../../nbs/publish/contents.ipynb #610af795
 @cache
 def homes()->dict: # name -> pages that define it for the library
     "The pages that define each name of the library."
-    found = {}
+    pages_by_name = {}
     for page in all_pages():
         for cell in filter(is_exported, cells_of(page)):
-            for name in defined_in(cell): found.setdefault(name, []).append(page)
-    return found
+            for name in defined_in(cell): pages_by_name.setdefault(name, []).append(page)
+    return pages_by_name
 
 def first_match(page:str, kind:str, pattern:str)->str: # '' if there is none
     "What a group of a pattern matches first in the cells of one kind, 'code' or 'markdown'."
     texts = (text_of(cell) for cell in cells_of(page) if cell['cell_type'] == kind)
-    found = next(filter(None, (re.search(pattern, text, re.M) for text in texts)), None)
-    return found[1].strip() if found else ''
+    match = next(filter(None, (re.search(pattern, text, re.M) for text in texts)), None)
+    return match[1].strip() if match else ''
 
 def module_of_page(page:str)->str: # 'fedcl_repro.parts.mixing'; '' if it exports nothing
     "The module that a page exports."

@@ -76,18 +76,18 @@ def notebook_of(
     return path
 
 # %% ../../nbs/publish/execute.ipynb #25997813
-def checked_parameters(notebook:Path, given:dict)->dict:
+def checked_parameters(notebook:Path, values:dict)->dict:
     "The parameters as values; refuses others, and names those that the notebook has."
     from fedcl_repro.publish.in_process import import_jsonschema
     import_jsonschema()
     import papermill
-    found = papermill.inspect_notebook(str(notebook))
-    known = {name: ast.literal_eval(about['default']) for name, about in found.items()}
-    for name in given:
-        if name in known: continue
-        hint = did_you_mean(name, known)
-        raise ValueError(f"{notebook.name} has no parameter {name!r}{hint}: it knows {', '.join(known)}")
-    return {k: read_option(f'{notebook.name}: {k}', value, known[k]) for k, value in given.items()}
+    parameters = papermill.inspect_notebook(str(notebook))
+    defaults = {name: ast.literal_eval(parameter['default']) for name, parameter in parameters.items()}
+    for name in values:
+        if name in defaults: continue
+        hint = did_you_mean(name, defaults)
+        raise ValueError(f"{notebook.name} has no parameter {name!r}{hint}: it knows {', '.join(defaults)}")
+    return {k: read_option(f'{notebook.name}: {k}', value, defaults[k]) for k, value in values.items()}
 
 # %% ../../nbs/publish/execute.ipynb #5f717635
 def share_cores(jobs:int):
@@ -127,28 +127,28 @@ def execute_pages(
     tasks = {}
     for name, checked in todo.items():
         tasks[name] = execute_page, (name, str(notebook_of(name)), str(executed_path(out, name)), checked)
-    done = do_pages(tasks, jobs)
-    return [page_row_of(name, done.get(name), executed_path(out, name)) for name in names]
+    page_rows = do_pages(tasks, jobs)
+    return [page_row_of(name, page_rows.get(name), executed_path(out, name)) for name in names]
 
 # %% ../../nbs/publish/execute.ipynb #a32bcf16
 def do_pages(tasks:dict, jobs:int)->dict: # name -> row of the report, or `Died`
     "Execute pages under a progress bar."
     from tqdm import tqdm
     with tqdm(total=len(tasks), unit='notebook', dynamic_ncols=True) as bar:
-        def told(name, status):
+        def show_status(name, status):
             bar.set_postfix_str(f'{name}: {status}', refresh=False)
             bar.update()
         def died(name, code):
             bar.write(f'{name}: its process died (exit code {code}) and is tried again at the end')
-        return do_all(tasks, jobs, partial(page_worker, jobs), told, died)
+        return do_all(tasks, jobs, partial(page_worker, jobs), show_status, died)
 
-def page_row_of(name:str, found, path)->dict: # found: a row, `Died` or None
+def page_row_of(name:str, result, path)->dict: # found: a row, `Died` or None
     "A row of the report, even for a page that was not executed to its end."
-    if isinstance(found, Died): return page_of(name, path, 'failed', str(found))
-    return found or page_of(name, path, 'not executed', 'interrupted before it was executed')
+    if isinstance(result, Died): return page_of(name, path, 'failed', str(result))
+    return result or page_of(name, path, 'not executed', 'interrupted before it was executed')
 
 # %% ../../nbs/publish/execute.ipynb #6a0c7090
-def read_verdicts(store:Store, name:str, profile:str)->list: # of dicts
+def read_verdicts(store:Store, name:str, profile:str)->list[dict]: # of dicts
     "Verdicts that a page left in the store; none if it was not executed to its end."
     path = verdicts_path(store, name, profile)
     return json_in(path.read_text(), str(path)) if path.exists() else []

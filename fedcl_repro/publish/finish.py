@@ -77,19 +77,19 @@ def with_words(text:str, folder:Path)->str: # HTML
 # %% ../../nbs/publish/finish.ipynb #fin0000c
 def signs_of(pages)->set: # of characters
     "The characters in the formulas of pages."
-    found = set()
+    signs = set()
     for text in pages:
-        for formula in re.findall(r'<math\b.*?</math>', text, re.S): found |= set(text_of_html(formula))
-    return found
+        for formula in re.findall(r'<math\b.*?</math>', text, re.S): signs |= set(text_of_html(formula))
+    return signs
 
 def write_font(source:Path, signs:set, path:Path):
     "Write the part of a font that has these signs, in the form for browsers."
     from fontTools import subset
     from fontTools.ttLib import TTFont
     logging.getLogger('fontTools').setLevel(logging.WARNING)
-    font, how = TTFont(source), subset.Options()
-    how.layout_features, how.flavor, how.hinting = ['*'], 'woff2', False
-    part = subset.Subsetter(how)
+    font, options = TTFont(source), subset.Options()
+    options.layout_features, options.flavor, options.hinting = ['*'], 'woff2', False
+    part = subset.Subsetter(options)
     part.populate(text=''.join(sorted(signs)) + ''.join(map(chr, range(32, 127))))
     part.subset(font)
     font.flavor = 'woff2'
@@ -102,8 +102,8 @@ def finish(site:Path):
     signs = set()
     for path in sorted(site.rglob('*.html')):
         text = path.read_text(encoding='utf-8')
-        done = with_words(mended(text), path.parent)
+        finished = with_words(mended(text), path.parent)
         signs |= signs_of([text])
-        if done != text: path.write_text(done, encoding='utf-8')
+        if finished != text: path.write_text(finished, encoding='utf-8')
     write_font(Path(files('ziamath') / 'fonts' / 'STIXTwoMath-Regular.ttf'), signs,
                site / '_static' / 'formulas.woff2')

@@ -122,14 +122,14 @@ def board_picture(folder:str)->str: # HTML
 
 def doors(folder:str, counts:dict)->str: # Markdown
     "The three doors as a table."
-    said = ', '.join(f'{MARKS[word]} {counts.get(word, 0)} {verb}'
-                     for word, verb in dict(holds='hold', fails='fail', open='are open').items())
+    tally_words = ', '.join(f'{MARKS[verdict]} {counts.get(verdict, 0)} {verb}'
+                     for verdict, verb in dict(holds='hold', fails='fail', open='are open').items())
     return '\n'.join([
         f'| [**Learn it**]({folder}course/01_data.ipynb) | [**See what holds**]({folder}papers/status.md) '
         f'| [**Use it**]({folder}runs/simulate.ipynb) |',
         '| --- | --- | --- |',
         '| A course that you fill in: eight pages, one day, thirty lines at a time. '
-        f'| {sum(counts.values())} claims of five papers: {said}. '
+        f'| {sum(counts.values())} claims of five papers: {tally_words}. '
         '| Install it, simulate in one call, add your own method and data. |'])
 
 def front_markdown(folder='')->str:
@@ -140,28 +140,28 @@ def front_markdown(folder='')->str:
     strip = ' '.join(f'[<img src="{folder}media/{strip_name(page)}" width="32%" '
                      f'alt="{title}">]({folder}{page}.ipynb)'
                      for title, page, _, _ in STRIP)
-    first, second = NEEDS.values()
+    first_needs, second = NEEDS.values()
     return '\n\n'.join([
         f'{LEAD} The papers: {papers}.', doors(folder, tally(all_claims())), board_picture(folder),
         '*Ring: the published margin. Mark: ours, with a 95 % interval; ● holds, ■ fails, ◇ open. Points of '
         'accuracy; '
         f'[what the marks mean]({folder}show/badge.ipynb).*',
-        f'```sh\n{commands}\n```', f'The first command needs {first}. The second {second}.', strip])
+        f'```sh\n{commands}\n```', f'The first command needs {first_needs}. The second {second}.', strip])
 
 # %% ../../nbs/publish/front.ipynb #fro0000e
 def squares(counts:dict)->list: # of the names of styles
     "A square for each claim, in the order of the marks."
-    return [css_name(word) for word, n in counts.items() for _ in range(n)]
+    return [css_name(verdict) for verdict, n in counts.items() for _ in range(n)]
 
 def main_verdicts()->dict: # paper -> word
     "The verdict on what each paper's abstract promises."
-    first = {f.paper: next(iter(f.claims.values())) for f in findings_asked()}
-    return {paper: headline_verdict(*claim[:2]).word for paper, claim in first.items()}
+    first_claims = {f.paper: next(iter(f.claims.values())) for f in findings_asked()}
+    return {paper: headline_verdict(*claim[:2]).word for paper, claim in first_claims.items()}
 
 def counts_in_words(counts:dict)->str: # '● 31 ■ 31 ◇ 61'
-    return ' '.join(f'{MARKS[word]} {counts.get(word, 0)}' for word in ('holds', 'fails', 'open'))
+    return ' '.join(f'{MARKS[verdict]} {counts.get(verdict, 0)}' for verdict in ('holds', 'fails', 'open'))
 
-def paper_rows()->list: # of dicts, for the template
+def paper_rows()->list[dict]: # of dicts, for the template
     "The papers with their verdicts and counts."
     from fedcl_repro.evidence.experiments import evidence_on
     from fedcl_repro.evidence.verdict import OURS
@@ -184,13 +184,13 @@ def front_html()->str:
     return template.render(
         lead=LEAD,
         papers=[dict(name=name, url=url) for name, url in paper_addresses()],
-        counts={word: counts.get(word, 0) for word in MARKS},
+        counts={verdict: counts.get(verdict, 0) for verdict in MARKS},
         squares=squares(counts),
         board=scoreboard_html(headlines(), 'papers/{}.html'.format),
         commands=[(command.replace('&', '&amp;'), needs) for command, needs in NEEDS.items()],
         strip=[(title, page, f'_static/front/{strip_name(page)}') for title, page, _, _ in STRIP],
         rows=paper_rows(),
-        marks=[(badge(word), look.meaning) for word, look in LOOKS.items()],
+        marks=[(badge(verdict), look.meaning) for verdict, look in LOOKS.items()],
     )
 
 # %% ../../nbs/publish/front.ipynb #fro00011
@@ -199,7 +199,7 @@ FRONT_CELL = 'front' # the cell of nbs/index.ipynb that is written
 def front_of_index()->str: # Markdown
     return f'# Federated contrastive learning, reproduced\n\n{front_markdown()}'
 
-def written_front()->dict: # path -> text
+def written_front()->dict[str, str]: # path -> text
     "README and the first notebook, as they should be."
     nbs = papers_folder().resolve().parent
     readme, index = nbs.parent / 'README.md', nbs / 'index.ipynb'

@@ -38,7 +38,7 @@ def execute_cells(notebook):
     shell.close()
 
 # %% ../../nbs/publish/in_process.ipynb #b3e24d5b
-def joined(outputs:list)->list: # of dicts
+def joined(outputs:list)->list[dict]: # of dicts
     "Outputs of a shell with their lists of lines as text, as the notebook format has them in memory."
     for o in outputs:
         if 'text' in o: o['text'] = ''.join(o['text'])

@@ -15,9 +15,9 @@ from ..evidence.published import read_published
 # %% ../../nbs/publish/paper_map.ipynb #ee364cd8
 def printed_name(artifact:str)->str:
     "The name that a paper prints: 'Table 2' for table2."
-    word, digits = re.fullmatch(r'([a-z_]+?)(\d*)', artifact).groups()
+    kind, digits = re.fullmatch(r'([a-z_]+?)(\d*)', artifact).groups()
     words = dict(table='Table', fig='Figure', algorithm='Algorithm')
-    return f'{words[word]} {digits}' if word in words else 'Figure, number lost'
+    return f'{words[kind]} {digits}' if kind in words else 'Figure, number lost'
 
 # %% ../../nbs/publish/paper_map.ipynb #ee364cdc
 def file_of(place:str)->str: # Markdown, `parts/mixing.py`; '' for a place without a name
@@ -42,11 +42,11 @@ EQUATIONS = dict(fedcrl=25, fedcosr=26, fedssc=5, mfcl=7, mapl=9) # numbered equ
 def place_of_equation(name:str)->str: # 'page#name'
     "The place in the book of an equation's function."
     if not name: return 'methods/fedcosr'
-    found = homes().get(name, [])
-    if not found: raise ValueError(f'no page defines {name!r}, which an equation needs')
-    return f'{found[0]}#{name}'
+    pages = homes().get(name, [])
+    if not pages: raise ValueError(f'no page defines {name!r}, which an equation needs')
+    return f'{pages[0]}#{name}'
 
-def equations()->list: # of dicts: paper, number, says, place
+def equations()->list[dict]: # of dicts: paper, number, says, place
     "The numbered equations of the papers, each with its place."
     rows = read_published('equations').fillna('').to_dict('records')
     return [dict(row, place=place_of_equation(row['name'])) for row in rows]

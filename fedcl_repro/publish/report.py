@@ -40,7 +40,7 @@ def write_report(
         names={page['name'] for page in executed},
         scoreboard=front_picture(),
         summary=run_summary(pages, about),
-        pages=[shown_page(page, said) for page, said in pages],
+        pages=[shown_page(page, page_verdicts) for page, page_verdicts in pages],
         facts=facts(about),
         claims=decided_claims(pages, about.get('profile')),
     )
@@ -53,17 +53,17 @@ def own_verdicts(executed:list, verdicts:dict)->list: # of (page, its verdicts)
     return [(page, verdicts.get(page['name'], []) if page['status'] == 'ok' else []) for page in executed]
 
 # %% ../../nbs/publish/report.ipynb #f651e600
-def facts(about:dict)->dict:
+def facts(run_facts:dict)->dict:
     "The facts about the report; seconds as a whole number."
-    about = about | dict(seconds=round(about['seconds'])) if 'seconds' in about else about
-    return {k: v for k, v in about.items() if k != 'trained'}
+    run_facts = run_facts | dict(seconds=round(run_facts['seconds'])) if 'seconds' in run_facts else run_facts
+    return {k: v for k, v in run_facts.items() if k != 'trained'}
 
 # %% ../../nbs/publish/report.ipynb #5f9dc34d
 def findings_on_papers()->list: # of (papers, sentence, name of the page)
     "What was found on the papers' data; empty if the folder of the papers does not say it."
     path = papers_folder() / 'findings.json'
-    found = json_in(path.read_text(encoding='utf-8'), str(path)) if path.exists() else []
-    return [(f['papers'], f['sentence'], f['page']) for f in found]
+    findings = json_in(path.read_text(encoding='utf-8'), str(path)) if path.exists() else []
+    return [(f['papers'], f['sentence'], f['page']) for f in findings]
 
 def front_picture()->str: # HTML
     "The scoreboard, in the colours of the page, drawn from committed rows."
@@ -83,44 +83,45 @@ DATA_OF_PROFILE = dict(
 )
 
 # %% ../../nbs/publish/report.ipynb #41b70cfb
-def what_was_run(pages:list, about:dict)->str:
+def what_was_run(pages:list, run_facts:dict)->str:
     "What was trained, how many pages were executed, and how long it took."
     count = {status: sum(page['status'] == status for page, _ in pages) for status in ('ok', 'failed')}
     ran = f"{count['ok']} of {amount_of(len(pages), 'page')} ran"
     if count['failed']: ran += f", {count['failed']} failed"
-    took = f" in {amount_of(round(about['seconds']), 'second')}" if 'seconds' in about else ''
-    trained = f"{about['trained']} trained, " if about.get('trained') else ''
-    return f"{trained}{ran}{took} on {about.get('device', 'cpu')}."
+    took = f" in {amount_of(round(run_facts['seconds']), 'second')}" if 'seconds' in run_facts else ''
+    trained = f"{run_facts['trained']} trained, " if run_facts.get('trained') else ''
+    return f"{trained}{ran}{took} on {run_facts.get('device', 'cpu')}."
 
 # %% ../../nbs/publish/report.ipynb #41b70cfc
 def what_was_decided(pages:list, profile:str)->str:
     "How many verdicts the pages hold; digits judge nothing."
-    said = [v for _, verdicts in pages for v in verdicts]
-    claims, cells = ([v for v in said if v['kind'] == kind] for kind in ('claim', 'cell'))
+    every_verdict = [v for _, verdicts in pages for v in verdicts]
+    claims, cells = ([v for v in every_verdict if v['kind'] == kind] for kind in ('claim', 'cell'))
     numbers = f"{amount_of(len(claims), 'claim')} and {amount_of(len(cells), 'published number')}"
-    if not said: return ''
+    if not every_verdict: return ''
     if profile == 'quick': return f'Digits judge nothing: {numbers} wait for runs on the papers\' data.'
     fit = sum(v['word'] in DECIDED for v in cells)
     return f'{numbers} were checked; {fit} of the numbers can be compared.'
 
 # %% ../../nbs/publish/report.ipynb #41b70cfd
-def run_summary(pages:list, about:dict)->list: # of sentences
+def run_summary(pages:list, run_facts:dict)->list[str]: # of sentences
     "What the box *Your run* and the terminal say."
-    profile = about.get('profile')
-    said = [what_was_run(pages, about), DATA_OF_PROFILE.get(profile, ''), what_was_decided(pages, profile)]
-    return [sentence for sentence in said if sentence]
+    profile = run_facts.get('profile')
+    data, decided = DATA_OF_PROFILE.get(profile, ''), what_was_decided(pages, profile)
+    paragraphs = [what_was_run(pages, run_facts), data, decided]
+    return [sentence for sentence in paragraphs if sentence]
 
 # %% ../../nbs/publish/report.ipynb #7d0c1a52
-def report_summary(executed:list, verdicts:dict, about:dict)->list: # of lines
+def report_summary(executed:list, verdicts:dict, run_facts:dict)->list[str]: # of lines
     "The first screen of the report, for a terminal."
     lines = [f'{papers}: {sentence}.' for papers, sentence, _ in findings_on_papers()]
-    return ['Your run: ' + ' '.join(run_summary(own_verdicts(executed, verdicts), about)), *lines]
+    return ['Your run: ' + ' '.join(run_summary(own_verdicts(executed, verdicts), run_facts)), *lines]
 
 # %% ../../nbs/publish/report.ipynb #6e7a7aa4
 def decided_claims(pages:list, profile:str)->list: # of verdicts
     "The claims of all pages that say something; digits judge nothing."
     if profile == 'quick': return []
-    return [v for _, said in pages for v in said if v['kind'] == 'claim' and v['word'] != 'not run']
+    return [v for _, verdicts in pages for v in verdicts if v['kind'] == 'claim' and v['word'] != 'not run']
 
 # %% ../../nbs/publish/report.ipynb #587e4ff6
 def shown_page(page:dict, verdicts:list)->dict:
@@ -133,9 +134,9 @@ def shown_page(page:dict, verdicts:list)->dict:
 
 def own_picture(body:str)->str: # HTML
     "The first picture after the mark of a stand-in, which shows what was trained here, or else the first."
-    _, mark, own = body.partition('class="stand-in"')
-    found = re.search('<img [^>]*>', own if mark else body)
-    return found[0] if found else ''
+    _, mark, page_part = body.partition('class="stand-in"')
+    picture = re.search('<img [^>]*>', page_part if mark else body)
+    return picture[0] if picture else ''
 
 # %% ../../nbs/publish/report.ipynb #22320b5e
 HIDDEN = {'hide', 'parameters', 'injected-parameters', 'papermill-error-cell-tag'}

@@ -78,9 +78,9 @@ def shown_output(output:dict)->dict:
 def ready_cell(cell:dict, folds:bool)->dict:
     "A code cell as the site shows it. `folds`: it is on a page of results."
     text = re.sub(r'^#\|.*\n?', '', text_of(cell), flags=re.M)
-    kept = [shown_output(o) for o in cell['outputs'] if o.get('name') != 'stderr']
+    outputs = [shown_output(o) for o in cell['outputs'] if o.get('name') != 'stderr']
     hidden = tags_of(cell)
-    cell = cell | dict(source=text, outputs=kept, metadata={})
+    cell = cell | dict(source=text, outputs=outputs, metadata={})
     if 'parameters' in hidden or folds and 'hide' in hidden:
         return cell | dict(metadata=dict(tags=['remove-input']))
     if 'hide-cell' in hidden: return folded(cell, 'Solution', 'hide-cell')
@@ -89,20 +89,20 @@ def ready_cell(cell:dict, folds:bool)->dict:
 
 def with_next(cells:list)->list:
     "Code that shows nothing as the beginning of the code cell that follows it, if one does."
-    kept = []
+    joined = []
     for cell in cells:
-        before = kept[-1] if kept else dict(cell_type='')
+        before = joined[-1] if joined else dict(cell_type='')
         if cell['cell_type'] == before['cell_type'] == 'code' and not before['outputs']:
-            cell = cell | dict(source=f'{text_of(kept.pop())}\n\n{text_of(cell)}')
-        kept.append(cell)
-    return kept
+            cell = cell | dict(source=f'{text_of(joined.pop())}\n\n{text_of(cell)}')
+        joined.append(cell)
+    return joined
 
 def ready_cells(page:str)->list: # of cells
     "The cells of a page as the site shows them."
     folds = is_result_page(page)
-    kept = [cell for cell in cells_of(page) if not is_boilerplate(cell)]
-    if folds: kept = with_next(kept) # one fold for a result
-    return [ready_cell(c, folds) if c['cell_type'] == 'code' else c | dict(metadata={}) for c in kept]
+    cells = [cell for cell in cells_of(page) if not is_boilerplate(cell)]
+    if folds: cells = with_next(cells) # one fold for a result
+    return [ready_cell(c, folds) if c['cell_type'] == 'code' else c | dict(metadata={}) for c in cells]
 
 # %% ../../nbs/publish/site.ipynb #95eb4992
 DOCUMENTS = { # files of the repository that are pages of the site
@@ -116,8 +116,8 @@ def relinked(text:str)->str: # Markdown
     "The text with links to the repository's files as links of the site, whose sources are a copy of nbs/."
     text = re.sub(r'(?<=\]\()(\.\./)*nbs/', '/', text)
     for name, page in DOCUMENTS.items():
-        there = (book_folder().parent / name).exists() # not where the package is installed
-        place = f'/{page}.md' if there else '/index.ipynb'
+        is_in_clone = (book_folder().parent / name).exists() # not where the package is installed
+        place = f'/{page}.md' if is_in_clone else '/index.ipynb'
         text = re.sub(rf'(?<=\]\()(\.\./)*{re.escape(name)}', place, text)
     return text
 
@@ -152,7 +152,7 @@ def toctree(heading:str, pages)->str: # Markdown
 # %% ../../nbs/publish/site.ipynb #cc56ef5b
 def plain_title(page:str)->str: return title_of(page).replace('`', '') # a role of Sphinx ends at a backtick
 
-def write_library(folder:Path)->list: # of names of pages
+def write_library(folder:Path)->list[str]: # of names of pages
     """Write a page for each module of the library, and a page that lists them. The table of contents has only
     the list: with a line for each module in it, each page would take twice as long to build."""
     (folder / 'library').mkdir()
@@ -171,14 +171,14 @@ def write_library(folder:Path)->list: # of names of pages
     return ['library/index']
 
 # %% ../../nbs/publish/site.ipynb #3f153285
-def write_documents(folder:Path)->list: # of names of pages
+def write_documents(folder:Path)->list[str]: # of names of pages
     "Write the Markdown files of the repository that belong to the book."
-    there = {page: book_folder().parent / name for name, page in DOCUMENTS.items()}
-    there = {page: path for page, path in there.items() if path.exists()}
+    documents = {page: book_folder().parent / name for name, page in DOCUMENTS.items()}
+    documents = {page: path for page, path in documents.items() if path.exists()}
     reports = {page: book_folder() / f'{page}.md' for page in written_pages()} # by `fedcl report`
-    for page, path in (there | reports).items():
+    for page, path in (documents | reports).items():
         (folder / f'{page}.md').write_text(relinked(path.read_text(encoding='utf-8')), encoding='utf-8')
-    return list(there)
+    return list(documents)
 
 # %% ../../nbs/publish/site.ipynb #3f15328b
 WITH_LINK = re.compile(r'\[([^\]]*)\]\([^)]*\)') # Markdown
@@ -186,15 +186,15 @@ WITH_LINK = re.compile(r'\[([^\]]*)\]\([^)]*\)') # Markdown
 def line_of_list(page:str)->str: # Markdown
     "A page in a list, with what it is about; its links would not fit here."
     if not (book_folder() / f'{page}.ipynb').exists(): return f'- {{doc}}`/{page}`'
-    about = WITH_LINK.sub(r'\1', about_page(page))
-    return f'- {{doc}}`{plain_title(page)} </{page}>`: {about}' if about else f'- {{doc}}`/{page}`'
+    summary = WITH_LINK.sub(r'\1', about_page(page))
+    return f'- {{doc}}`{plain_title(page)} </{page}>`: {summary}' if summary else f'- {{doc}}`/{page}`'
 
 # %% ../../nbs/publish/site.ipynb #3f15328c
-def write_lists(folder:Path, more)->list: # of names of pages
+def write_lists(folder:Path, extra)->list[str]: # of names of pages
     "Write a list of the pages of each chapter that are not in the sidebar."
     written = []
     (folder / 'internals').mkdir()
-    for heading, pages in internals(more).items():
+    for heading, pages in internals(extra).items():
         name = 'internals/' + re.sub(r'\W+', '-', heading.lower())
         lines = '\n'.join(map(line_of_list, pages))
         text = f'# {heading}\n\n{lines}\n\n{toctree("", pages)}\n'
@@ -206,9 +206,9 @@ def write_lists(folder:Path, more)->list: # of names of pages
 def write_sources(folder:Path):
     "Write all sources that Sphinx reads."
     shutil.copytree(book_folder(), folder, ignore=shutil.ignore_patterns('.*', '*.ipynb'))
-    more = [*write_documents(folder), *write_library(folder)]
-    trees = [toctree(heading, pages) for heading, pages in sidebar(more).items()]
-    trees.append(toctree('Internals', write_lists(folder, more)))
+    extra = [*write_documents(folder), *write_library(folder)]
+    trees = [toctree(heading, pages) for heading, pages in sidebar(extra).items()]
+    trees.append(toctree('Internals', write_lists(folder, extra)))
     for page in all_pages(): write_page(page, folder)
     write_page('index', folder, trees)
     write_static(folder / 'publish' / 'static')
@@ -284,10 +284,10 @@ def add_anchors(app, doctree):
 def home_of(text:str, page:str)->tuple: # (page, name); ('', '') if it is no name of the library
     "The page and the name that a backticked text on `page` refers to."
     name = text.removesuffix('()').split('(')[0].rpartition('.')[2]
-    found = homes().get(name, [])
-    if page in found: return page, name
+    pages = homes().get(name, [])
+    if page in pages: return page, name
     plain = name.islower() and '_' not in name and '(' not in text # an English word, most often
-    return (found[0], name) if len(found) == 1 and not plain else ('', '')
+    return (pages[0], name) if len(pages) == 1 and not plain else ('', '')
 
 def page_named(text:str, pages)->str: # '' if there is none
     "The page that a text names: `parts/mixing`, or `study.runs`."
@@ -324,14 +324,14 @@ def escaped(text:str)->str: # reStructuredText
 
 def add_shapes(app, what, name, object, options, lines):
     "The comments beside the parameters as fields; what is no example is plain text."
-    found = shapes(object)
-    end = lines.index('Args:' if 'Args:' in lines else 'Returns:') if found else len(lines)
+    described = shapes(object)
+    end = lines.index('Args:' if 'Args:' in lines else 'Returns:') if described else len(lines)
     paragraphs = '\n'.join(lines[:end]).split('\n\n')
     plain = [text if text.startswith('>>>') else escaped(text) for text in paragraphs]
     lines[:] = '\n\n'.join(plain).split('\n')
     if what not in ('function', 'class', 'method'): return
-    if found: lines.append('')
-    for parameter, text in found.items():
+    if described: lines.append('')
+    for parameter, text in described.items():
         field = ':returns:' if parameter == 'return' else f':param {escaped(parameter)}:'
         lines.append(f'{field} {escaped(text)}')
 
@@ -396,11 +396,11 @@ class Cleaner(HTMLParser):
         self.parts, self.in_style = [], False
     def handle_starttag(self, tag, attributes):
         if tag not in ELEMENTS: return self.parts.append(html.escape(self.get_starttag_text()))
-        kept = [(name, value or '') for name, value in attributes if is_safe(name, value or '')]
-        told = ''.join(f' {name}="{html.escape(value)}"' for name, value in kept)
+        safe = [(name, value or '') for name, value in attributes if is_safe(name, value or '')]
+        attribute_text = ''.join(f' {name}="{html.escape(value)}"' for name, value in safe)
         self.in_style = tag == 'style'
         if tag == 'table': self.parts.append('<div class="table-wrapper">')
-        self.parts.append(f'<{tag}{told}>')
+        self.parts.append(f'<{tag}{attribute_text}>')
     def handle_startendtag(self, tag, attributes): self.handle_starttag(tag, attributes)
     def handle_endtag(self, tag):
         self.in_style = False
@@ -431,8 +431,8 @@ ANSWER = re.compile(r'<p class="answer">(<span class="badge.*?</span>)', re.S)
 
 def with_badge(body:str)->str: # HTML
     "The page with the verdict that it answers first beside its title."
-    found = ANSWER.search(body)
-    return body.replace('<a class="headerlink"', f'{found[1]}<a class="headerlink"', 1) if found else body
+    match = ANSWER.search(body)
+    return body.replace('<a class="headerlink"', f'{match[1]}<a class="headerlink"', 1) if match else body
 
 def with_links(body:str, words:str)->str: # HTML
     "The page with a link where a table says where its words are explained."
@@ -441,7 +441,7 @@ def with_links(body:str, words:str)->str: # HTML
 
 def bar_html(counts:list)->str: # of (mark, number)
     "Counts as a stacked bar."
-    words, total = {mark: word for word, mark in MARKS.items()}, sum(n for _, n in counts)
+    words, total = {mark: verdict for verdict, mark in MARKS.items()}, sum(n for _, n in counts)
     parts = ''.join(f'<i class="{css_name(words[mark])}" style="width:{100 * n / total:.1f}%"></i>' for mark,
                     n in counts)
     return f'<div class="bar" aria-hidden="true">{parts}</div>'
@@ -460,9 +460,9 @@ def complete_page(app, page, template, context, doctree):
     "Add description, link to the notebook and a short sidebar to a page."
     from furo.navigation import get_navigation_tree
     is_notebook = (book_folder() / f'{page}.ipynb').exists()
-    about = WITH_LINK.sub(r'\1', about_page(page)) if is_notebook else SITE_SETTINGS['html_title']
-    about = html.escape(re.sub(r'[`*$\\]', '', about) or SITE_SETTINGS['html_title'])
-    context['metatags'] = context.get('metatags', '') + f'<meta name="description" content="{about}">'
+    summary = WITH_LINK.sub(r'\1', about_page(page)) if is_notebook else SITE_SETTINGS['html_title']
+    summary = html.escape(re.sub(r'[`*$\\]', '', summary) or SITE_SETTINGS['html_title'])
+    context['metatags'] = context.get('metatags', '') + f'<meta name="description" content="{summary}">'
     if 'toctree' in context:
         tree = context['toctree'](collapse=True, titles_only=True, maxdepth=1, includehidden=True)
         context['furo_navigation_tree'] = get_navigation_tree(tree)
@@ -507,16 +507,17 @@ def copy_notebooks(site:Path):
 # %% ../../nbs/publish/site.ipynb #0b31ba9d
 def text_of_page(path:Path)->str: # '' if it has no article
     "The text of a built page, without code, formulas and tables of numbers."
-    found = re.search(r'<article.*?</article>', path.read_text(encoding='utf-8'), re.S)
-    text = re.sub(r'<(style|script|pre|svg|math|td)\b.*?</\1>', ' ', found[0] if found else '', flags=re.S)
+    article = re.search(r'<article.*?</article>', path.read_text(encoding='utf-8'), re.S)
+    body = article[0] if article else ''
+    text = re.sub(r'<(style|script|pre|svg|math|td)\b.*?</\1>', ' ', body, flags=re.S)
     return ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', text)).split())
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9e
 def write_texts(site:Path):
     "Write the texts of all pages for the search."
     texts = {str(path.relative_to(site)): text_of_page(path) for path in site.rglob('*.html')}
-    found = json.dumps({page: text for page, text in texts.items() if text}, ensure_ascii=False)
-    (site / '_static' / 'texts.js').write_text(f'const TEXTS = {found};', encoding='utf-8')
+    content = json.dumps({page: text for page, text in texts.items() if text}, ensure_ascii=False)
+    (site / '_static' / 'texts.js').write_text(f'const TEXTS = {content};', encoding='utf-8')
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9f
 def without_colour(text:str)->str:
@@ -538,8 +539,8 @@ def build_site(out)->tuple: # (path of its first page, warnings as text)
         sources, built = Path(work) / 'sources', Path(work) / 'site'
         write_sources(sources)
         trees = Path(work) / 'doctrees'
-        how = dict(confoverrides=SITE_SETTINGS, status=None, warning=warnings, parallel=cores())
-        Sphinx(sources, None, built, trees, 'html', **how).build(force_all=True)
+        options = dict(confoverrides=SITE_SETTINGS, status=None, warning=warnings, parallel=cores())
+        Sphinx(sources, None, built, trees, 'html', **options).build(force_all=True)
         finish(built)
         copy_notebooks(built)
         write_texts(built)

@@ -188,6 +188,7 @@ def config(run:Run)->dict: # plain JSON
 
 def changed_settings(config:dict)->dict: # setting -> plain value
     "The method of a configuration, and of all else what differs from its default."
+    load_registers() # in a process that has just started, no default is known
     values = {k: changed_part(k, v) if isinstance(v, dict) else as_tuple(v) for k, v in config.items()}
     return {k: v for k, v in values.items() if k not in DEFAULTS or v != DEFAULTS[k]}
 

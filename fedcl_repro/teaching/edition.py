@@ -42,9 +42,9 @@ def emptied(source:str)->str:
     "A cell's code without the bodies of its marked functions."
     lines = source.splitlines()
     for node, k, task in reversed(marks(source)): # from below, so that the numbers of lines stay true
-        first, last = node.body[0].end_lineno, node.end_lineno
-        n = sum(bool(line.strip()) for line in lines[first:last])
-        lines[first:last] = [f"    ...  # about {n} line{'s' * (n > 1)}"]
+        body_start, body_end = node.body[0].end_lineno, node.end_lineno
+        n = sum(bool(line.strip()) for line in lines[body_start:body_end])
+        lines[body_start:body_end] = [f"    ...  # about {n} line{'s' * (n > 1)}"]
         lines[k] = f'# Your turn: {task}'
     return '\n'.join(lines)
 
@@ -72,7 +72,7 @@ def mistaken(solution:str, *changes)->str:
 def page_source(page:str): return nbformat.read(book_folder() / 'course' / f'{page}.ipynb', 4)
 
 @cache
-def blanks_of(page:str)->dict: # name -> Blank, in the order of the page
+def blanks_of(page:str)->dict[str, Blank]: # name -> Blank, in the order of the page
     "The blanks of a page of the course."
     entries = tomllib.loads((book_folder() / 'course' / f'{page}.toml').read_text(encoding='utf-8'))
     common, blanks = entries.pop('given', ''), {}
@@ -108,11 +108,11 @@ def below(blank:Blank)->list:
 
 def pieces(source:str)->list: # of (code, name of the blank at its end or None)
     "A cell's code, cut below each marked function, so that its check comes before it is used."
-    lines, done, parts = source.splitlines(), 0, []
+    lines, n_taken, parts = source.splitlines(), 0, []
     for node, _, _ in marks(source):
-        parts.append(('\n'.join(lines[done:node.end_lineno]).strip('\n'), node.name))
-        done = node.end_lineno
-    rest = '\n'.join(lines[done:]).strip('\n')
+        parts.append(('\n'.join(lines[n_taken:node.end_lineno]).strip('\n'), node.name))
+        n_taken = node.end_lineno
+    rest = '\n'.join(lines[n_taken:]).strip('\n')
     return parts + [(rest, None)] * bool(rest)
 
 def for_the_reader(text:str)->str:
@@ -139,7 +139,7 @@ def readers_edition(page:str):
     return edition
 
 # %% ../../nbs/teaching/edition.ipynb #5031fcf2
-def course_pages()->list: # of names
+def course_pages()->list[str]: # of names
     return sorted(p.stem for p in (book_folder() / 'course').glob('*.ipynb'))
 
 def write_course(out)->Path:

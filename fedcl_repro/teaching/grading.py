@@ -46,8 +46,8 @@ def distance(ours, theirs)->float:
     shapes = [[t.shape for t in leaves(v).values()] for v in (ours, theirs)]
     if shapes[0] != shapes[1]: return float('inf')
     a, b = flat(ours), flat(theirs)
-    same = (a == b) | (a.isnan() & b.isnan())
-    return (a - b).abs().nan_to_num(float('inf')).masked_fill(same, 0.).max().item()
+    equal = (a == b) | (a.isnan() & b.isnan())
+    return (a - b).abs().nan_to_num(float('inf')).masked_fill(equal, 0.).max().item()
 
 # %% ../../nbs/teaching/grading.ipynb #756c86d4
 @dataclass
@@ -57,8 +57,9 @@ class CallOutcome:
     given:dict     # name -> value
     gradients:dict # name of an argument -> a row of numbers; only for numbers that have a gradient
 
-    def __sub__(self, other)->float:
-        parts = ((self.value, other.value), (self.given, other.given), (self.gradients, other.gradients))
+    def __sub__(self, reference)->float:
+        names = 'value', 'given', 'gradients'
+        parts = [(getattr(self, name), getattr(reference, name)) for name in names]
         return max(distance(*pair) for pair in parts)
 
 def parameters_in(value)->list:
@@ -67,15 +68,15 @@ def parameters_in(value)->list:
     if isinstance(value, Tensor): return [value] if value.requires_grad and value.is_leaf else []
     return [p for v in value for p in parameters_in(v)] if isinstance(value, (list, tuple)) else []
 
-def gradients_of(value, given:dict)->dict:
+def gradients_of(value, arguments:dict)->dict:
     "For each argument, the gradient of the value with respect to it."
-    found = {name: [p for p in parameters_in(v) if p.requires_grad] for name, v in given.items()}
+    parameters = {name: [p for p in parameters_in(v) if p.requires_grad] for name, v in arguments.items()}
     if not (isinstance(value, Tensor) and value.requires_grad): return {}
     weights = torch.linspace(1, 2, value.numel()).reshape(value.shape).to(value) # a plain sum may be constant
     grads = {name: torch.autograd.grad((weights * value).sum(), ps, retain_graph=True, allow_unused=True)
-             for name, ps in found.items() if ps}
+             for name, ps in parameters.items() if ps}
     return {name: torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten()
-                             for p, g in zip(found[name], some)]) for name, some in grads.items()}
+                             for p, g in zip(parameters[name], gs)]) for name, gs in grads.items()}
 
 # %% ../../nbs/teaching/grading.ipynb #c8f962a6
 SECONDS = 20 # that a call may take
@@ -98,17 +99,17 @@ def outcome(function, blank:Blank, call:str, page:dict)->CallOutcome: # page: th
     before, space = set(page), dict(page)
     exec(blank.given, space)
     names = [n for n in space if n not in before or space[n] is not page.get(n)]
-    given = {n: space[n] for n in names if not n.startswith('__') and leaves(space[n])}
+    arguments = {n: space[n] for n in names if not n.startswith('__') and leaves(space[n])}
     with time_limit(SECONDS): value = eval(call, space | {blank.name: function})
     if 'return ' not in blank.solution: value = None # only what becomes of the arguments counts
-    return CallOutcome(value, given, gradients_of(value, given))
+    return CallOutcome(value, arguments, gradients_of(value, arguments))
 
 def as_function(code:str, blank:Blank, page:dict):
     "A solution or a mistake as a function of the page, with its lines known to tracebacks."
-    made, file = {}, f'<{blank.name} {hash(code)}>'
+    space, file = {}, f'<{blank.name} {hash(code)}>'
     linecache.cache[file] = len(code), None, code.splitlines(True), file
-    exec(compile(code, file, 'exec'), page, made)
-    return made[blank.name]
+    exec(compile(code, file, 'exec'), page, space)
+    return space[blank.name]
 
 # %% ../../nbs/teaching/grading.ipynb #131c85cd
 IN_WORDS = { # part of an error -> what it means
@@ -131,14 +132,15 @@ def kind(value)->str:
     if callable(value): return 'a function'
     return 'a number' if isinstance(value, NUMBER) else f'of type {type(value).__name__}'
 
-def tensors_unlike(got, want, at:str)->str|None:
+def tensors_unlike(got, want, place:str)->str|None:
     "How two tensors or arrays differ in shape, type or gradient."
     for what, a, b in (('shape', tuple(got.shape), tuple(want.shape)), ('dtype', got.dtype, want.dtype)):
-        if a != b: return f'{at} has {what} {a}, expected {b}.'
+        if a != b: return f'{place} has {what} {a}, expected {b}.'
     ours, theirs = (getattr(v, 'requires_grad', False) for v in (got, want))
     if ours > theirs:
-        return f'a gradient flows through {at}, and it must not: `torch.no_grad()` or `.detach()` stops it.'
-    if ours < theirs: return f'no gradient flows through {at}: what has stopped it?'
+        return (f'a gradient flows through {place}, and it must not: '
+                '`torch.no_grad()` or `.detach()` stops it.')
+    if ours < theirs: return f'no gradient flows through {place}: what has stopped it?'
 
 def unlike(got, want, at='the result')->str|None:
     "In which way a value is not of the kind that is wanted; None if it is."
@@ -183,8 +185,8 @@ def numbers_in_words(got, want, lengths:dict)->str:
         return factor_in_words(factor, lengths)
     if torch.allclose(a.sort().values, b.sort().values, rtol=1e-9):
         return 'the numbers are right, their order is not.'
-    at = (a - b).abs().argmax()
-    return f'the numbers differ, most where yours is {a[at]:.6g} and ours {b[at]:.6g}.'
+    worst = (a - b).abs().argmax()
+    return f'the numbers differ, most where yours is {a[worst]:.6g} and ours {b[worst]:.6g}.'
 
 def gradients_in_words(got:dict, want:dict)->str|None:
     "Whether a gradient flows where it must not, or does not flow where it must."
@@ -200,12 +202,12 @@ def gradients_in_words(got:dict, want:dict)->str|None:
 def stopped(error:Exception, function)->str:
     "An error in words, with the reader's line."
     lines = [f.line for f in traceback.extract_tb(error.__traceback__) if f.name == function.__name__]
-    first = f'{type(error).__name__}: {str(error).partition(chr(10))[0]}'
-    words = next((words for part, words in IN_WORDS.items() if part in str(error)), first)
+    error_text = f'{type(error).__name__}: {str(error).partition(chr(10))[0]}'
+    words = next((words for part, words in IN_WORDS.items() if part in str(error)), error_text)
     return f'it stops at `{lines[-1]}`. {words}' if lines else f'it cannot be called as announced. {words}'
 
-def lengths_of(given:dict)->dict: # number -> the argument that has so many
-    return {len(v): n for n, v in given.items() if hasattr(v, '__len__') and len(v) > 1}
+def lengths_of(arguments:dict)->dict: # number -> the argument that has so many
+    return {len(v): n for n, v in arguments.items() if hasattr(v, '__len__') and len(v) > 1}
 
 def outcome_in_words(got:CallOutcome, want:CallOutcome)->str|None:
     "What is wrong with an outcome; None if nothing is."
@@ -245,8 +247,8 @@ def judge(function, blank:Blank)->tuple: # (SOLVED, WRONG or EMPTY; why)
         return WRONG, known_error(e, blank, outcomes, page) or stopped(e, function)
     differences = [outcome_in_words(g, w) for g, w in zip(got, want)]
     if any(differences):
-        known = known_mistake(got, blank, outcomes, page)
-        return WRONG, known or next(filter(None, differences))
+        mistake = known_mistake(got, blank, outcomes, page)
+        return WRONG, mistake or next(filter(None, differences))
     if outcome(function, blank, blank.calls[0], page) - want[0] > EQUAL:
         return WRONG, 'right once, but not twice: something is kept from the first call. Reset it.'
     return SOLVED, f'largest difference {largest(got, want, blank, page):.0e}.'
@@ -267,10 +269,10 @@ def known_error(error:Exception, blank:Blank, outcomes, page:dict)->str|None:
 
 def largest(got:list, want:list, blank:Blank, page:dict)->float:
     "The largest difference to our solution, and to the library's function where the blank has one."
-    found = [distance(g.value, w.value) for g, w in zip(got, want)]
-    found += [distance(g.value, outcome(None, blank, expression, page).value)
+    distances = [distance(g.value, w.value) for g, w in zip(got, want)]
+    distances += [distance(g.value, outcome(None, blank, expression, page).value)
               for g, expression in zip(got, blank.library)]
-    return max(found)
+    return max(distances)
 
 # %% ../../nbs/teaching/grading.ipynb #9f6ce7be
 SIGNS = {SOLVED: '✓', WRONG: '✗', EMPTY: '○'}
@@ -285,9 +287,9 @@ class Checks:
         self.bar = display(self, display_id=True)
 
     def _repr_html_(self):
-        def box(name, word):
-            style = f'background:{SHADES[word]};color:white;padding:2px 8px;margin:1px'
-            return f'<span style="{style}">{SIGNS[word]} {name}</span>'
+        def box(name, verdict):
+            style = f'background:{SHADES[verdict]};color:white;padding:2px 8px;margin:1px'
+            return f'<span style="{style}">{SIGNS[verdict]} {name}</span>'
         return f'<div>{"".join(box(*pair) for pair in self.words.items())} {self}</div>'
 
     def __str__(self):
@@ -301,11 +303,11 @@ class Checks:
             raise ValueError(f'no blank is called {name}: choose from {list(self.blanks)}')
         loan = 'here is still the loan. Run the cell with your lines again, then this one.'
         lent = hasattr(function, 'on_loan')
-        word, why = (EMPTY, loan) if lent else judge(function, self.blanks[name])
-        self.words[name] = word
-        print(f'{SIGNS[word]} {name}: {"" if word == WRONG else word + ", "}{why}')
+        verdict, why = (EMPTY, loan) if lent else judge(function, self.blanks[name])
+        self.words[name] = verdict
+        print(f'{SIGNS[verdict]} {name}: {"" if verdict == WRONG else verdict + ", "}{why}')
         if self.bar: self.bar.update(self)
-        if word == SOLVED or lent: return function
+        if verdict == SOLVED or lent: return function
         print('  Until it is right, the page goes on with our function.')
         function = as_function(self.blanks[name].solution, self.blanks[name], function.__globals__)
         function.on_loan = True

@@ -53,8 +53,8 @@ def stored_curves(page:str)->dict: # name -> (5, rounds) percent
     "The curves of a page for five seeds."
     rows = pd.read_csv(book_folder() / 'course' / 'curves.csv').query('page == @page')
     ordered = rows.sort_values(['seed', 'round'], kind='stable')
-    return {name: some.value.to_numpy().reshape(some.seed.nunique(), -1)
-            for name, some in ordered.groupby('name', sort=False)}
+    return {name: curve_rows.value.to_numpy().reshape(curve_rows.seed.nunique(), -1)
+            for name, curve_rows in ordered.groupby('name', sort=False)}
 
 def difference_in_words(ours, theirs, name:str)->str:
     "The paired difference of two sets of last values, seed by seed."
@@ -105,17 +105,17 @@ def last_values(page:str, curves:dict, *against:str):
     print(f'{"at the end (%)":{width}}  this run  five seeds (worst to best)')
     for name, curve in curves.items():
         if name not in stored: continue
-        last = stored[name][:, -1]
-        print(f'{name:{width}}  {curve[-1]:8.1f}  {last.mean():.1f} ({last.min():.1f} to {last.max():.1f})')
-        for other in against:
-            if name in against or other not in stored: continue
-            print(' '*width, difference_in_words(last, stored[other][:, -1], other))
+        ends = stored[name][:, -1]
+        print(f'{name:{width}}  {curve[-1]:8.1f}  {ends.mean():.1f} ({ends.min():.1f} to {ends.max():.1f})')
+        for rival in against:
+            if name in against or rival not in stored: continue
+            print(' '*width, difference_in_words(ends, stored[rival][:, -1], rival))
 
 # %% ../../nbs/teaching/lent.ipynb #33882076
 PAPER_TITLES = dict(fedcrl='FedCRL', fedcosr='FedCoSR', fedssc='FedSSC', mfcl='MFCL', mapl='MAPL')
 
 @cache
-def published_settings(paper:str)->dict: # name -> value, as published
+def published_settings(paper:str)->dict[str, object]: # name -> value, as published
     "The settings that a paper states, or that it is known not to state."
     file = files('fedcl_repro') / 'published' / 'hyperparameters.csv'
     rows = pd.read_csv(file, dtype=str, keep_default_na=False)
@@ -129,8 +129,8 @@ def settings_that_differ(settings:dict)->list: # of (paper, setting, published, 
         published = published_settings(paper)
         unknown = sorted(set(values) - set(published))
         if unknown: raise ValueError(f'{paper} has no setting {unknown}')
-        rows += [(PAPER_TITLES[paper], name, published[name], str(here)) for name, here in values.items()
-                 if str(here) != published[name]]
+        rows += [(PAPER_TITLES[paper], name, published[name], str(value)) for name, value in values.items()
+                 if str(value) != published[name]]
     return rows
 
 def differences_from_paper(settings:dict, *words:str): # words: differences that are no setting
