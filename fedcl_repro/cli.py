@@ -39,7 +39,7 @@ to begin:
 all verbs:
 {verbs}
 
-fedcl VERB --help has the options of a verb with examples; fedcl --help the rest."""
+fedcl VERB --help has the options of a verb, with examples; fedcl --help more."""
 
 EARLIER = dict(
     study='fedcl run FILE.toml',

@@ -121,10 +121,11 @@ class Range:
     def rule(self)->str:
         "The rule in words, for an error."
         low, high = (text.strip() for text in self.interval[1:-1].split(','))
-        word = f' or be {self.also!r}' if self.also else ''
-        if high != 'inf': return f'must lie in {self.interval}{word}'
-        if low == '-inf': return f'must be a finite number{word}'
-        return (f'must be at least {low}' if self.interval[0] == '[' else f'must be above {low}') + word
+        alternative = f' or be {self.also!r}' if self.also else ''
+        if high != 'inf': return f'must lie in {self.interval}{alternative}'
+        if low == '-inf': return f'must be a finite number{alternative}'
+        least = f'must be at least {low}' if self.interval[0] == '[' else f'must be above {low}'
+        return least + alternative
 
     def __str__(self): return self.interval + (f' or {self.also!r}' if self.also else '')
 
@@ -160,8 +161,8 @@ class Entry:
     @functools.cached_property
     def ranges(self):
         "The allowed values of settings; a number without an annotation must not be negative."
-        found = {p.name: p.annotation for p in keywords_of(self.make)}
-        declared = {k: v for k, v in found.items() if isinstance(v, (Range, OneOf))}
+        annotations = {p.name: p.annotation for p in keywords_of(self.make)}
+        declared = {k: v for k, v in annotations.items() if isinstance(v, (Range, OneOf))}
         return {k: NOT_NEGATIVE for k, v in self.settings.items() if is_number(v)} | declared
 
 def keywords_of(make:Callable)->list: # of `inspect.Parameter`
@@ -187,20 +188,20 @@ def explain(attributes:dict)->str: # name -> Attribute
     return '; '.join(words) or 'its name alone'
 
 # %% ../nbs/core.ipynb #5d02d0e0
-def checked_about(kind:str, name:str, known:dict, given:dict)->dict: # name -> value
+def checked_about(kind:str, name:str, attributes:dict, values:dict)->dict: # name -> value
     """All attributes of an entry of this kind and name, defaults filled in; an error if one is missing,
     unknown or impossible. `known`: name -> Attribute; `given`: name -> value."""
-    missing = [k for k, attribute in known.items() if attribute.default is REQUIRED and k not in given]
-    unknown = [k for k in given if k not in known]
-    way_out = f'A {kind} is registered with: {explain(known)}'
+    missing = [k for k, attribute in attributes.items() if attribute.default is REQUIRED and k not in values]
+    unknown = [k for k in values if k not in attributes]
+    way_out = f'A {kind} is registered with: {explain(attributes)}'
     if missing: raise ValueError(f"{kind} {name!r} lacks {', '.join(missing)}. {way_out}")
     if unknown: raise ValueError(f"{kind} {name!r} has unknown {', '.join(unknown)}. {way_out}")
-    for k, value in given.items():
-        choices = known[k].choices
+    for k, value in values.items():
+        choices = attributes[k].choices
         if choices and value not in choices:
             listed = ', '.join(map(repr, choices))
             raise ValueError(f'{kind} {name!r}: {k} must be one of {listed}, got {value!r}')
-    return {k: given.get(k, attribute.default) for k, attribute in known.items()}
+    return {k: values.get(k, attribute.default) for k, attribute in attributes.items()}
 
 # %% ../nbs/core.ipynb #68f73b87
 def check_type(what:str, value, default): # a default of None allows any type
@@ -244,9 +245,9 @@ def check_name(kind:str, name):
     if isinstance(name, str) and re.fullmatch(r'[^\s()=,\'"]+', name): return
     raise ValueError(f'a {kind} is called by a word without spaces and brackets, not {name!r}')
 
-def did_you_mean(name, known)->str: # ' (did you mean ...?)', or empty
+def did_you_mean(name, names)->str: # ' (did you mean ...?)', or empty
     "A suggestion for an unknown name."
-    near = difflib.get_close_matches(str(name), list(known), 1, .5)
+    near = difflib.get_close_matches(str(name), list(names), 1, .5)
     return f' (did you mean {near[0]!r}?)' if near else ''
 
 # %% ../nbs/core.ipynb #9a7c0001
@@ -267,17 +268,17 @@ class Register(dict):
         self.attributes = attributes # the facts required of each entry
         self.makes = None            # the type that a user's function must return; None: any
 
-    def add(self, name:str, /, **about)->Callable:
+    def add(self, name:str, /, **attributes)->Callable:
         "A decorator that enters a function under this name; no other module may use the name."
         check_name(self.kind, name)
-        about = checked_about(self.kind, name, self.attributes, about)
+        attributes = checked_about(self.kind, name, self.attributes, attributes)
         def enter(make):
             modules = {make.__module__}
             if name in self: modules.add(self[name].make.__module__)
             if len(modules) > 1 and '__main__' not in modules:
                 places = ' and '.join(sorted(modules))
                 raise ValueError(f'two {self.kind}s are called {name!r}, in {places}: rename one')
-            self[name] = Entry(name, make, about)
+            self[name] = Entry(name, make, attributes)
             return make
         return enter
 
@@ -289,16 +290,16 @@ def __missing__(self:Register, name):
     if re.search('_[0-9a-f]{12}$', str(name)):
         raise ValueError(f'the {self.kind} {name!r} was given as an object in another session: give '
                          'simulate the same again, which finds the run in its store')
-    known = ', '.join(sorted(self)) or 'nothing, none is known'
-    raise ValueError(f'unknown {self.kind} {name!r}{did_you_mean(name, self)}: choose from {known}')
+    choices = ', '.join(sorted(self)) or 'nothing, none is known'
+    raise ValueError(f'unknown {self.kind} {name!r}{did_you_mean(name, self)}: choose from {choices}')
 
 # %% ../nbs/core.ipynb #dc4ffe7f
-def check_given(what:str, entry:Entry, given:dict):
+def check_given(what:str, entry:Entry, settings:dict):
     "Refuse settings that an entry does not have, and values of another type or out of range."
-    for k, value in given.items():
+    for k, value in settings.items():
         if k not in entry.settings:
-            known, hint = ', '.join(entry.settings) or 'none', did_you_mean(k, entry.settings)
-            raise ValueError(f'{what} has no setting {k!r}{hint}: it knows {known}')
+            setting_names, hint = ', '.join(entry.settings) or 'none', did_you_mean(k, entry.settings)
+            raise ValueError(f'{what} has no setting {k!r}{hint}: it knows {setting_names}')
         check_value(f'{what}: {k}', value, entry.settings[k], entry.ranges.get(k))
 
 @patch
@@ -308,9 +309,9 @@ def resolve(self:Register, spec)->Spec: # a `Spec`, or its text
     if not isinstance(spec, Spec):
         raise ValueError(f"a {self.kind} is named by a text such as 'name(setting=1)', got {spec!r}")
     entry = self[spec.name]
-    given = {k: plain(value) for k, value in spec.settings}
-    check_given(f'{self.kind} {spec.name!r}', entry, given)
-    return Spec.of(spec.name, **{**entry.settings, **given})
+    settings = {k: plain(value) for k, value in spec.settings}
+    check_given(f'{self.kind} {spec.name!r}', entry, settings)
+    return Spec.of(spec.name, **{**entry.settings, **settings})
 
 # %% ../nbs/core.ipynb #852ebd00
 class OwnCodeError(ValueError):
@@ -326,8 +327,8 @@ def place_in(make:Callable, e:Exception)->str:
     "The error that a function raised, with its file and line."
     file = make.__code__.co_filename if hasattr(make, '__code__') else ''
     lines = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == file]
-    where = f'in {Path(file).name}, line {lines[-1]}: ' if lines else 'with '
-    return f'{where}{type(e).__name__}: {e}'
+    place = f'in {Path(file).name}, line {lines[-1]}: ' if lines else 'with '
+    return f'{place}{type(e).__name__}: {e}'
 
 # %% ../nbs/core.ipynb #dc4ffea4
 @patch
@@ -342,9 +343,9 @@ def call(self:Register, spec:Spec, *args):
     make, settings = self[spec.name].make, dict(spec.settings)
     if make.__module__.startswith('fedcl_repro'): return make(*args, **settings)
     what = f'the {self.kind} {spec.name!r}'
-    made = call_own(what, make, *args, **settings)
-    if self.makes is None or isinstance(made, self.makes): return made
-    raise OwnCodeError(f'{what} must return a {self.makes.__name__}, got {type(made).__name__}')
+    result = call_own(what, make, *args, **settings)
+    if self.makes is None or isinstance(result, self.makes): return result
+    raise OwnCodeError(f'{what} must return a {self.makes.__name__}, got {type(result).__name__}')
 
 # %% ../nbs/core.ipynb #00c6c6b0
 def write_error(error:OSError, path)->OSError:
@@ -402,7 +403,7 @@ def remove_dead_folders(parent:Path, pattern:str, rescue=lambda folder: None):
 # %% ../nbs/core.ipynb #bc0e9934
 def force(path:Path, inside=True):
     "Wait until a file, or a folder with what is `inside`, is on the disk and would survive a power cut."
-    for each in path.iterdir() if inside and path.is_dir() else (): force(each)
+    for entry in path.iterdir() if inside and path.is_dir() else (): force(entry)
     descriptor = os.open(path, os.O_RDONLY)
     try: os.fsync(descriptor)
     except OSError as e:
@@ -468,8 +469,8 @@ def check_file(path, option:str):
 # %% ../nbs/core.ipynb #1c4a117f
 def check_device(device:str):
     "Refuse a device that is not available."
-    known = isinstance(device, str) and (device == 'cpu' or device.split(':')[0] == 'cuda')
-    if not known: raise ValueError(f"the device must be 'cpu' or 'cuda', got {device!r}")
+    is_device = isinstance(device, str) and (device == 'cpu' or device.split(':')[0] == 'cuda')
+    if not is_device: raise ValueError(f"the device must be 'cpu' or 'cuda', got {device!r}")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as e:

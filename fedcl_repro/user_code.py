@@ -103,11 +103,11 @@ class Contents:
 # %% ../nbs/user_code.ipynb #15eeff85
 def tell_function(contents:Contents, f)->str:
     "A function: its code, or the name of an installed one, and the values that it keeps."
-    kept = [contents.tell(c.cell_contents) if has_content(c) else '' for c in f.__closure__ or ()]
-    kept += [contents.tell(f.__defaults__), contents.tell(f.__kwdefaults__), contents.named(vars(f))]
+    parts = [contents.tell(c.cell_contents) if has_content(c) else '' for c in f.__closure__ or ()]
+    parts += [contents.tell(f.__defaults__), contents.tell(f.__kwdefaults__), contents.named(vars(f))]
     named = f.__module__ not in (None, 'builtins') and not contents.is_users(f.__module__)
-    if named: return f'{f.__module__}.{f.__qualname__} {kept}'
-    return f'{contents.code(f.__code__, f.__globals__)} {kept}'
+    if named: return f'{f.__module__}.{f.__qualname__} {parts}'
+    return f'{contents.code(f.__code__, f.__globals__)} {parts}'
 
 # %% ../nbs/user_code.ipynb #15eeff85b
 def has_content(cell)->bool:
@@ -118,15 +118,15 @@ def has_content(cell)->bool:
 # %% ../nbs/user_code.ipynb #15eeff8c
 def tell_code(contents:Contents, code, names:dict)->str: # names: what the code finds in its module
     "The instructions of code without positions, and the values of the names that it reads."
-    found, read = [], {}
+    steps, read = [], {}
     for step in dis.get_instructions(code):
         value = step.argval
         if isinstance(value, types.CodeType): value = contents.code(value, names)
         elif step.opname in ('LOAD_GLOBAL', 'LOAD_NAME') and value in names and value not in vars(builtins):
             read[value] = names[value]
         elif step.opname == 'IMPORT_NAME': read[value] = imported(value, names.get('__package__'))
-        found.append((step.opname, value if isinstance(value, (str, int)) else contents.tell(value)))
-    return f'{found} {code.co_exceptiontable!r} {contents.named(read)}'
+        steps.append((step.opname, value if isinstance(value, (str, int)) else contents.tell(value)))
+    return f'{steps} {code.co_exceptiontable!r} {contents.named(read)}'
 
 # %% ../nbs/user_code.ipynb #15eeff8d
 def imported(name:str, package): # a module; its name if it is not the user's, or cannot be imported
@@ -147,18 +147,18 @@ def tell_class(contents:Contents, cls)->str:
     if not contents.is_users(cls.__module__): return f'{cls.__module__}.{cls.__qualname__}'
     def counts(k, v): return callable(v) if k.startswith('__') else not k.startswith('_abc_')
     skipped = types.MemberDescriptorType, types.GetSetDescriptorType
-    own = {k: v for k, v in vars(cls).items() if counts(k, v) and not isinstance(v, skipped)}
-    return f'{contents.each(cls.__bases__)} {contents.named(own)}'
+    members = {k: v for k, v in vars(cls).items() if counts(k, v) and not isinstance(v, skipped)}
+    return f'{contents.each(cls.__bases__)} {contents.named(members)}'
 
 def tell_module(contents:Contents, module)->str:
     "A module of the user: all that it defines and can be told; the name of another one."
     if not contents.is_users(module.__name__) or module.__name__ == '__main__': return module.__name__
-    found = {}
+    contents_of = {}
     for k, v in list(vars(module).items()): # one that imports late grows meanwhile
         if k.startswith('__'): continue
-        try: found[k] = contents.tell(v)
+        try: contents_of[k] = contents.tell(v)
         except UnknownContent: contents.known.pop(id(v), None)
-    return repr(sorted(found.items()))
+    return repr(sorted(contents_of.items()))
 
 Contents.module = tell_module
 
@@ -292,11 +292,11 @@ def load_extensions():
 # %% ../nbs/user_code.ipynb #d59bf731
 def packed(registers)->bytes: # of Register
     "The entries of these registers that come from outside this package, as bytes."
-    found = {}
+    entries = {}
     for register in registers:
         mine = {name: e for name, e in register.items() if is_own(e) or '<locals>' in e.make.__qualname__}
-        found[register.kind] = {name: packed_entry(register.kind, e) for name, e in mine.items()}
-    return cloudpickle.dumps(found) if any(found.values()) else b''
+        entries[register.kind] = {name: packed_entry(register.kind, e) for name, e in mine.items()}
+    return cloudpickle.dumps(entries) if any(entries.values()) else b''
 
 def packed_entry(kind:str, entry:Entry)->bytes:
     "One entry, by itself: what cannot be sent says so where it is used, and keeps no other back."
@@ -310,10 +310,10 @@ def packed_entry(kind:str, entry:Entry)->bytes:
 def unpack(content:bytes, registers):
     "Add the entries that `packed` has sent; one that cannot be read here is unknown here."
     if not content: return
-    found = cloudpickle.loads(content)
+    entries = cloudpickle.loads(content)
     for register in registers:
-        for name, entry in found[register.kind].items():
-            try: make, about, digest = cloudpickle.loads(entry)
+        for name, entry in entries[register.kind].items():
+            try: make, attributes, digest = cloudpickle.loads(entry)
             except Exception: continue
-            register[name] = Entry(name, make, about)
+            register[name] = Entry(name, make, attributes)
             if digest: SENT_DIGESTS[make] = digest

@@ -1,4 +1,6 @@
 """The reader's edition of the course: one source makes both editions, and each blank knows its mistakes."""
+import ast
+import builtins
 import contextlib
 import io
 import itertools
@@ -70,6 +72,40 @@ def test_a_blank_knows_its_mistakes_by_name(page, name, untouched):
     for words, code in blank.mistakes:
         word, said = said_about(page, space, name, code)
         assert word == WRONG and words in said, f'{words}\n{said}\n{code}'
+
+
+def stored_in(node): return {n.id for n in ast.walk(node) if isinstance(getattr(n, 'ctx', None), ast.Store)
+                              and isinstance(n, ast.Name)}
+
+
+def bound_by(code):
+    "The names that a cell leaves behind."
+    for node in ast.parse(code).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)): yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from ((a.asname or a.name).partition('.')[0] for a in node.names)
+        else: yield from stored_in(node)
+
+
+def read_by(code):
+    "The names that code reads and does not bind itself."
+    tree = ast.parse(code)
+    nodes = list(ast.walk(tree))
+    bound = stored_in(tree) | {n.arg for n in nodes if isinstance(n, ast.arg)} | set(bound_by(code))
+    return {n.id for n in nodes if isinstance(n, ast.Name)} - bound - set(dir(builtins))
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_a_check_needs_only_what_stands_above_it(page):
+    "A reader fills the page from the top; no argument of a check comes from the function in question."
+    known = set()
+    for cell in readers_edition(page).cells:
+        if cell.cell_type != 'code': continue
+        known |= set(bound_by(cell.source))
+        if not cell.id.startswith('check-'): continue
+        blank = blanks_of(page)[cell.source.partition(' ')[0]]
+        assert blank.name not in read_by(blank.given), blank.name
+        assert not read_by('\n'.join([blank.given, *blank.calls, *blank.library])) - known, blank.name
 
 
 def test_a_page_has_enough_to_write():
@@ -149,6 +185,7 @@ def toy(lines, given=GIVEN, solution=SOLUTION, **space):
     ('return z.mean(0) + 1', WRONG, 'the numbers differ'),
     ('return z.mean(0).tolist()', WRONG, 'is a list of 3, expected a tensor (3,)'),
     ('return z @ z', WRONG, 'do not fit together'),
+    ('return z[None] @ z[None]', WRONG, 'do not fit together'),
     ('return ModuleDict()(z)', WRONG, 'A `ModuleDict` cannot be called'),
     ('return z.requires_grad_().mean(0).detach()', WRONG, 'the argument `z` now wants a gradient: clone it'),
     ('return y.mean(0)', WRONG, "it stops at `return y.mean(0)`. NameError: name 'y'"),

@@ -109,7 +109,7 @@ def test_a_number_beyond_a_limit():
     beta = dict(partition__name='dirichlet', partition__protocol='personal', partition__concentration=.1,
                 scarcity__name='none', n_rounds=12)
     m = np.array(list(by_seed('fedcosr', method__name='local', **beta).values())) - 69.9
-    agrees(judged('fedcosr/local', 'training alone is above the printed'), word(*ends(m)), ends(m), m.mean())
+    agrees(judged('fedcosr/local', 'training alone is above'), word(*ends(m)), ends(m), m.mean())
 
 
 FEDSSC = dict(n_rounds=40, partition__concentration=.5, scarcity__share=.2)

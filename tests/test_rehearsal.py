@@ -13,9 +13,11 @@ from torch.nn.utils import parametrizations, parametrize
 
 from fedcl_repro import simulate
 from fedcl_repro.data.datasets import load
+from fedcl_repro.federation.method import Method, stages_of
 from fedcl_repro.federation.optimisers import OPTIMISERS
+from fedcl_repro.federation.rehearsal import Refused, global_draws, rehearse
 from fedcl_repro.parts.models import Dropout
-from fedcl_repro.runs.run import REGISTERS, Run, check_federation, methods
+from fedcl_repro.runs.run import REGISTERS, Run, check_federation, federation, methods
 from fedcl_repro.runs.simulate import data_spec, fitting, method_spec
 
 @pytest.fixture(autouse=True)
@@ -296,6 +298,24 @@ def test_predictions_of_single_images_are_not_warned_of(case):
     assert said_of(with_layer(ALONE[case])) == 'trains'
 
 
+@pytest.mark.parametrize('n', [1, 2])
+def test_a_single_image_is_tested_if_it_occurs(n):
+    "And the generators that all code shares are where they were, although building draws from them."
+    def pairs(m, z): return z if len(z) > 1 else z.view(0)
+    def make(shape, n_classes):
+        np.random.rand(), random.random(), torch.rand(1)
+        return nn.ModuleDict(dict(body=body(Layer(pairs)), head=nn.Linear(16, n_classes)))
+    data = data_spec(X, Y)
+    fed = federation(Run.of('fedavg', data=data, **fitting(data, SMALL, make, kept=False)))
+    fed.chunk = 4
+    fed.put_rows('test', [rows[:4 + n] for rows in fed.rows['train']])
+    before = global_draws()
+    try: said = rehearse(fed, stages_of(Method(), 1))
+    except Refused as e: said = str(e)
+    assert 'cannot be tested on' in said if n == 1 else not said
+    assert global_draws() == before
+
+
 # --- 4. shapes and kinds of outputs
 
 class Returns(nn.Module):
@@ -562,6 +582,7 @@ def direction(m, z): m.mean.copy_(F.normalize(m.mean + z.mean(0), dim=0))
 def largest(m, z): m.mean.copy_(torch.maximum(m.mean, z.amax(0)))
 def squared(m, z): m.mean.copy_((.9 * m.mean**2 + .1 * z.var(0)).sqrt())
 def product(m, z): m.mean.mul_(1 + z.abs().mean(0) * m.mean)
+def geometric(m, z): m.mean.copy_((.9 * m.mean.log() + .1 * (z.abs().mean(0) + .1).log()).exp())
 def rounded(m, z): m.mean.copy_((m.mean + z.mean(0)).round(decimals=1))
 
 
@@ -586,6 +607,7 @@ BUFFERS = { # name -> (layer, whether its buffers may be averaged)
     'the largest so far': (kept(largest), False),
     'a spread': (kept(squared), False),
     'a product': (kept(product), False),
+    'a geometric mean': (kept(geometric), False),
     'rounded numbers': (kept(rounded), False),
     'a codebook': (kept(codebook, **CODES), False),
 }

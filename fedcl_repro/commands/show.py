@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'NUMBERS', 'INDEX', 'FEW', 'spec_text', 'stored', 'names_method', 'shown_of',
-           'rows_of', 'width', 'as_texts', 'fitted_text', 'text_chart', 'run_curves', 'curves_of_clients',
-           'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in', 'file_stamps',
-           'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of', 'quoted', 'files_of',
-           'given_path', 'mean_of', 'Shown', 'show_runs', 'show_artifact', 'has_numbers', 'tables_beside_print',
-           'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
+           'rows_of', 'width', 'paragraph', 'as_texts', 'fitted_text', 'text_chart', 'run_curves', 'curves_of_methods',
+           'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in',
+           'file_stamps', 'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of',
+           'quoted', 'files_of', 'given_path', 'mean_of', 'Shown', 'show_runs', 'show_artifact', 'has_numbers',
+           'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import contextlib
@@ -83,6 +83,8 @@ def rows_of(store:Store, ids)->pd.DataFrame:
 # %% ../../nbs/commands/show.ipynb #48fe519f
 def width()->int: return shutil.get_terminal_size().columns
 
+def paragraph(text:str)->str: return textwrap.fill(text, width(), subsequent_indent='  ')
+
 def as_texts(table:pd.DataFrame)->pd.DataFrame:
     "Numbers with two digits, and nothing where there is none."
     return table.round(2).astype(object).where(table.notna(), '')
@@ -129,6 +131,12 @@ def run_curves(rows:pd.DataFrame)->dict[str, pd.Series]: # name -> percent by ro
     name = 'label' if 'label' in table else 'method'
     runs = list(table.groupby('run', sort=False))[:len(PLOT_MARKS)]
     return {f'{curve[name].iloc[0]} [{run}]': curve.set_index('round').micro for run, curve in runs}
+
+def curves_of_methods(rows:pd.DataFrame)->dict[str, pd.Series]: # name -> percent by round
+    "The same of the first methods in the first data and partition, each the mean of its replicates."
+    _, table = next(iter(per_round(rows).groupby(['dataset', 'partition'], sort=False)))
+    groups = list(table.groupby('label', sort=False))[:len(PLOT_MARKS)]
+    return {label: curve.groupby('round').micro.mean() for label, curve in groups}
 
 def curves_of_clients(rows:pd.DataFrame)->dict[str, pd.Series]: # name -> percent by round
     "The same of each client, if the clients have names."
@@ -204,7 +212,7 @@ def read_index(path:Path)->dict[str, dict]: # run id -> line
 def show_run(store:Store, id:str)->'Shown':
     "Print a run of a store, and where its files are."
     shown = print_run(rows_of(store, [id]), store.check(id), id)
-    print(f'rows: {store.folder(id).resolve() / "rows.csv"}')
+    print(f'rows: {store.folder(id).resolve() / "rows.csv"}; settings: run.json beside them')
     if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')
     return shown
 
@@ -215,21 +223,20 @@ def show_committed(rows:pd.DataFrame, record:dict, path:Path)->'Shown':
     print(f'rows: {path.resolve()}')
     return shown
 
-def print_run(rows:pd.DataFrame, about:dict, id:str)->'Shown':
-    "Print a run: its settings, tests, curve, and the command that repeats it."
-    config = about['config']
-    said = ', '.join(f'{k}={spec_text(v)}' for k, v in config.items())
-    print(textwrap.fill(f'run {id}: {said}', width(), subsequent_indent='  '))
+def print_run(rows:pd.DataFrame, record:dict, id:str)->'Shown':
+    "Print a run: its tests, its curve, and the command that repeats it, which has all unusual settings."
+    config = record['config']
+    print(paragraph(f"run {id}: {spec_text(config['method'])}"))
     for moment in ('merged', 'trained'):
         for r in summary(rows, moment, 'last').itertuples():
             sd = f'sd over clients {r.sd_clients:.2f}'
             print(f'  {moment:8} micro {r.micro:.2f} %  macro {r.macro:.2f} %  {sd}')
-        for end in curve_ends(rows, moment): print(f'  {moment:8} {end_in_words(end)}')
+        for end in curve_ends(rows, moment): print(paragraph(f'  {moment:8} {end_in_words(end)}'))
     if (rows.split == 'valid').any():
         best = summary(rows, at='valid').iloc[0]
         print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
-    if 'stopped_after' in about:
-        print(f"  stopped after round {about['stopped_after']} of {config['n_rounds']}: "
+    if 'stopped_after' in record:
+        print(f"  stopped after round {record['stopped_after']} of {config['n_rounds']}: "
               f"no better validation accuracy in {config['patience']} evaluations")
     if 'client_name' in rows: print(fitted_text(by_client(rows)))
     for metric in config.get('metrics', []):
@@ -327,11 +334,12 @@ def show_artifact(name:str)->Shown:
     for text in sentences_judged(verdicts): print(f'\n{text}')
     title = f"{experiments()[name].about['title']} ({profile or 'not run'}; accuracy in percent)"
     if not len(rows): return Shown({}, tables, title)
-    curves = run_curves(rows)
+    curves = curves_of_methods(rows)
     if not tables:
         table = summary(rows)[['run', 'label', 'dataset', 'partition', 'seed', 'round', 'micro']]
         tables = {'': table.assign(partition=table.partition.str.split('(').str[0])}
         print(fitted_text(tables['']))
+        print(paragraph('merged, {dataset}, {partition}:'.format(**rows.iloc[0])))
         print(text_chart(curves, min(60, width() - 9)))
     print(f'rows: {committed_path(name, profile).resolve()}')
     return Shown(curves, tables, title)

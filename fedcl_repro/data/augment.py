@@ -51,8 +51,8 @@ class Pipeline:
     def apply(self, x:Tensor, drawn:dict)->Tensor: # (n, C, H, W) in [-1, 1], as x
         "The images transformed with the numbers from `draw`."
         for j, transform in enumerate(self.pieces):
-            own = {k.split('.')[1]: values for k, values in drawn.items() if k.startswith(f'{j}.')}
-            x = transform.apply(x, **own)
+            draws = {k.split('.')[1]: values for k, values in drawn.items() if k.startswith(f'{j}.')}
+            x = transform.apply(x, **draws)
         return x.contiguous(memory_format=torch.channels_last)
 
 # %% ../../nbs/data/augment.ipynb #5b88482e
@@ -71,8 +71,8 @@ class Crop:
 
     def apply(self, x, corner):
         n, C, H, W = x.shape
-        how = dict(mode='reflect') if self.padding == 'reflect' else dict(value=-1.)
-        padded = F.pad(x, (self.pad,) * 4, **how)
+        filling = dict(mode='reflect') if self.padding == 'reflect' else dict(value=-1.)
+        padded = F.pad(x, (self.pad,) * 4, **filling)
         pixels = padded.permute(0, 2, 3, 1).reshape(-1, C)             # all pixels of all images
         row = corner[:, 0, None] + torch.arange(H, device=x.device)    # (n, H) in the padded image
         column = corner[:, 1, None] + torch.arange(W, device=x.device) # (n, W)
@@ -91,8 +91,8 @@ def random_boxes(n:int, side:int, low:float, generator)->Tensor: # (n, 4) whole 
     size = torch.stack([area.sqrt() / root, area.sqrt() * root], 2)
     size = size.round().long().clamp(min=1)                        # (n, 10, 2) heights, widths
     fits = (size <= side).all(2)
-    first = fits.int().argmax(1)[:, None, None].expand(n, 1, 2)
-    size = torch.where(fits.any(1)[:, None], size.gather(1, first)[:, 0], side)
+    first_fit = fits.int().argmax(1)[:, None, None].expand(n, 1, 2)
+    size = torch.where(fits.any(1)[:, None], size.gather(1, first_fit)[:, 0], side)
     corner = (uniform(generator, n, 2) * (side - size + 1)).long()
     return torch.cat([corner, size], 1)
 
@@ -106,8 +106,8 @@ def interpolation_weights(
     "Weights of the old pixels in each new pixel, if the box is enlarged to the whole side."
     pixel = torch.arange(side, dtype=dtype, device=first.device)
     size = size[:, None].to(dtype)
-    at = ((pixel + .5) * size / side - .5).clamp(min=0).minimum(size - 1) + first[:, None]
-    return (1 - (at[:, :, None] - pixel).abs()).clamp(min=0)
+    position = ((pixel + .5) * size / side - .5).clamp(min=0).minimum(size - 1) + first[:, None]
+    return (1 - (position[:, :, None] - pixel).abs()).clamp(min=0)
 
 # %% ../../nbs/data/augment.ipynb #52b141a0
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ class CropResize:
     def draw(self, n, side, generator): return dict(box=random_boxes(n, side, self.low, generator))
 
     def apply(self, x, box):
-        top, left, high, wide = box.T
+        top, left_edge, high, wide = box.T
         down = interpolation_weights(top, high, x.shape[2], x.dtype)[:, None]
-        across = interpolation_weights(left, wide, x.shape[3], x.dtype)[:, None]
+        across = interpolation_weights(left_edge, wide, x.shape[3], x.dtype)[:, None]
         return (down @ x.contiguous() @ across.mT).clamp(-1, 1)
 
 # %% ../../nbs/data/augment.ipynb #a42b1b15
@@ -156,8 +156,8 @@ def rotate_hue(
     sector = torch.where(is_r, 0., torch.where(is_g, 2., 4.))
     angle = difference / spread.clamp(min=1e-12) + sector          # in sixths of a turn
     angle = angle + 6 * turns.to(x)[:, None, None]
-    def channel(own): # the angle of the channel's own colour
-        turn = (angle - own) / 6
+    def channel(own_angle): # the angle of the channel's own colour
+        turn = (angle - own_angle) / 6
         away = 6 * (turn - turn.round()).abs()
         return least + spread * (2 - away).clamp(0, 1)
     return torch.stack([channel(0), channel(2), channel(4)], 1)
@@ -191,9 +191,9 @@ class Jitter:
         one = torch.ones_like(factor[:, :1])
         saturation = factor[:, 2:] if coloured else one
         factor = torch.cat([factor[:, :2], saturation, one], 1) # at the hue's place nothing is blended
-        def blended(x, place, now):
+        def blended(x, place, is_turn):
             what = order[:, place]
-            return blend(x, what, torch.where(now, factor.gather(1, what[:, None])[:, 0], 1.))
+            return blend(x, what, torch.where(is_turn, factor.gather(1, what[:, None])[:, 0], 1.))
         hue_place = order.argmax(1)
         for place in (0, 1, 2): x = blended(x, place, hue_place > place)
         if coloured: x = torch.where(per_image(turns) == 0, x, rotate_hue(x, turns))

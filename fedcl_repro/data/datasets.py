@@ -66,11 +66,11 @@ class Dataset:
     @functools.cached_property
     def sha256(self)->str: # 64 hex digits
         "SHA-256 of images, labels and columns. (The fingerprint may be made of checksums.)"
-        found = hashlib.sha256(np.ascontiguousarray(self.x))
-        found.update(np.ascontiguousarray(self.y))
+        digest_so_far = hashlib.sha256(np.ascontiguousarray(self.x))
+        digest_so_far.update(np.ascontiguousarray(self.y))
         for name, column in sorted(self.columns.items()):
-            found.update(name.encode() + np.ascontiguousarray(column).tobytes())
-        return found.hexdigest()
+            digest_so_far.update(name.encode() + np.ascontiguousarray(column).tobytes())
+        return digest_so_far.hexdigest()
 
     def n_ids_of(self, column:str)->int:
         "The number of ids of a column."
@@ -171,14 +171,14 @@ def load(
     "A data set by name, read from its file, which is made at first use."
     spec, root = DATASETS.resolve(spec), find_root(data_root)
     name, entry = spec.name, DATASETS[spec.name]
-    about, path = entry.about, root/f'{name}.npz'
-    if about['own']: ds = DATASETS.build(spec, root)
-    elif about['embedded']:
-        ds = from_arrays(name, DATASETS.build(spec, root), about['n_classes'], about['fidelity'])
+    attributes, path = entry.about, root/f'{name}.npz'
+    if attributes['own']: ds = DATASETS.build(spec, root)
+    elif attributes['embedded']:
+        ds = from_arrays(name, DATASETS.build(spec, root), attributes['n_classes'], attributes['fidelity'])
     else:
         if not path.exists() or made_otherwise(path, entry): convert(name, root)
-        ds = read_npz(path, name, about['shape'], about['n_classes'])
-    return replace(ds, held_out=about['own'] or is_own(entry))
+        ds = read_npz(path, name, attributes['shape'], attributes['n_classes'])
+    return replace(ds, held_out=attributes['own'] or is_own(entry))
 
 def made_otherwise(path:Path, entry:Entry)->bool:
     "Whether a user's function made a file before the function was changed."
@@ -218,10 +218,10 @@ def heads_of(arrays:Arrays)->dict:
     return {k: (a.shape, a.dtype) for k, a in arrays.items()}
 
 # %% ../../nbs/data/datasets.ipynb #1f1f003e
-def write_npz(path:Path, arrays:Arrays, n_classes:int, fidelity:str, **more:str):
+def write_npz(path:Path, arrays:Arrays, n_classes:int, fidelity:str, **notes:str):
     "Write the four arrays and their origin, completely or not at all. `more`: other texts."
     with atomic_write(path) as new, open(new, 'wb') as f:
-        np.savez(f, **as_stored(arrays, n_classes), fidelity=np.array(fidelity), **more)
+        np.savez(f, **as_stored(arrays, n_classes), fidelity=np.array(fidelity), **notes)
 
 # %% ../../nbs/data/datasets.ipynb #c6759e8e
 AWAY = 'move it elsewhere, and it will be made anew from the original'
@@ -264,8 +264,8 @@ def array_summary(z:zipfile.ZipFile, path:Path, shape:tuple)->dict: # n_train, n
     if wrong: raise DamagedData(f'{path} {wrong}: {AWAY}')
     n_train, n_test = heads['y_train'][0][0], heads['y_test'][0][0]
     print_of = digest({k: (infos[k].file_size, infos[k].CRC) for k in ARRAYS})
-    said = str(read_array(z, 'fidelity.npy')) if 'fidelity' in infos else 'ready npz, as found'
-    return dict(n_train=n_train, n_test=n_test, fingerprint=print_of, fidelity=said)
+    fidelity = str(read_array(z, 'fidelity.npy')) if 'fidelity' in infos else 'ready npz, as found'
+    return dict(n_train=n_train, n_test=n_test, fingerprint=print_of, fidelity=fidelity)
 
 # %% ../../nbs/data/datasets.ipynb #942dd4c8
 def read_into(z:zipfile.ZipFile, member:str, out:np.ndarray):
@@ -276,26 +276,26 @@ def read_into(z:zipfile.ZipFile, member:str, out:np.ndarray):
             out[...] = read_array(z, member)
             return
         memory = memoryview(out.reshape(-1)).cast('B')
-        at = 0
+        offset = 0
         while part := f.read(1 << 20):
-            memory[at:at+len(part)] = part
-            at += len(part)
-        if at < len(memory): raise EOFError(f'{member} ends after {at} of {len(memory)} bytes')
+            memory[offset:offset+len(part)] = part
+            offset += len(part)
+        if offset < len(memory): raise EOFError(f'{member} ends after {offset} of {len(memory)} bytes')
 
 # %% ../../nbs/data/datasets.ipynb #78e194fb
 def read_npz(path:Path, name:str, shape:tuple, n_classes:int)->Dataset:
     "A data set from its file."
     with open_archive(path) as z:
-        known = array_summary(z, path, shape)
-        n_train = known['n_train']
-        n = n_train + known.pop('n_test')
+        facts = array_summary(z, path, shape)
+        n_train = facts['n_train']
+        n = n_train + facts.pop('n_test')
         x = np.empty((n, *shape), np.uint8)
         y = np.concatenate([read_array(z, 'y_train.npy'), read_array(z, 'y_test.npy')]).astype(np.int64)
         read_into(z, 'x_train.npy', x[:n_train])
         read_into(z, 'x_test.npy', x[n_train:])
-    if 0 <= y.min() <= y.max() < n_classes: return Dataset(name, x, y, n_classes=n_classes, **known)
-    found = f'labels from {y.min()} to {y.max()}'
-    raise DamagedData(f'{path} holds {found}, expected 0 to {n_classes-1}: {AWAY}')
+    if 0 <= y.min() <= y.max() < n_classes: return Dataset(name, x, y, n_classes=n_classes, **facts)
+    range_words = f'labels from {y.min()} to {y.max()}'
+    raise DamagedData(f'{path} holds {range_words}, expected 0 to {n_classes-1}: {AWAY}')
 
 # %% ../../nbs/data/datasets.ipynb #373b7139
 def channels_first(images)->np.ndarray: # (n, H, W), (n, H, W, 3) or (n, 3, H, W) -> (n, C, H, W)
@@ -332,26 +332,26 @@ def from_torchvision(
     root:Path, # data folder; originals go into its folder `torchvision`
     name:str,  # name of torchvision's class
     parts=(dict(train=True), dict(train=False)), # arguments of that class for the training and the test part
-    **more,    # arguments for both
+    **arguments,    # arguments for both
 )->Arrays:
     "The four arrays of a data set of torchvision, downloaded if necessary and allowed."
     make = getattr(torchvision_part('datasets'), name)
     place = Path(root)/'torchvision'
     with connection_timeout(20):
-        train, test = [make(place, download=not offline(), **part, **more) for part in parts]
-    found = []
+        train, test = [make(place, download=not offline(), **part, **arguments) for part in parts]
+    arrays = []
     for part in (train, test):
         labels = part.targets if hasattr(part, 'targets') else part.labels
-        found += [channels_first(part.data), np.asarray(labels)]
-    return dict(zip(ARRAYS, found))
+        arrays += [channels_first(part.data), np.asarray(labels)]
+    return dict(zip(ARRAYS, arrays))
 
 # %% ../../nbs/data/datasets.ipynb #2644bc47
 TORCHVISION = 'original via torchvision'
 
 def image_set(name:str, title:str, shape:tuple, n_classes:int, page:str, fidelity=TORCHVISION):
     "A decorator: register a function that makes the four arrays of a data set from its original."
-    about = dict(title=title, shape=shape, n_classes=n_classes, page=page, fidelity=fidelity)
-    return DATASETS.add(name, **about)
+    attributes = dict(title=title, shape=shape, n_classes=n_classes, page=page, fidelity=fidelity)
+    return DATASETS.add(name, **attributes)
 
 # %% ../../nbs/data/datasets.ipynb #2644bc48
 @image_set('cifar10', 'CIFAR-10', (3, 32, 32), 10, 'https://www.cs.toronto.edu/~kriz/cifar.html')
@@ -457,13 +457,13 @@ def tiny_imagenet(root)->Arrays:
 # %% ../../nbs/data/datasets.ipynb #45996292
 def missing_message(name:str, path:Path, why)->str:
     "A message with the missing file, the reason why it could not be made, and three ways to proceed."
-    about = DATASETS[name].about
+    attributes = DATASETS[name].about
     get = f'unpack the original below {path.parent}'
-    if about['fidelity'] == TORCHVISION:
+    if attributes['fidelity'] == TORCHVISION:
         command = f'python -c "from fedcl_repro.data.datasets import load; load({name!r})"'
         get = f'run `{command}` where there is internet and copy the file'
-    return (f"{about['title']} is not there: looked for {path} and could not make it ({why}). "
-            f"Ways on: {get}; the original's page is {about['page']}; "
+    return (f"{attributes['title']} is not there: looked for {path} and could not make it ({why}). "
+            f"Ways on: {get}; the original's page is {attributes['page']}; "
             "or use 'digits', which needs no download")
 
 # %% ../../nbs/data/datasets.ipynb #0c271f0e
@@ -504,9 +504,9 @@ def file_content(path:Path)->str:
     "SHA-256 of a file, which is read again if the system says that it has changed, or may have."
     state = file_state(path)
     if path in SEEN and SEEN[path][0] == state: return SEEN[path][1]
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if time.time() - path.stat().st_ctime > RACY: SEEN[path] = state, found
-    return found
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if time.time() - path.stat().st_ctime > RACY: SEEN[path] = state, digest
+    return digest
 
 def file_state(path:Path)->tuple:
     "Size, times and place of a file: if they are the same, so is its content."
@@ -516,18 +516,18 @@ def file_state(path:Path)->tuple:
 # %% ../../nbs/data/datasets.ipynb #4d31cf2c
 def presence(name:str, root:Path)->dict: # keys as below
     "What is known about a data set without reading its images, and why it cannot be used, if so."
-    about = DATASETS[name].about
+    attributes = DATASETS[name].about
     path = root/f'{name}.npz'
     unknown = dict(bytes=0, fingerprint='', n_train=0, n_test=0, fidelity='', state='present')
-    row = dict(name=name, title=about['title'], file=str(path)) | unknown
-    if about['embedded']:
+    row = dict(name=name, title=attributes['title'], file=str(path)) | unknown
+    if attributes['embedded']:
         ds = load(name)
-        known = {k: getattr(ds, k) for k in ('fingerprint', 'n_train', 'n_test', 'fidelity')}
-        return row | known | dict(file='', state='needs no file')
-    if not path.exists(): return row | dict(state=f"missing: made at first use from {about['page']}")
+        facts = {k: getattr(ds, k) for k in ('fingerprint', 'n_train', 'n_test', 'fidelity')}
+        return row | facts | dict(file='', state='needs no file')
+    if not path.exists(): return row | dict(state=f"missing: made at first use from {attributes['page']}")
     row['bytes'] = path.stat().st_size
     try:
-        with open_archive(path) as z: return row | array_summary(z, path, about['shape'])
+        with open_archive(path) as z: return row | array_summary(z, path, attributes['shape'])
     except DamagedData as e: return row | dict(state=f'damaged: {e}')
 
 # %% ../../nbs/data/datasets.ipynb #3176e43b

@@ -22,8 +22,8 @@ def by_column(
 )->Shards:
     "Natural clients: rows with the same id stay together."
     if column not in dataset.columns:
-        known = ', '.join(dataset.columns) or 'none'
-        raise ValueError(f'{dataset.name} has no column {column!r} (columns: {known}): give simulate '
+        column_names = ', '.join(dataset.columns) or 'none'
+        raise ValueError(f'{dataset.name} has no column {column!r} (columns: {column_names}): give simulate '
                          'clients=..., or an npz file an array of that name, with an id for each row')
     ids = dataset.columns[column]
     n_ids = dataset.n_ids_of(column)
@@ -36,9 +36,9 @@ def by_column(
     whose = np.where(ids[rows] < 0, -1, client[ids[rows]])
     order = np.argsort(whose, kind='stable')
     ends = np.searchsorted(whose[order], np.arange(n_clients + 1))
-    own = [rows[order[a:b]] for a, b in zip(ends, ends[1:])]
-    if protocol == 'personal' and has_test_ids(dataset, column): return split_as_given(dataset, own)
-    return shards_from_rows(dataset, own, rng, protocol, test_share)
+    client_rows = [rows[order[a:b]] for a, b in zip(ends, ends[1:])]
+    if protocol == 'personal' and has_test_ids(dataset, column): return split_as_given(dataset, client_rows)
+    return shards_from_rows(dataset, client_rows, rng, protocol, test_share)
 
 # %% ../../nbs/data/natural.ipynb #a47a575b
 def has_test_ids(dataset:Dataset, column='client')->bool:
@@ -68,8 +68,8 @@ def quantity(
                          'ask for fewer clients or a lower minimum')
     upto = np.rint(np.cumsum(rng.dirichlet(np.full(n_clients, concentration))) * free).astype(int)
     ends = (upto + minimum * np.arange(1, n_clients + 1))[:-1]
-    own = [np.sort(r) for r in np.split(rows, ends)]
-    return shards_from_rows(dataset, own, rng, protocol, test_share)
+    client_rows = [np.sort(r) for r in np.split(rows, ends)]
+    return shards_from_rows(dataset, client_rows, rng, protocol, test_share)
 
 # %% ../../nbs/data/natural.ipynb #c4297498
 SHIFTS = Register('shift', 'fedcl_repro.data', title=Attribute('what a reader calls it'))
@@ -115,7 +115,7 @@ def shifted(
         rows = np.concatenate(parts)
         turned = SHIFTS.build(spec, x[rows], i, shards.n_clients, stream(seed, 'shift', i))
         if turned.shape[1:] != x.shape[1:]:
-            found = turned.shape[2:]
-            raise ValueError(f'the shift {spec} changes the shape of images to {found}: turn by 180')
+            size = turned.shape[2:]
+            raise ValueError(f'the shift {spec} changes the shape of images to {size}: turn by 180')
         x[rows] = turned
     return x

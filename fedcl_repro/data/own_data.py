@@ -96,15 +96,15 @@ def value_limits(x:np.ndarray, limits=())->tuple: # (least, most)
     way_out = f'rescale to [0, 1], or say value_range=(black, white) {TOLD}'
     if not np.isfinite([low, high]).all():
         raise ValueError(f'images hold numbers that are not finite: {way_out}')
-    whole, known = x.dtype.kind in 'iu', [(0., 1.), (-1., 1.)]
-    if whole: known = [(0., 255.)]
-    elif (x == np.rint(x)).all(): known.append((0., 255.))
-    for least, most in [limits] if limits else known:
+    whole, ranges = x.dtype.kind in 'iu', [(0., 1.), (-1., 1.)]
+    if whole: ranges = [(0., 255.)]
+    elif (x == np.rint(x)).all(): ranges.append((0., 255.))
+    for least, most in [limits] if limits else ranges:
         if least <= low and high <= most: return least, most
     if whole and not limits:
         raise ValueError(f'images of whole numbers must lie in 0 to 255, got {x.min()} to {x.max()}: '
                          f'{way_out}')
-    expected = ' or '.join(f'[{a:g}, {b:g}]' for a, b in ([limits] if limits else known))
+    expected = ' or '.join(f'[{a:g}, {b:g}]' for a, b in ([limits] if limits else ranges))
     raise ValueError(f'images of floats must lie in {expected}, got {low:.4g} to {high:.4g}: {way_out}')
 
 # %% ../../nbs/data/own_data.ipynb #7f2bc560
@@ -224,16 +224,17 @@ def checked_names(classes, n_classes:int)->tuple:
 
 def tell_classes(y:np.ndarray, n_train:int, n_classes:int, classes:tuple, asked:bool):
     "Warn of classes that only one part has and, unless their number was given, of those without images."
-    def said(numbers): return ', '.join(str(classes[c] if classes else c) for c in sorted(numbers)[:8])
+    def in_words(numbers): return ', '.join(str(classes[c] if classes else c) for c in sorted(numbers)[:8])
     train, test = set(y[:n_train].tolist()), set(y[n_train:].tolist())
     only = dict(test=test - train, training=train - test) if test else {}
-    for part, found in only.items():
-        if found:
-            warnings.warn(f'only the {part} part has images of {len(found)} classes: '
-                          f'{said(found)}', stacklevel=2)
+    for part, lonely in only.items():
+        if lonely:
+            warnings.warn(f'only the {part} part has images of {len(lonely)} classes: '
+                          f'{in_words(lonely)}', stacklevel=2)
     missing = set(range(n_classes)) - train - test
     if missing and not asked:
-        warnings.warn(f'{len(missing)} of {n_classes} classes have no images: {said(missing)}', stacklevel=2)
+        warnings.warn(f'{len(missing)} of {n_classes} classes have no images: {in_words(missing)}',
+                      stacklevel=2)
 
 # %% ../../nbs/data/own_data.ipynb #47839e92
 def client_column(
@@ -270,13 +271,13 @@ def column_of_rows(clients:list, n:int, n_train:int)->np.ndarray: # (n,) int64
     "The same, from the rows of each client."
     column = np.full(n, -1)
     for i, rows in enumerate(clients):
-        own = checked_rows(rows, n, f'rows of client {i}', n_train)
-        if len(np.unique(own)) < len(own):
+        client_rows = checked_rows(rows, n, f'rows of client {i}', n_train)
+        if len(np.unique(client_rows)) < len(client_rows):
             raise ValueError(f'client {i} has a row twice: name each row once')
-        if (column[own] >= 0).any():
-            row = own[column[own] >= 0][0]
+        if (column[client_rows] >= 0).any():
+            row = client_rows[column[client_rows] >= 0][0]
             raise ValueError(f'row {row} belongs to clients {column[row]} and {i}: give each row to one')
-        column[own] = i
+        column[client_rows] = i
     return column
 
 # %% ../../nbs/data/own_data.ipynb #e39dcc88
@@ -292,10 +293,12 @@ def aligned_by_name(x, y, test=None, clients=None)->tuple: # the same four
 
 def by_index(x, column, what:str):
     "A column in the order of a table's rows, if both have an index."
-    index, other = (getattr(v, 'index', None) for v in (x, column))
-    if not (hasattr(index, 'equals') and hasattr(other, 'equals')) or len(column) != len(x): return column
-    if index.equals(other): return column
-    if index.is_unique and other.is_unique and set(index) == set(other): return column.loc[index]
+    index, column_index = (getattr(v, 'index', None) for v in (x, column))
+    both_named = hasattr(index, 'equals') and hasattr(column_index, 'equals')
+    if not both_named or len(column) != len(x): return column
+    if index.equals(column_index): return column
+    are_unique = index.is_unique and column_index.is_unique
+    if are_unique and set(index) == set(column_index): return column.loc[index]
     raise ValueError(f'{what} have another index than the rows of the table: give both one index, or take '
                      '.to_numpy() of both if they are in one order')
 
@@ -304,8 +307,8 @@ def names_of_ids(ids)->tuple: # of texts; empty if the ids are numbers from 0, o
     if isinstance(ids, torch.Tensor): ids = ids.detach().cpu().numpy()
     if is_nested(ids): return ()
     ids = np.asarray(ids)
-    known = np.unique(ids.astype(str) if ids.dtype == object else ids)
-    return () if known.dtype.kind in 'iu' and known[0] <= 0 else tuple(map(str, known))
+    unique_ids = np.unique(ids.astype(str) if ids.dtype == object else ids)
+    return () if unique_ids.dtype.kind in 'iu' and unique_ids[0] <= 0 else tuple(map(str, unique_ids))
 
 # %% ../../nbs/data/own_data.ipynb #0421f599
 def own_dataset(
@@ -333,20 +336,20 @@ def own_dataset(
     tell_classes(y, n_train, n_classes_found, classes, asked=n_classes is not None)
     if clients is not None: columns = dict(columns, client=clients)
     n_ids = {k: len(ids) for k, ids in columns.items() if is_nested(ids)}
-    names = {k: found for k, ids in columns.items() if (found := names_of_ids(ids))}
+    names = {k: id_names for k, ids in columns.items() if (id_names := names_of_ids(ids))}
     columns = {k: client_column(ids, len(x), n_train, k) for k, ids in columns.items()}
     print_of = own_fingerprint(x, y, n_train, n_classes_found, columns)
-    about = n_train, n_classes_found, fidelity, print_of, columns, classes, True, n_ids, names
-    return Dataset('own', x, y, *about, scale_of(images, value_range))
+    facts = n_train, n_classes_found, fidelity, print_of, columns, classes, True, n_ids, names
+    return Dataset('own', x, y, *facts, scale_of(images, value_range))
 
 # %% ../../nbs/data/own_data.ipynb #2143d8db
 def own_fingerprint(x, y, n_train:int, n_classes:int, columns:dict)->str: # 12 hex digits
     "Fingerprint of everything in a data set that a run can use, by SHA-256."
     parts = dict(zip(ARRAYS, (x[:n_train], y[:n_train], x[n_train:], y[n_train:])))
     parts = as_stored(parts, n_classes) | columns
-    found = hashlib.sha256(str(n_classes).encode())
-    for k, v in sorted(parts.items()): found.update(f'{k}:{v.dtype}:{v.shape}'.encode() + v.tobytes())
-    return found.hexdigest()[:12]
+    digest_so_far = hashlib.sha256(str(n_classes).encode())
+    for k, v in sorted(parts.items()): digest_so_far.update(f'{k}:{v.dtype}:{v.shape}'.encode() + v.tobytes())
+    return digest_so_far.hexdigest()[:12]
 
 # %% ../../nbs/data/own_data.ipynb #fcc62cc8
 def read_own(path, *, layout='', value_range=(), side=0, **columns)->Dataset: # columns: label, client, image
@@ -355,20 +358,20 @@ def read_own(path, *, layout='', value_range=(), side=0, **columns)->Dataset: # 
     if not path.exists():
         raise ValueError(f'no such file or folder: {path}; `fedcl list datasets` lists data sets by name')
     is_table, is_folder = path.suffix.lower() in TABLES and path.is_file(), path.is_dir()
-    given = dict(layout=layout, side=side) | columns
+    options = dict(layout=layout, side=side) | columns
     kinds = dict(layout=not is_table and not is_folder, side=is_table or is_folder)
-    for name in given:
-        if not given[name] or kinds.get(name, is_table): continue
+    for name in options:
+        if not options[name] or kinds.get(name, is_table): continue
         raise ValueError(f'{path} is read without {name}: leave it out')
     if is_table:
-        how = dict(side=side, folder=path.parent, value_range=value_range)
-        return own_table(read_table(path), **how, **columns)
+        table_options = dict(side=side, folder=path.parent, value_range=value_range)
+        return own_table(read_table(path), **table_options, **columns)
     if is_folder: return read_folder(path, value_range, side)
     if path.is_file(): return read_own_npz(path, layout=layout, value_range=value_range)
     raise ValueError(f'cannot read data from {path}: it is neither a plain file nor a folder')
 
 # %% ../../nbs/data/own_data.ipynb #fcc62ccb
-def read_own_npz(path:Path, **how)->Dataset:
+def read_own_npz(path:Path, **options)->Dataset:
     "A data set from an npz file."
     if not zipfile.is_zipfile(path):
         raise ValueError(f'{path} is no npz archive: np.savez(path, x=images, y=labels) writes one')
@@ -383,7 +386,7 @@ def read_own_npz(path:Path, **how)->Dataset:
     if lacking:
         raise ValueError(f"{path} lacks {', '.join(lacking)}: it holds {', '.join(arrays) or 'nothing'}")
     x, y, *test = [arrays.pop(k) for k in wanted]
-    return own_dataset(x, y, test=test or None, columns=arrays, fidelity='own npz', **how)
+    return own_dataset(x, y, test=test or None, columns=arrays, fidelity='own npz', **options)
 
 # %% ../../nbs/data/own_data.ipynb #91dcc415
 MODES = '1 L LA P PA RGB RGBA CMYK YCbCr HSV'.split() # at most 8 bits per channel
@@ -421,24 +424,24 @@ def on_white(picture)->tuple: # (picture without transparency, whether there was
 # %% ../../nbs/data/own_data.ipynb #2ebefef9
 READ_FORMATS = '.png .jpg .jpeg .bmp .gif .tif .tiff .webp .ppm .pgm .pbm'.split()
 
-def picture_arrays(files:list, where:Path, side=0)->np.ndarray: # (n, C, H, W) uint8
+def picture_arrays(files:list, folder:Path, side=0)->np.ndarray: # (n, C, H, W) uint8
     "Pictures of files as one array."
-    return stacked_pictures([read_picture(f) for f in files], f'pictures below {where}', side)
+    return stacked_pictures([read_picture(f) for f in files], f'pictures below {folder}', side)
 
 def stacked_pictures(pictures:list, what:str, side=0)->np.ndarray: # (n, C, H, W) uint8
     "Pictures as one array, grey if all of them are. `side`: cut to squares from the middle, then scaled."
     from PIL import ImageOps
-    found, clear = zip(*[on_white(picture) for picture in pictures])
-    if any(clear): warnings.warn(f'{sum(clear)} of {len(found)} {what} are partly transparent: '
+    images, clear = zip(*[on_white(picture) for picture in pictures])
+    if any(clear): warnings.warn(f'{sum(clear)} of {len(images)} {what} are partly transparent: '
                                  'they are laid on white', stacklevel=2)
-    mode = 'L' if all(image.mode in ('1', 'L') for image in found) else 'RGB'
-    found = [image.convert(mode) for image in found]
-    if side: found = [ImageOps.fit(image, (side, side)) for image in found]
-    sizes = sorted({image.size for image in found})
+    mode = 'L' if all(image.mode in ('1', 'L') for image in images) else 'RGB'
+    images = [image.convert(mode) for image in images]
+    if side: images = [ImageOps.fit(image, (side, side)) for image in images]
+    sizes = sorted({image.size for image in images})
     if len(sizes) > 1:
         many = f'{sizes[:4]} and {len(sizes) - 4} more' if len(sizes) > 4 else sizes
         raise ValueError(f'{what} have sizes {many}: make them one size, or say side=32')
-    return channels_before(np.stack([np.asarray(image) for image in found]), 'NHWC')
+    return channels_before(np.stack([np.asarray(image) for image in images]), 'NHWC')
 
 # %% ../../nbs/data/own_data.ipynb #f1c6a2d0
 OTHER_PARTS = 'test', 'val', 'valid', 'validation', 'dev'
@@ -457,9 +460,9 @@ def part_folders(top:Path)->list: # the folder of the training pictures, and tha
     def holds_classes(p): return folders_in(p) and not any(map(is_picture, p.iterdir()))
     by_name = {p.name.lower(): p for p in folders_in(top) if holds_classes(p)}
     if 'train' in by_name: return [by_name[k] for k in ('train', 'test') if k in by_name]
-    found = [by_name[k].name for k in OTHER_PARTS if k in by_name]
-    if not found: return [top]
-    raise ValueError(f"{top} has a folder {found[0]!r} with folders in it, but none called 'train': "
+    other_parts = [by_name[k].name for k in OTHER_PARTS if k in by_name]
+    if not other_parts: return [top]
+    raise ValueError(f"{top} has a folder {other_parts[0]!r} with folders in it, but none called 'train': "
                      "put the folders of the classes into 'train'")
 
 def in_order(names)->list:
@@ -474,12 +477,13 @@ def read_folder(folder:Path, value_range=(), side=0)->Dataset:
     of_classes = [folders_in(part) for part in parts]
     if not of_classes[0]:
         raise ValueError(f'{parts[0]} holds no folders: put the pictures of each class into a folder')
-    found = [[p for c in some for p in sorted(c.iterdir()) if is_picture(p)] for some in of_classes]
-    for part, some in zip(parts, found):
-        if some: continue
+    pictures = [[p for folder in folders for p in sorted(folder.iterdir()) if is_picture(p)]
+                for folders in of_classes]
+    for part, part_pictures in zip(parts, pictures):
+        if part_pictures: continue
         raise ValueError(f"{part} holds no pictures ({', '.join(READ_FORMATS)}) in the folders of its "
                          "classes")
-    files, n = sum(found, []), len(found[0])
+    files, n = sum(pictures, []), len(pictures[0])
     read = {*parts, *files, *(p.parent for p in files)}
     tell_left_out(folder, {folder, *parts, *sum(of_classes, [])}, read)
     classes = in_order({p.parent.name for p in files})
@@ -487,8 +491,8 @@ def read_folder(folder:Path, value_range=(), side=0)->Dataset:
                                           'classification needs two')
     x, y = picture_arrays(files, folder, side), np.array([classes.index(p.parent.name) for p in files])
     test = (x[n:], y[n:]) if len(parts) > 1 else None
-    about = dict(n_classes=len(classes), classes=classes, fidelity='own pictures', layout='NCHW')
-    return own_dataset(x[:n], y[:n], test=test, value_range=value_range, **about)
+    attributes = dict(n_classes=len(classes), classes=classes, fidelity='own pictures', layout='NCHW')
+    return own_dataset(x[:n], y[:n], test=test, value_range=value_range, **attributes)
 
 # %% ../../nbs/data/own_data.ipynb #f1c6a2db
 def tell_left_out(folder:Path, places:set, read:set, most=8):
@@ -496,8 +500,8 @@ def tell_left_out(folder:Path, places:set, read:set, most=8):
     rest = sorted(p for place in places for p in place.iterdir() if p not in read)
     if not rest: return
     names = [str(p.relative_to(folder)) + '/' * p.is_dir() for p in rest]
-    more = f' and {len(names) - most} more' if len(names) > most else ''
-    warnings.warn(f"not read below {folder}: {', '.join(names[:most])}{more}", stacklevel=2)
+    rest_words = f' and {len(names) - most} more' if len(names) > most else ''
+    warnings.warn(f"not read below {folder}: {', '.join(names[:most])}{rest_words}", stacklevel=2)
 
 # %% ../../nbs/data/own_data.ipynb #e93a054f
 TABLES = '.csv', '.tsv', '.parquet', '.feather'
@@ -514,13 +518,15 @@ def read_table(path:Path): # a data frame
 
 def table_column(table, name:str, usual:tuple, what:str)->str: # empty: there is none
     "The column that is named, or the first of the usual ones."
-    known = ', '.join(map(str, table.columns))
-    if name and name not in table: raise ValueError(f'no column {name!r} for {what}, but {known}')
-    found = name or next((c for c in usual if c in table), '')
-    if found and table[found].isna().any():
-        raise ValueError(f'{table[found].isna().sum()} rows have no {found}: complete them or leave them out')
-    if not found and 'label' in usual: raise ValueError(f'which column is the label? label=NAME: {known}')
-    return found
+    column_names = ', '.join(map(str, table.columns))
+    if name and name not in table: raise ValueError(f'no column {name!r} for {what}, but {column_names}')
+    column = name or next((c for c in usual if c in table), '')
+    if column and table[column].isna().any():
+        n_lacking = table[column].isna().sum()
+        raise ValueError(f'{n_lacking} rows have no {column}: complete them or leave them out')
+    if not column and 'label' in usual:
+        raise ValueError(f'which column is the label? label=NAME: {column_names}')
+    return column
 
 # %% ../../nbs/data/own_data.ipynb #ee20304b
 def own_table(table, label='', client='', image='', *, side=0, folder='.', value_range=())->Dataset:

@@ -69,15 +69,16 @@ PARTITIONS = Register('partition', 'fedcl_repro.data', **OF_PAPER)
 def check_shards(shards:Shards, n_clients:int, n_rows:int):
     "Raise an error for invalid rows, a wrong number of clients, or rows in both training and test."
     if not shards.n_clients == len(shards.test) == n_clients:
-        found = f'{shards.n_clients} clients to train and {len(shards.test)} to test'
-        raise ValueError(f'the partition has {found}, and the run {n_clients}')
+        counts = f'{shards.n_clients} clients to train and {len(shards.test)} to test'
+        raise ValueError(f'the partition has {counts}, and the run {n_clients}')
     for i, (train, test) in enumerate(zip(shards.train, shards.test)):
         for rows in (train, test):
             rows = np.asarray(rows)
             if len(rows) and (rows.dtype.kind not in 'iu' or rows.min() < 0 or rows.max() >= n_rows):
                 raise ValueError(f'rows of client {i} must be whole numbers from 0 to {n_rows - 1}')
-        both = set(map(int, train)).intersection(map(int, test))
-        if both: raise ValueError(f'client {i} is tested on {len(both)} of the rows it trains on')
+        shared_rows = set(map(int, train)).intersection(map(int, test))
+        if shared_rows:
+            raise ValueError(f'client {i} is tested on {len(shared_rows)} of the rows it trains on')
 
 # %% ../../nbs/data/partition.ipynb #f00d2003
 def checked_rows(
@@ -111,8 +112,8 @@ def set_aside(
     rng,
 )->tuple[np.ndarray, np.ndarray]: # kept, set aside; both ascending
     "Set a share of the rows aside at random, rounded up; at least one row is kept."
-    kept = max(1, int((1 - share) * len(rows) + 1e-9))
-    n_aside = max(0, len(rows) - kept)
+    n_kept = max(1, int((1 - share) * len(rows) + 1e-9))
+    n_aside = max(0, len(rows) - n_kept)
     mixed = rng.permutation(rows)
     return np.sort(mixed[n_aside:]), np.sort(mixed[:n_aside])
 
@@ -167,8 +168,8 @@ def by_table(name:str, title:str, paper:str, protocol='personal')->Callable:
         def shards(dataset, n_clients, rng, *, protocol=protocol, test_share=.25, **settings):
             def counted(n): return table(n, n_clients, rng, **settings)
             return shards_from_table(dataset, rng, counted, protocol, test_share)
-        own = inspect.signature(table).parameters.values()
-        shards.__signature__ = inspect.Signature([*own, *keywords_of(tests)])
+        table_settings = inspect.signature(table).parameters.values()
+        shards.__signature__ = inspect.Signature([*table_settings, *keywords_of(tests)])
         return PARTITIONS.add(name, title=title, paper=paper)(shards)
     return register
 
@@ -205,24 +206,24 @@ def practical_counts(
     if least * n_clients > n.sum():
         raise ValueError(f'{n_clients} clients cannot have {least:g} images each of {n.sum()}: '
                          'ask for fewer clients or a lower minimum')
-    done, best = 0, -1
+    n_drawn, best = 0, -1
     cells = n_clients * len(n)             # numbers in a draw
     most_at_once = max(2**22 // cells, 1)  # 32 MiB of draws
     tries = min(tries, max(2**24 // cells, 250))
-    while done < tries:
-        b = min(max(done, 8), 256, most_at_once, tries - done)
+    while n_drawn < tries:
+        b = min(max(n_drawn, 8), 256, most_at_once, tries - n_drawn)
         shares = rng.dirichlet(np.full(n_clients, concentration), (b, len(n)))
         tables, smallest = tables_of_shares(n, shares)
         enough = np.flatnonzero(smallest >= least)
         if len(enough):
-            first = int(enough[0])
-            return tables[first], dict(attempts=done + first + 1)
-        done += b
+            first_fit = int(enough[0])
+            return tables[first_fit], dict(attempts=n_drawn + first_fit + 1)
+        n_drawn += b
         best = max(best, smallest.max())
-        hopeless = done >= 250 and done * cells >= 2**20 and 10 * best < least
+        hopeless = n_drawn >= 250 and n_drawn * cells >= 2**20 and 10 * best < least
         if hopeless: break
     raise ValueError(
-        f'no partition in {done} draws gives each of {n_clients} clients {least:g} images '
+        f'no partition in {n_drawn} draws gives each of {n_clients} clients {least:g} images '
         f'at concentration {concentration:g}: at best the smallest client had {max(best, 0)}. '
         'Lower the minimum, raise the concentration or ask for fewer clients')
 
@@ -307,9 +308,9 @@ def block_owners(n_classes:int, n_clients:int, classes:int)->list[np.ndarray]: #
     n_owners = -(-n_clients * classes // n_classes) # owners of a class, rounded up
     owners = []
     for _ in range(n_classes):
-        own = np.flatnonzero(lacks)[:n_owners]
-        lacks[own] -= 1
-        owners.append(own)
+        class_owners = np.flatnonzero(lacks)[:n_owners]
+        lacks[class_owners] -= 1
+        owners.append(class_owners)
     return owners
 
 # %% ../../nbs/data/partition.ipynb #6445dfe4
@@ -345,17 +346,18 @@ def owned_counts(
     "Share each class among its owners, evenly or by random amounts (FedCoSR V-A2, as in PFLlib)."
     table = np.zeros((n_clients, len(n)), int)
     least = min(40, n.sum() / (2 * n_clients)) # images of a client; each class contributes at least least / C
-    for c, own in enumerate(owners):
-        if len(own) == 0: continue
-        fair = n[c] / len(own)
+    for c, class_owners in enumerate(owners):
+        if len(class_owners) == 0: continue
+        fair = n[c] / len(class_owners)
         low = max(1, int(max(fair / 10, least / len(n))))
-        drawn = not balance and len(own) > 1
+        drawn = not balance and len(class_owners) > 1
         if int(fair) < (low + 1 if drawn else 1):
             way_out = 'ask for fewer clients or classes' + ('' if balance else ', or balance=True')
-            raise ValueError(f'{n[c]} images of class {c} are too few for {len(own)} clients: {way_out}')
-        if balance: first = np.full(len(own) - 1, int(fair))
-        else: first = rng.integers(low, int(fair), len(own) - 1)
-        table[own, c] = [*first, n[c] - first.sum()]
+            raise ValueError(f'{n[c]} images of class {c} are too few for {len(class_owners)} clients: '
+                             f'{way_out}')
+        if balance: shares = np.full(len(class_owners) - 1, int(fair))
+        else: shares = rng.integers(low, int(fair), len(class_owners) - 1)
+        table[class_owners, c] = [*shares, n[c] - shares.sum()]
     return table
 
 # %% ../../nbs/data/partition.ipynb #34497247
@@ -402,8 +404,8 @@ def integer_table(
         if size.max() - size.min() <= 1: return table
         rich, poor = size.argmax(), size.argmin()
         over = table - wanted
-        both = (table[rich] > 0) & (table[poor] > 0)
-        may = both if both.any() else table[rich] > 0
+        in_both = (table[rich] > 0) & (table[poor] > 0)
+        may = in_both if in_both.any() else table[rich] > 0
         c = np.where(may, over[rich] - over[poor], -np.inf).argmax()
         table[rich, c] -= 1
         table[poor, c] += 1
@@ -444,10 +446,10 @@ def cluster_classes(
                          f'that share {overlap} classes: ask for fewer clusters or a smaller overlap')
     cluster = np.arange(n_clients) // (n_clients // n_clusters)
     cluster = np.minimum(cluster, n_clusters - 1)[:, None]
-    first = cluster * (width - overlap)
+    first_class = cluster * (width - overlap)
     c = np.arange(n_classes)
-    in_run = c < first + width
-    return (c >= first) & (in_run | (cluster == n_clusters - 1))
+    in_run = c < first_class + width
+    return (c >= first_class) & (in_run | (cluster == n_clusters - 1))
 
 # %% ../../nbs/data/partition.ipynb #e7096ea1
 def windows(
@@ -468,8 +470,8 @@ def windows(
     of_class = [np.flatnonzero(y == c) for c in range(C)]
     rows = []
     for begin, end in zip(start, start + length):
-        own = [of_class[c][begin[c]:end[c]] for c in range(C)]
-        rows.append(np.sort(np.concatenate(own)))
+        client_rows = [of_class[c][begin[c]:end[c]] for c in range(C)]
+        rows.append(np.sort(np.concatenate(client_rows)))
     return rows
 
 # %% ../../nbs/data/partition.ipynb #a6d65630
@@ -482,10 +484,10 @@ def window_lengths(
 )->np.ndarray:       # (n_clients, C); 0 where a client does not own the class
     "Number of images per class and client, drawn from least_shots to shots - 1 (MAPL's Scenarios 3 and 4)."
     length = np.zeros(owns.shape, int)
-    for i, own in enumerate(owns):
+    for i, owned in enumerate(owns):
         draw = rng.integers
         if shots_seed is not None: draw = np.random.RandomState(shots_seed + 1000 * i).randint
-        length[i, own] = draw(least_shots, shots, own.sum())
+        length[i, owned] = draw(least_shots, shots, owned.sum())
     return length
 
 # %% ../../nbs/data/partition.ipynb #e2765c52
@@ -527,12 +529,12 @@ def subsample(
 )->np.ndarray:     # ascending
     "Keep a share of the rows of each class, at least one per class."
     mixed = rng.permutation(rows)
-    kept = [rows[:0]]
+    kept_rows = [rows[:0]]
     for c in np.unique(y[rows]):
         of_class = mixed[y[mixed] == c]
         n_kept = max(1, int(share * len(of_class) + .5))
-        kept.append(of_class[:n_kept])
-    return np.sort(np.concatenate(kept))
+        kept_rows.append(of_class[:n_kept])
+    return np.sort(np.concatenate(kept_rows))
 
 # %% ../../nbs/data/partition.ipynb #2b079884
 @SCARCITIES.add('all_clients', title='all clients scarce', paper='fedcosr')
@@ -547,13 +549,13 @@ def last_clients(shards, y, rng, *, clients:COUNT=5, share:KEPT_SHARE=.1)->Shard
     n = shards.n_clients
     if clients > n:
         raise ValueError(f'cannot make the last {clients} of {n} clients scarce: ask for 1 to {n}')
-    first, last = shards.train[:n-clients], shards.train[n-clients:]
-    return replace(shards, train=first + [subsample(r, y, share, rng) for r in last])
+    whole, scarce = shards.train[:n-clients], shards.train[n-clients:]
+    return replace(shards, train=whole + [subsample(r, y, share, rng) for r in scarce])
 
 # %% ../../nbs/data/partition.ipynb #f6c4e47b
 @SCARCITIES.add('held_out', title='tested on held-out training images')
 def held_out(shards, y, rng, *, share:KEPT_SHARE=1., aside:TEST_SHARE=.2)->Shards:
     "Every client keeps a share of its training images, and is tested on a held-out part of them."
-    kept = [subsample(r, y, share, rng) for r in shards.train]
-    train, tested = zip(*[set_aside(r, aside, rng) for r in kept])
+    client_rows = [subsample(r, y, share, rng) for r in shards.train]
+    train, tested = zip(*[set_aside(r, aside, rng) for r in client_rows])
     return replace(shards, train=list(train), test=list(tested))

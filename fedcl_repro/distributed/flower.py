@@ -20,18 +20,18 @@ from .resident import ask_resident
 # %% ../../nbs/distributed/flower.ipynb #a583e05a
 MESSAGE_TYPES = dict(hello='query.hello', survey='query.survey', turn='train', test='evaluate')
 
-def envelope(kind:str, content:bytes, **about):
+def envelope(kind:str, content:bytes, **header):
     "Bytes as a record that Flower carries (in pieces, if it is large)."
     import numpy as np
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
     array = Array(np.frombuffer(content, np.uint8))
-    about = ConfigRecord(dict(kind=kind, **about))
-    return RecordDict({'content': ArrayRecord({'bytes': array}), 'about': about})
+    header = ConfigRecord(dict(kind=kind, **header))
+    return RecordDict({'content': ArrayRecord({'bytes': array}), 'about': header})
 
 def opened_envelope(record)->tuple: # (kind, bytes, about)
     "The content of a record; an error if it is no envelope."
-    about = dict(record['about'])
-    return about.pop('kind'), record['content']['bytes'].numpy().tobytes(), about
+    header = dict(record['about'])
+    return header.pop('kind'), record['content']['bytes'].numpy().tobytes(), header
 
 # %% ../../nbs/distributed/flower.ipynb #e4c279eb
 def make_client_app(plan:str):
@@ -41,9 +41,9 @@ def make_client_app(plan:str):
     app = ClientApp()
     def handle(msg, context):
         kind, content, _ = opened_envelope(msg.content)
-        i, where = own_place(context)
-        word, answer = ask_node(plan, i, where, kind, content)
-        if word != 'ok': raise RuntimeError(f'client {i}: {word}')
+        i, place = own_place(context)
+        state, answer = ask_node(plan, i, place, kind, content)
+        if state != 'ok': raise RuntimeError(f'client {i}: {state}')
         return Message(envelope(kind, answer, client=i), reply_to=msg)
     for register in (app.train(), app.evaluate(), app.query('hello'), app.query('survey')): register(handle)
     return app
@@ -56,16 +56,16 @@ def own_place(context)->tuple: # (client, where its data are)
     i = int(node['partition-id'])
     return i, str(Path(os.environ.get('FEDCL_CLIENTS') or context.run_config['clients'])/str(i))
 
-def ask_node(plan:str, i:int, where:str, kind:str, content:bytes)->tuple: # ('ok' or why not, answer)
+def ask_node(plan:str, i:int, place:str, kind:str, content:bytes)->tuple: # ('ok' or why not, answer)
     "A client's answer, from its resident node if there is one."
-    answer = ask_resident(where, kind, content)
+    answer = ask_resident(place, kind, content)
     if answer: return answer[0].decode(), answer[1]
     from fedcl_repro.federation.loop import one_thread
     from fedcl_repro.distributed.nodes import Node, SharedPlan
     from fedcl_repro.distributed.resident import answered
     one_thread()
-    word, answer = answered(Node(SharedPlan.of_text(plan), i, where), kind, content)
-    return word.decode(), answer
+    state, answer = answered(Node(SharedPlan.of_text(plan), i, place), kind, content)
+    return state.decode(), answer
 
 # %% ../../nbs/distributed/flower.ipynb #66e6d91a
 class Courier:
@@ -107,27 +107,27 @@ class Courier:
         sent = [Message(envelope(kind, content), dst_node_id=node, message_type=MESSAGE_TYPES[kind])
                 for node, content in contents.items()]
         replies = list(self.grid.send_and_receive(sent, timeout=self.timeout)) if sent else []
-        client, found = {node: i for i, node in self.node_of.items()}, {}
+        client, answers = {node: i for i, node in self.node_of.items()}, {}
         self.why = {client.get(m.metadata.src_node_id): m.error.reason for m in replies if m.has_error()}
         for m in replies:
             node = m.metadata.src_node_id
             if m.has_error() or node not in contents: continue
-            try: found[node] = opened_envelope(m.content)[1]
+            try: answers[node] = opened_envelope(m.content)[1]
             except Exception as e:
                 self.why[client.get(node)] = f'its record is no envelope ({type(e).__name__})'
-        return found
+        return answers
 
     def __call__(self, kind:str, contents:dict)->dict:
         self.meet()
-        here = {i: node for i, node in self.node_of.items() if i in contents}
-        client = {node: i for i, node in here.items()}
-        replies = self.ask(kind, {node: contents[i] for i, node in here.items()})
-        found = {client[node]: content for node, content in replies.items()}
+        connected = {i: node for i, node in self.node_of.items() if i in contents}
+        client = {node: i for i, node in connected.items()}
+        replies = self.ask(kind, {node: contents[i] for i, node in connected.items()})
+        answers = {client[node]: content for node, content in replies.items()}
         for i in contents:
-            if i not in here: self.failed.append((i, 'its node is not connected'))
-            elif i not in found:
+            if i not in connected: self.failed.append((i, 'its node is not connected'))
+            elif i not in answers:
                 self.failed.append((i, self.why.get(i) or self.why.get(None, 'no answer in time')))
-        return dict(sorted(found.items()))
+        return dict(sorted(answers.items()))
 
 # %% ../../nbs/distributed/flower.ipynb #66e6d91b
 def next_steps(app, clients, n_clients:int)->str:
@@ -200,10 +200,10 @@ SCORE_COLUMNS = 'round', 'client', 'n', 'correct', 'loss'
 
 def tell_round(server, courier:Courier, took:float, rows:list):
     "Print the results of a round, and which clients were refused or failed."
-    last = [row for row in rows if row[0] == server.round]
-    right = sum(row[3] for row in last) / max(1, sum(row[2] for row in last))
+    scores = [row for row in rows if row[0] == server.round]
+    right = sum(row[3] for row in scores) / max(1, sum(row[2] for row in scores))
     down, up = server.traffic[-1]
-    print(f'round {server.round}: {took:.2f} s, {down} bytes down, {up} up, {len(last)} clients tested: '
+    print(f'round {server.round}: {took:.2f} s, {down} bytes down, {up} up, {len(scores)} clients tested: '
           f'{right:.1%} right', flush=True)
     for _, i, why in server.refused[courier.told:]: print(f'client {i} refused: {one_line(why)}', flush=True)
     for i, why in courier.failed: print(f'client {i} failed: {one_line(why)}', flush=True)
@@ -228,10 +228,10 @@ def save_server(server, rows:list, plan:str, out:Path):
     from fedcl_repro.core import atomic_write
     from fedcl_repro.federation.exchange import to_bytes
     out.mkdir(parents=True, exist_ok=True)
-    fields = {f'{name}/{k}': v for name, some in server.servers.items() for k, v in some.items()}
-    about = dict(plan=plan, session=server.session, round=server.round, rows=rows, servers=[*server.servers])
-    about |= dict(has_tables=any(server.tables.values()))
-    with atomic_write(out/STATE) as new: new.write_bytes(to_bytes(fields, **about))
+    fields = {f'{name}/{k}': v for name, fields in server.servers.items() for k, v in fields.items()}
+    header = dict(plan=plan, session=server.session, round=server.round, rows=rows, servers=[*server.servers])
+    header |= dict(has_tables=any(server.tables.values()))
+    with atomic_write(out/STATE) as new: new.write_bytes(to_bytes(fields, **header))
     with atomic_write(out/'rows.csv') as new, open(new, 'w', newline='') as file:
         csv.writer(file, lineterminator='\n').writerows([SCORE_COLUMNS, *rows])
 
@@ -242,14 +242,14 @@ def resume_server(server, plan:str, out:Path)->list: # of rows
     if not (out/STATE).exists():
         if not (out/'rows.csv').exists(): return []
         raise ValueError(f'{out} has rows and no {STATE} to go on with: name another folder (out="...")')
-    fields, about = from_bytes((out/STATE).read_bytes())
-    why = 'the rounds of another app' if about['plan'] != plan else ''
-    unfinished = about['round'] < sum(stage.rounds for stage in server.stages)
-    if about['has_tables'] and unfinished: why = 'tables that clients send only once'
+    fields, header = from_bytes((out/STATE).read_bytes())
+    why = 'the rounds of another app' if header['plan'] != plan else ''
+    unfinished = header['round'] < sum(stage.rounds for stage in server.stages)
+    if header['has_tables'] and unfinished: why = 'tables that clients send only once'
     if why: raise ValueError(f'{out} has {why}: one cannot go on with them; name another folder (out="...")')
-    server.servers = {name: unprefixed(f'{name}/', fields) for name in about['servers']}
-    server.session, server.round = about['session'], about['round']
-    return [tuple(row) for row in about['rows']]
+    server.servers = {name: unprefixed(f'{name}/', fields) for name in header['servers']}
+    server.session, server.round = header['session'], header['round']
+    return [tuple(row) for row in header['rows']]
 
 
 # %% ../../nbs/distributed/flower.ipynb #b72ff6fd
@@ -296,9 +296,9 @@ def write_app(folder, plan, clients=''):
     folder = Path(folder).resolve()
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f'{folder} is not empty: name a new folder')
-    about = dict(name='fedcl-' + plan.run.method.name.replace('_', '-'), method=plan.run.method.name,
+    details = dict(name='fedcl-' + plan.run.method.name.replace('_', '-'), method=plan.run.method.name,
                  out=folder/'out', clients=Path(clients).resolve() if clients else folder/'clients')
-    write_text(folder/'pyproject.toml', PYPROJECT.format(**about))
+    write_text(folder/'pyproject.toml', PYPROJECT.format(**details))
     write_text(folder/'LICENSE', 'The settings of this app are free to use.\n')
     write_text(folder/'fedcl_app'/'__init__.py', '')
     write_text(folder/'fedcl_app'/'plan.py', f'PLAN = r"""{plan.text}"""\n')

@@ -41,22 +41,22 @@ class ClientData:
             if len(x) != len(y): raise ValueError(f'{len(x)} {what} images, {len(y)} labels: give one each')
 
     @classmethod
-    def load(cls, where:str)->'ClientData':
+    def load(cls, place:str)->'ClientData':
         "From a folder with train.npz and test.npz (arrays x, y), or `FILE.py:FUNCTION`, which returns them."
-        if not Path(where).is_dir() and ':' in where: return cls.returned_by(where)
+        if not Path(place).is_dir() and ':' in place: return cls.returned_by(place)
         arrays = []
         for part in ('train', 'test'):
-            path = Path(where)/f'{part}.npz'
+            path = Path(place)/f'{part}.npz'
             if not path.exists(): raise ValueError(f'{path} is missing: write arrays x and y with np.savez')
             with np.load(path, allow_pickle=False) as z: arrays += [z['x'], z['y']]
         return cls(*arrays)
 
     @classmethod
-    def returned_by(cls, where:str)->'ClientData':
+    def returned_by(cls, place:str)->'ClientData':
         "The data that `FILE.py:FUNCTION` or `MODULE:FUNCTION` returns: x, y, x_test, y_test."
-        found = call_by_name(where)
-        if isinstance(found, tuple) and len(found) == 4: return cls(*found)
-        raise ValueError(f'{where} returned {type(found).__name__}: it must return x, y, x_test, y_test')
+        arrays = call_by_name(place)
+        if isinstance(arrays, tuple) and len(arrays) == 4: return cls(*arrays)
+        raise ValueError(f'{place} returned {type(arrays).__name__}: it must return x, y, x_test, y_test')
 
     def save(self, folder):
         "Write the folder that `load` reads."
@@ -65,9 +65,9 @@ class ClientData:
         np.savez(Path(folder)/'test.npz', x=self.x_test, y=self.y_test)
 
 # %% ../../nbs/distributed/nodes.ipynb #21761c71
-def call_by_name(where:str):
+def call_by_name(place:str):
     "The value that `FILE.py:FUNCTION` or `MODULE:FUNCTION` returns."
-    file, _, function = where.rpartition(':')
+    file, _, function = place.rpartition(':')
     module = import_file(Path(file).resolve()) if file.endswith('.py') else importlib.import_module(file)
     if not hasattr(module, function): raise ValueError(f'{file} has no function {function!r}')
     return getattr(module, function)()
@@ -76,9 +76,12 @@ def call_by_name(where:str):
 def dealt(run:Run, data_root=None)->list: # of ClientData
     "The data of each client as a simulation deals them out, for a trial of nodes."
     data, split = dataset(run.data, str(find_root(data_root))), shards(run, data_root)
-    def rows(of, i): return np.asarray(of[i])
-    def some(at): return np.asarray(data.x)[at], np.asarray(data.y)[at]
-    return [ClientData(*some(rows(split.train, i)), *some(rows(split.test, i))) for i in range(run.n_clients)]
+    def rows(part, i): return np.asarray(part[i])
+    x, y = np.asarray(data.x), np.asarray(data.y)
+    def of_client(i):
+        train, test = rows(split.train, i), rows(split.test, i)
+        return ClientData(x[train], y[train], x[test], y[test])
+    return [of_client(i) for i in range(run.n_clients)]
 
 # %% ../../nbs/distributed/nodes.ipynb #d66f7485
 @dataclass(frozen=True)
@@ -96,8 +99,8 @@ class SharedPlan:
     @property
     def text(self)->str:
         "All of it as JSON."
-        about = dict(run=config(self.run), shape=self.shape, n_classes=self.n_classes)
-        return json.dumps(about, indent=1, sort_keys=True)
+        record = dict(run=config(self.run), shape=self.shape, n_classes=self.n_classes)
+        return json.dumps(record, indent=1, sort_keys=True)
 
     def save(self, path): write_text(path, self.text)
 
@@ -106,8 +109,8 @@ class SharedPlan:
 
     @classmethod
     def of_text(cls, text:str)->'SharedPlan':
-        about = json_in(text, 'the plan')
-        return cls(run_recorded(about['run']), tuple(about['shape']), about['n_classes'])
+        record = json_in(text, 'the plan')
+        return cls(run_recorded(record['run']), tuple(record['shape']), record['n_classes'])
 
 # %% ../../nbs/distributed/nodes.ipynb #42391b2e
 def known_at_server(plan:SharedPlan)->Fed:
@@ -142,22 +145,22 @@ REPEATED = '.answer' # name of the last answer among a client's stored fields
 
 class Node:
     "Client i of a run, with its data."
-    def __init__(self, plan:SharedPlan, i:int, where:str, memory=None): # the folder of its state, if another
+    def __init__(self, plan:SharedPlan, i:int, place:str, memory=None): # the folder of its state, if another
         if not 0 <= i < plan.run.n_clients:
             raise ValueError(f'client {i} of {plan.run.n_clients}: choose from 0 to {plan.run.n_clients - 1}')
         self.i, self.plan = i, plan
-        fed = known_at_node(plan, i, ClientData.load(where))
-        self.path = Path(memory or folder_of(where))/f'client-{i}.state'
+        fed = known_at_node(plan, i, ClientData.load(place))
+        self.path = Path(memory or folder_of(place))/f'client-{i}.state'
         self.client = ClientSide(Loop(fed), stages(plan.run), i, **self.remembered())
 
     def remembered(self)->dict: # arguments of `ClientSide`
         "The client's stored state, if it is of this run."
         if not self.path.exists(): return {}
         try:
-            fields, about = from_bytes(self.path.read_bytes())
-            if about['run'] != self.plan.text: return {}
-            last = about['turn'], fields.pop(REPEATED).numpy().tobytes()
-            return dict(fields=fields, last=last, session=about['session'])
+            fields, header = from_bytes(self.path.read_bytes())
+            if header['run'] != self.plan.text: return {}
+            last_turn = header['turn'], fields.pop(REPEATED).numpy().tobytes()
+            return dict(fields=fields, last=last_turn, session=header['session'])
         except (ValueError, KeyError) as e:
             raise ValueError(f'{self.path} is damaged ({e}): delete it, and the client begins anew') from e
 
@@ -166,8 +169,8 @@ class Node:
         c = self.client
         turn, answer = c.last
         answer = torch.from_numpy(np.frombuffer(answer, np.uint8).copy())
-        about = dict(run=self.plan.text, session=c.session, turn=turn)
-        write_private(self.path, to_bytes(c.fields | {REPEATED: answer}, **about))
+        header = dict(run=self.plan.text, session=c.session, turn=turn)
+        write_private(self.path, to_bytes(c.fields | {REPEATED: answer}, **header))
 
     def answer(self, kind:str, content:bytes)->bytes:
         "The client's answer; a changed state is stored first."

@@ -34,8 +34,8 @@ class Mailbox:
     def __init__(self): self.rounds, self.checkpoints, self.stopping = {}, {}, False
     def stop(self): self.stopping = True
 
-    def put(self, id:str, done:int)->bool: # whether to stop
-        self.rounds[id] = done
+    def put(self, id:str, rounds_done:int)->bool: # whether to stop
+        self.rounds[id] = rounds_done
         return self.stopping
 
     def keep(self, id:str, checkpoint:bytes): self.checkpoints[id] = checkpoint
@@ -52,11 +52,11 @@ class ToMailbox:
         import ray
         self.get, self.mailbox, self.id, self.path = ray.get, mailbox, id, path
 
-    def tell(self, done:int):
+    def tell(self, rounds_done:int):
         "Report rounds done; if the answer is to stop, act as if a signal had come."
-        if self.get(self.mailbox.put.remote(self.id, done)): NOTED.append(SIGNALS[-1])
+        if self.get(self.mailbox.put.remote(self.id, rounds_done)): NOTED.append(SIGNALS[-1])
 
-    def saved(self, done:int): self.get(self.mailbox.keep.remote(self.id, self.path.read_bytes()))
+    def saved(self, rounds_done:int): self.get(self.mailbox.keep.remote(self.id, self.path.read_bytes()))
 
 # %% ../../nbs/distributed/ray.ipynb #735a9f15
 def archived(folder:Path)->bytes:
@@ -78,14 +78,15 @@ def train_far(run, id:str, options:dict, luggage:dict, mailbox, checkpoint:bytes
     one_thread()
     NOTED.clear()
     unpack_luggage(luggage)
-    here = run_id(run, options['data_root'])
-    if here != id: return Outcome(run, 'failed', f'its data differ on a machine: it is run {here} there'), b''
+    id_here = run_id(run, options['data_root'])
+    if id_here != id:
+        return Outcome(run, 'failed', f'its data differ on a machine: it is run {id_here} there'), b''
     ends = options['deadline'] - time.time() + time.monotonic()
     with tempfile.TemporaryDirectory(prefix='fedcl-run-') as root:
         store = Store(root)
-        path, told = store.checkpoint(id), ToMailbox(mailbox, id, store.checkpoint(id))
+        path, post = store.checkpoint(id), ToMailbox(mailbox, id, store.checkpoint(id))
         if checkpoint: path.write_bytes(checkpoint)
-        outcome = attempt(run, store, options | dict(deadline=ends, saved=told.saved), told.tell)
+        outcome = attempt(run, store, options | dict(deadline=ends, saved=post.saved), post.tell)
         if store.has(id): return outcome, archived(store.folder(id))
         return outcome, path.read_bytes() if path.exists() else b''
 
@@ -169,9 +170,9 @@ def hear(self:RunsOnRay):
     "Handle the workers' reports."
     rounds, checkpoints = self.ray.get(self.mailbox.news.remote())
     for id, content in checkpoints.items(): self.keep(self.runs[id], content)
-    for id, done in rounds.items():
+    for id, rounds_done in rounds.items():
         self.begun.add(self.runs[id])
-        if self.runs[id] in self.locks: self.progress.put((self.runs[id], done))
+        if self.runs[id] in self.locks: self.progress.put((self.runs[id], rounds_done))
 
 @patch
 def keep(self:RunsOnRay, run, checkpoint:bytes):
@@ -202,12 +203,13 @@ def take(self:RunsOnRay, reference):
 @patch
 def bury(self:RunsOnRay, run, error:Exception):
     "Send a run again, unless its worker has died too often."
-    how = type(error).__name__
+    error_name = type(error).__name__
     self.deaths[run] += 1
     if noted(): return self.ended(Outcome(run, 'interrupted', 'it waits at its last checkpoint'))
     if self.deaths[run] >= MOST_DEATHS:
-        return self.ended(Outcome(run, 'failed', f'its worker died {MOST_DEATHS} times in a row ({how})'))
-    gone = f'the worker of {in_words(run)} is gone ({how})'
+        why = f'its worker died {MOST_DEATHS} times in a row ({error_name})'
+        return self.ended(Outcome(run, 'failed', why))
+    gone = f'the worker of {in_words(run)} is gone ({error_name})'
     print(f'{gone}: tried again from the last checkpoint', file=sys.stderr)
     self.give(run)
 
@@ -221,9 +223,9 @@ def check_cluster(ray, cpus:float, gpus:float):
     "Refuse resources that no machine of the cluster has."
     machines = [node['Resources'] for node in ray.nodes() if node['Alive']]
     if any(m.get('CPU', 0) >= cpus and m.get('GPU', 0) >= gpus for m in machines): return
-    there = '; '.join(f"{m.get('CPU', 0):g} CPUs, {m.get('GPU', 0):g} GPUs" for m in machines)
+    machines_words = '; '.join(f"{m.get('CPU', 0):g} CPUs, {m.get('GPU', 0):g} GPUs" for m in machines)
     raise ValueError(f'a run takes {cpus:g} CPUs and {gpus:g} GPUs, and no machine of the cluster has them '
-                     f'({there}): lower --run-cpus or --run-gpus')
+                     f'({machines_words}): lower --run-cpus or --run-gpus')
 
 # %% ../../nbs/distributed/ray.ipynb #247a7e6c
 def train_on_ray(runs:list, store:Store, jobs:int, options:dict, progress, *,
@@ -242,5 +244,5 @@ def train_on_ray(runs:list, store:Store, jobs:int, options:dict, progress, *,
             if noted(): work.stop()
             while waiting and len(work.away) < most: work.give(waiting.pop(0))
             work.step()
-    word = 'interrupted' if noted() else 'out of time'
-    return [work.outcomes.get(run) or Outcome(run, word, 'it was not begun') for run in runs]
+    state = 'interrupted' if noted() else 'out of time'
+    return [work.outcomes.get(run) or Outcome(run, state, 'it was not begun') for run in runs]

@@ -25,10 +25,10 @@ WELCOME = 5            # and before it has shown that it knows the token
 MOST_PEERS = 16        # at a time; the others wait at the door
 MOST_BYTES = 2**31 - 1 # of a message
 
-def folder_of(where:str)->Path:
+def folder_of(place:str)->Path:
     "The folder of a node: that of its data, or one with the name of the function that returns them."
-    if ':' not in where or Path(where).is_dir(): return Path(where)
-    file, _, function = where.rpartition(':')
+    if ':' not in place or Path(place).is_dir(): return Path(place)
+    file, _, function = place.rpartition(':')
     return Path(f"{file.removesuffix('.py')}.{function}")
 
 def own_listener(folder:Path)->tuple: # (Listener, token)
@@ -41,16 +41,16 @@ def own_listener(folder:Path)->tuple: # (Listener, token)
     finally: os.umask(before)
 
 # %% ../../nbs/distributed/resident.ipynb #2197c0c9
-def serve_node(node, where:str, ready=None):
+def serve_node(node, place:str, ready=None):
     "Answer every process that connects to the socket in the folder, until one sends `stop`."
-    folder_of(where).mkdir(parents=True, exist_ok=True)
-    listener, token = own_listener(folder_of(where))
-    asked, stopping = SimpleQueue(), Event()
-    door = Thread(target=accept_peers, args=(listener, token, asked, stopping), daemon=True)
+    folder_of(place).mkdir(parents=True, exist_ok=True)
+    listener, token = own_listener(folder_of(place))
+    questions, stopping = SimpleQueue(), Event()
+    door = Thread(target=accept_peers, args=(listener, token, questions, stopping), daemon=True)
     door.start()
     if ready: ready()
     while True: # one message at a time, in this thread
-        kind, content, back = asked.get()
+        kind, content, back = questions.get()
         if kind == 'stop': break
         back.put(answered(node, kind, content))
     stopping.set()
@@ -59,14 +59,14 @@ def serve_node(node, where:str, ready=None):
     listener.close()
     back.put(()) # the peer hears that the node has stopped after its socket is gone
     with contextlib.suppress(Empty):
-        while True: asked.get_nowait()[2].put((b'the node has stopped', b''))
+        while True: questions.get_nowait()[2].put((b'the node has stopped', b''))
 
 # %% ../../nbs/distributed/resident.ipynb #2197c0cb
-def accept_peers(listener, token:bytes, asked, stopping:Event):
+def accept_peers(listener, token:bytes, questions, stopping:Event):
     "Give each peer a thread of its own. While there are no threads or file handles left, peers wait."
     free = Semaphore(MOST_PEERS)
     def hear(peer):
-        try: hear_peer(peer, token, asked)
+        try: hear_peer(peer, token, questions)
         finally: free.release()
     while not stopping.is_set():
         free.acquire()
@@ -76,7 +76,7 @@ def accept_peers(listener, token:bytes, asked, stopping:Event):
             stopping.wait(.1)
 
 # %% ../../nbs/distributed/resident.ipynb #2197c0cc
-def hear_peer(peer, token:bytes, asked):
+def hear_peer(peer, token:bytes, questions):
     "Read one message of a peer that knows the token, and send it the answer."
     # a peer may be dead, silent or a stranger
     with peer, contextlib.suppress(EOFError, OSError, ValueError, AuthenticationError):
@@ -85,7 +85,7 @@ def hear_peer(peer, token:bytes, asked):
         answer_challenge(peer, token)
         limit_silence(peer)
         kind, content, back = peer.recv_bytes(100), peer.recv_bytes(MOST_BYTES), SimpleQueue()
-        asked.put((kind.decode(errors='replace'), content, back))
+        questions.put((kind.decode(errors='replace'), content, back))
         for part in back.get(): peer.send_bytes(part)
 
 # %% ../../nbs/distributed/resident.ipynb #2197c0cd
@@ -102,9 +102,9 @@ def answered(node, kind:str, content:bytes)->tuple: # (b'ok' or why not, answer)
     except Exception as e: return f'{type(e).__name__}: {e}'.encode(), b''
 
 # %% ../../nbs/distributed/resident.ipynb #2197c0cf
-def ask_resident(where:str, kind:str, content:bytes)->tuple: # None if there is no node
+def ask_resident(place:str, kind:str, content:bytes)->tuple: # None if there is no node
     "The answer of a folder's resident node."
-    folder = folder_of(where)
+    folder = folder_of(place)
     try: peer = Client(str(folder/SOCKET), authkey=(folder/TOKEN).read_bytes())
     except (FileNotFoundError, ConnectionRefusedError): return None
     with peer:

@@ -47,8 +47,8 @@ def share_of(run)->float:
     return setting(run, 'scarcity.share', 1.) if run.scarcity.name != 'last_clients' else 1.
 
 # %% ../../nbs/evidence/ask.ipynb #f124a29b
-def span(values, word:str)->str: # '20 to 100 rounds'
-    return ' to '.join(f'{v:g}' for v in sorted({min(values), max(values)})) + f' {word}'
+def span(values, unit:str)->str: # '20 to 100 rounds'
+    return ' to '.join(f'{v:g}' for v in sorted({min(values), max(values)})) + f' {unit}'
 
 # %% ../../nbs/evidence/ask.ipynb #f124a29c
 def images_and_rounds(runs)->str:
@@ -65,8 +65,8 @@ AFTER = ' + epoch' # of the label of a shared model that a client has trained: a
 def after_epoch(rows:pd.DataFrame)->pd.DataFrame:
     "The tests of shared models after a client's local training, as those of merged models of further runs."
     shared = [m for m in rows.method.unique() if m in methods() and methods()[m].about['owner'] == 'shared']
-    own = rows[(rows.moment == 'trained') & rows.method.isin(shared)]
-    return own.assign(moment='merged', run=own.run + AFTER)
+    after = rows[(rows.moment == 'trained') & rows.method.isin(shared)]
+    return after.assign(moment='merged', run=after.run + AFTER)
 
 def label_after(runs:pd.DataFrame, labels)->list:
     "Labels of runs, with an ending for shared models after a client's local training."
@@ -100,8 +100,8 @@ class Paper:
 
     def claims_on(self, artifact:str, profile:str)->list: # of Claim
         "What the paper says of a table or figure, as it is asked of the runs of a profile."
-        said = self.says.get(artifact, ())
-        return list(said(profile) if callable(said) else said)
+        claims = self.says.get(artifact, ())
+        return list(claims(profile) if callable(claims) else claims)
 
     def runs(self, rows:pd.DataFrame, moment='merged', at='late')->pd.DataFrame:
         "One row per run, with the paper's columns; empty without rows."
@@ -121,19 +121,20 @@ def run_facts(paper:Paper, rows:pd.DataFrame)->pd.DataFrame:
     tested `clients`, all test images `n`, `evaluations`, how its `curve` ends, whether it is `smaller` than
     the paper's, `why`."""
     rows = paper.tested(rows) if paper.tested else rows
-    asked = (rows.metric == 'accuracy') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)
-    tests = rows[asked]
+    is_test = (rows.metric == 'accuracy') & (rows.split == 'test') & (rows.moment == 'merged') & (rows.n > 0)
+    tests = rows[is_test]
     in_last_round = tests['round'] == tests.groupby('run')['round'].transform('max')
-    last = tests[in_last_round].groupby('run', sort=False)
-    facts = pd.DataFrame(dict(clients=last.client.nunique(), n=last.n.sum()))
+    last_tests = tests[in_last_round].groupby('run', sort=False)
+    facts = pd.DataFrame(dict(clients=last_tests.client.nunique(), n=last_tests.n.sum()))
     facts = facts.assign(evaluations=tests.groupby('run')['round'].nunique())
     ends = curve_ends(rows) if len(tests) else {}
     why = not_comparable(rows, paper.sizes, ends) if paper.sizes and len(tests) else {}
-    first = paper.place(tests.drop_duplicates('run').drop(columns='n'))
-    found = first[[*paper.keys, 'run', 'label', 'seed', 'settings']]
-    found = found.assign(why=[why.get(id, '') for id in first.run], curve=[ends[id].word for id in first.run])
-    found = found.assign(smaller=found.why != '', owner=list(map(owner_of, found.settings, first.run)))
-    return found.merge(facts.reset_index(), on='run')
+    placed = paper.place(tests.drop_duplicates('run').drop(columns='n'))
+    runs = placed[[*paper.keys, 'run', 'label', 'seed', 'settings']]
+    curves = [ends[id].word for id in placed.run]
+    runs = runs.assign(why=[why.get(id, '') for id in placed.run], curve=curves)
+    runs = runs.assign(smaller=runs.why != '', owner=list(map(owner_of, runs.settings, placed.run)))
+    return runs.merge(facts.reset_index(), on='run')
 
 # %% ../../nbs/evidence/ask.ipynb #fe8d8b6c
 def owner_of(run, id='')->str:
@@ -156,8 +157,8 @@ def why_not(tables:dict, needs)->str:
     "Why a claim cannot be checked: the labels missing in the setting that has most of them."
     if not tables: return ''
     missing = min(([n for n in needs if n not in t] for t in tables.values()), key=len)
-    more = f' and {len(missing) - 3} others' if len(missing) > 3 else ''
-    return f"{', '.join(missing[:3])}{more} missing" if missing else 'no seed has them all'
+    rest = f' and {len(missing) - 3} others' if len(missing) > 3 else ''
+    return f"{', '.join(missing[:3])}{rest} missing" if missing else 'no seed has them all'
 
 # %% ../../nbs/evidence/ask.ipynb #6c34c315
 def held(c:Claim, margin:pd.Series)->pd.Series: # bool
@@ -167,12 +168,12 @@ def held(c:Claim, margin:pd.Series)->pd.Series: # bool
 def claim_of_runs(what:str, per_seed, evidence:str, source:str, size='')->Verdict:
     """Verdict on a sentence that is true or false of each run: decided by a sign test over its seeds.
     `size`: of the runs in words, see `size_told`."""
-    found = replace(claim(what, per_seed, evidence, source), basis='runs', size=size)
+    verdict = replace(claim(what, per_seed, evidence, source), basis='runs', size=size)
     needed, n = seeds_that_agree(), len(per_seed)
-    if found.word == 'not run' or found.word != 'open' and n >= needed: return found
-    told = f'{found.evidence}; {replicates_in_words(n, n)}; {needed} replicates that agree would decide'
-    reason = found.reason or (TOO_FEW if n > 1 else ONE_RUN)
-    return replace(found, word='open', evidence=told, reason=reason)
+    if verdict.word == 'not run' or verdict.word != 'open' and n >= needed: return verdict
+    lacking = f'{replicates_in_words(n, n)}; {needed} replicates that agree would decide'
+    reason = verdict.reason or (TOO_FEW if n > 1 else ONE_RUN)
+    return replace(verdict, word='open', evidence=f'{verdict.evidence}; {lacking}', reason=reason)
 
 # %% ../../nbs/evidence/ask.ipynb #6c34c316
 @dataclass(frozen=True)
@@ -217,8 +218,8 @@ def part_intervals(c:Claim, margin:pd.DataFrame, chance:Chance, alpha:float)->di
     def of(part):
         alone = (family[part], df) if family.get(part, 0.) > 0 else None # a count does not move
         return interval(margin[part], alpha, images.get(part, 0.), alone)
-    each = {part: of(part) for part in margin}
-    return {part: found for part, found in each.items() if found.n}
+    intervals = {part: of(part) for part in margin}
+    return {part: one for part, one in intervals.items() if one.n}
 
 # %% ../../nbs/evidence/ask.ipynb #6c34c31f
 def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
@@ -262,20 +263,20 @@ def replicates_in_words(n:int, partitions:int)->str:
     return f'{n} seeds of one partition' if partitions == 1 else f'{n} seeds of {partitions} partitions'
 
 # %% ../../nbs/evidence/ask.ipynb #6c34c318b
-def why_open(found:Interval, word:str)->str: # one of `REASONS`, empty if it is decided
+def why_open(margin:Interval, verdict:str)->str: # one of `REASONS`, empty if it is decided
     "What keeps a claim open."
-    if word != 'open': return ''
-    if not found.n: return NEVER
-    if found.n == 1: return ONE_RUN
-    return TOO_LONG if found.known else TOO_FEW
+    if verdict != 'open': return ''
+    if not margin.n: return NEVER
+    if margin.n == 1: return ONE_RUN
+    return TOO_LONG if margin.known else TOO_FEW
 
 def turned(c:Claim, table, elsewhere:dict)->str: # empty: the sign is the same
     "Where else the smallest mean margin has the other sign."
     def least(t): return part_margins(c, t).mean().min()
-    own = least(table)
-    others = {words: least(t) for words, t in elsewhere.items()}
-    found = [f'{value:+.2f} {words}' for words, value in others.items() if value * own < 0]
-    return f"but {', '.join(found)}" if found else ''
+    sign = least(table)
+    elsewhere_least = {words: least(t) for words, t in elsewhere.items()}
+    changes = [f'{value:+.2f} {words}' for words, value in elsewhere_least.items() if value * sign < 0]
+    return f"but {', '.join(changes)}" if changes else ''
 
 def answer(
     c:Claim,
@@ -288,35 +289,37 @@ def answer(
     margin = part_margins(c, table)
     what = f'{c.sentence}: {where}' if where else c.sentence
     decision = decided(c, table, margin, chance)
-    word, found = decision.word, decision.interval
-    unlearned = c.not_learned(table, word) # below a trivial baseline
-    if unlearned: word = 'not learned'
+    verdict, joint = decision.word, decision.interval
+    unlearned = c.not_learned(table, verdict) # below a trivial baseline
+    if unlearned: verdict = 'not learned'
     least = margin.min(axis=1)
-    told, by = [c.evidence(table, least)], f'{found.mean:+.2f}'
-    if found.n and not found.ranked and by not in told[0]: told.append(f'margin {by}') # beside a rank
-    how = 'decided by' if word == 'fails' else 'least at'
-    if decision.part and margin.shape[1] > 1: told.append(f'{how} {decision.part}')
-    if unlearned: told = [unlearned, *told]
+    clauses, by = [c.evidence(table, least)], f'{joint.mean:+.2f}'
+    if joint.n and not joint.ranked and by not in clauses[0]: clauses.append(f'margin {by}') # beside a rank
+    part_words = 'decided by' if verdict == 'fails' else 'least at'
+    if decision.part and margin.shape[1] > 1: clauses.append(f'{part_words} {decision.part}')
+    if unlearned: clauses = [unlearned, *clauses]
     changes = turned(c, table, chance.elsewhere)
-    told.append(changes)
-    told.append(found.bounds)
-    told.append(replicates_in_words(found.n, chance.partitions) if found.n else '')
+    clauses.append(changes)
+    clauses.append(joint.bounds)
+    clauses.append(replicates_in_words(joint.n, chance.partitions) if joint.n else '')
     missing = int(margin.isna().all(axis=1).sum())
-    if missing: told.append(f'{missing} of {len(margin)} replicates left out: there is no difference')
-    if chance.once: told.append('last evaluation alone')
-    if word == 'open': told.append(found.more)
-    known = found.known and not found.ranked
-    much, value = '', np.nan
+    if missing: clauses.append(f'{missing} of {len(margin)} replicates left out: there is no difference')
+    if chance.once: clauses.append('last evaluation alone')
+    if verdict == 'open': clauses.append(joint.more)
+    has_interval = joint.known and not joint.ranked
+    fit, value = '', np.nan
     if printed is not None and len(complete(printed, (*c.needs, *c.rivals))):
         value = float(part_margins(c, printed).min(axis=1).iloc[0])
-        if known and not chance.size: much = 'inside' if found.low <= value <= found.high else 'outside'
-        told.append(f"the paper's margin is {value:+.2f}" + (f', {much}' if much else ''))
-    about = dict(size=chance.size, basis='runs', reason=why_open(found, word), turned=changes)
-    about |= dict(tested=chance.tested, differs=chance.differs)
-    if found.n and not found.ranked: about['margin'] = found.mean
-    if not np.isnan(value): about['printed'] = value
-    ends = (found.low, found.high) if known else ()
-    return Verdict(what, word, '; '.join(filter(None, told)), c.place, 'claim', ends, much, **about)
+        if has_interval and not chance.size:
+            fit = 'inside' if joint.low <= value <= joint.high else 'outside'
+        clauses.append(f"the paper's margin is {value:+.2f}" + (f', {fit}' if fit else ''))
+    details = dict(size=chance.size, basis='runs', reason=why_open(joint, verdict), turned=changes)
+    details |= dict(tested=chance.tested, differs=chance.differs)
+    if joint.n and not joint.ranked: details['margin'] = joint.mean
+    if not np.isnan(value): details['printed'] = value
+    ends = (joint.low, joint.high) if has_interval else ()
+    evidence = '; '.join(filter(None, clauses))
+    return Verdict(what, verdict, evidence, c.place, 'claim', ends, fit, **details)
 
 # %% ../../nbs/evidence/ask.ipynb #3b695d28
 def spreads_path(): return papers_folder() / 'spread.csv'
@@ -342,9 +345,9 @@ def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, where=''):
     all stored say how much images matter, as far as there are any."""
     of_one = runs[(runs.clients == 1) & runs.label.isin(table) & runs.seed.isin(table.index)]
     if not len(of_one): return None
-    known = committed_hits(paper.name) if paper.name else {} # (images,) share of the last evaluations
-    stored = of_one[of_one.run.isin(known)].pivot_table('run', 'seed', 'label', 'first').dropna()
-    hits = {label: np.stack([known[run] for run in stored[label]]) for label in stored if len(stored)}
+    committed = committed_hits(paper.name) if paper.name else {} # (images,) share of the last evaluations
+    stored = of_one[of_one.run.isin(committed)].pivot_table('run', 'seed', 'label', 'first').dropna()
+    hits = {label: np.stack([committed[run] for run in stored[label]]) for label in stored if len(stored)}
     drawn = table.loc[stored.index] if hits else table
     return images_redrawn(drawn, hits, of_one.groupby('label').n.first().to_dict(), where)
 
@@ -358,26 +361,26 @@ def size_told(paper:Paper, facts:pd.DataFrame)->str: # empty: the paper's
 def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, facts:pd.DataFrame)->Chance:
     "What is known of the runs of a table, beside their numbers. `facts`: see `run_facts`."
     labels = [label for label in table if label in (*c.needs, *c.rivals)]
-    asked = facts[facts.label.isin(labels) & facts.seed.isin(table.index)]
-    runs = asked if len(asked) else facts # a measure may have labels of its own
-    where = ', '.join(map(str, facts[list(paper.keys)].iloc[0]))
+    of_claim = facts[facts.label.isin(labels) & facts.seed.isin(table.index)]
+    runs = of_claim if len(of_claim) else facts # a measure may have labels of its own
+    setting = ', '.join(map(str, facts[list(paper.keys)].iloc[0]))
     of_images = c.of in ('accuracy', 'mean')
     return Chance(
-        images=shared_images(paper, table[labels], facts, where) if of_images else None,
-        alone=as_another_replicate(paper, c, table[labels], facts, where) if len(table) == 1 else None,
+        images=shared_images(paper, table[labels], facts, setting) if of_images else None,
+        alone=as_another_replicate(paper, c, table[labels], facts, setting) if len(table) == 1 else None,
         smaller=tuple(runs.settings[runs.smaller]),
         size=size_told(paper, runs),
         partitions=len({run.partition_seed for run in runs.settings}),
         once=len(runs) > 0 and runs.evaluations.min() < 4,
         differs=differences_in_words(paper, runs.settings))
 
-def as_another_replicate(paper:Paper, c:Claim, table:pd.DataFrame, facts:pd.DataFrame, where:str):
+def as_another_replicate(paper:Paper, c:Claim, table:pd.DataFrame, facts:pd.DataFrame, setting:str):
     # (degrees of freedom, (draw, replicate) x label), or None
     "One replicate as another one of its families might have been, if all of them were repeated."
     owner = facts.groupby('label').owner.first()
     spreads = {label: family_of(paper, c.of, owner.get(label)) for label in table}
     if None in spreads.values(): return None
-    return min(spread.df for spread in spreads.values()), moved(table, spreads, where)
+    return min(spread.df for spread in spreads.values()), moved(table, spreads, setting)
 
 def differences_in_words(paper:Paper, runs)->tuple:
     "What these runs' settings differ in from the paper's: 'lr 0.01 (paper 0.05)'."
@@ -393,26 +396,27 @@ def printed_margins(paper:Paper, cells)->dict: # values of the keys -> table of 
 
 # %% ../../nbs/evidence/ask.ipynb #bc011fcc
 def ask(
-    paper:Paper, said, rows:pd.DataFrame, profile:str,
+    paper:Paper, claims, rows:pd.DataFrame, profile:str,
     cells=None, # measure -> published cells with the paper's keys; their margins stand beside our intervals
 )->list: # of Verdict
     "Verdicts: one for each claim and each of its settings that has what it needs; else 'not run'."
-    out, measures = [], dict.fromkeys(c.of for c in said)
-    tables = {of: by_seed(paper.measured(rows, of), paper.keys) for of in measures}
-    others = at_other_moment(paper, rows, measures)
+    out, measures = [], dict.fromkeys(c.of for c in claims)
+    tables = {measure: by_seed(paper.measured(rows, measure), paper.keys) for measure in measures}
+    other_moment = at_other_moment(paper, rows, measures)
     facts = facts_by_setting(paper, rows)
-    printed = {of: printed_margins(paper, numbers) for of, numbers in (cells or {}).items()}
-    for c in said:
-        about = {key: t for key, t in tables[c.of].items() if c.is_about(paper.keys, key)}
-        fitting = {key: asked_rows(c, t) for key, t in about.items()}
-        asked = {key: t for key, t in fitting.items() if len(t)}
-        for key, t in asked.items():
+    printed = {measure: printed_margins(paper, numbers) for measure, numbers in (cells or {}).items()}
+    for c in claims:
+        matching = {key: t for key, t in tables[c.of].items() if c.is_about(paper.keys, key)}
+        fitting = {key: asked_rows(c, t) for key, t in matching.items()}
+        answered = {key: t for key, t in fitting.items() if len(t)}
+        for key, t in answered.items():
             chance = chance_of(paper, c, t, facts[key]) if key in facts else Chance()
-            beside = elsewhere(paper, c, key, asked, others.get(c.of, {}), profile)
-            chance = replace(chance, elsewhere=beside, tested=MOMENTS[paper.moment] if c.of in others else '')
-            there = printed.get(c.of, {}).get(key)
-            out.append(answer(c, t, paper.say(*key, profile), chance, there))
-        if not asked: out.append(not_run(c, why_not(about, (*c.needs, *c.floors, *c.rivals[:1]))))
+            beside = elsewhere(paper, c, key, answered, other_moment.get(c.of, {}), profile)
+            tested = MOMENTS[paper.moment] if c.of in other_moment else ''
+            chance = replace(chance, elsewhere=beside, tested=tested)
+            published_cells = printed.get(c.of, {}).get(key)
+            out.append(answer(c, t, paper.say(*key, profile), chance, published_cells))
+        if not answered: out.append(not_run(c, why_not(matching, (*c.needs, *c.floors, *c.rivals[:1]))))
     return out
 
 # %% ../../nbs/evidence/ask.ipynb #bc011fcb
@@ -424,25 +428,27 @@ def not_run(c:Claim, why:str, where='')->Verdict:
 # %% ../../nbs/evidence/ask.ipynb #bc011fce
 def at_other_moment(paper:Paper, rows:pd.DataFrame, measures)->dict: # measure -> values of the keys -> table
     "Accuracies and spreads at the moment at which the paper's methods are not tested, where it was recorded."
-    other = 'merged' if paper.moment == 'trained' else 'trained'
-    both = [m for m in measures if m in MEASURES]
-    if not both or not len(rows) or not (rows.moment == other).any(): return {}
-    runs = paper.place(summary(rows, other))
-    if other == 'merged': # a shared model before the epoch, under the name that it has after it
+    moment = 'merged' if paper.moment == 'trained' else 'trained'
+    shared_measures = [m for m in measures if m in MEASURES]
+    if not shared_measures or not len(rows) or not (rows.moment == moment).any(): return {}
+    runs = paper.place(summary(rows, moment))
+    if moment == 'merged': # a shared model before the epoch, under the name that it has after it
         shared = runs[[owner_of(run) == 'shared' for run in runs.settings]]
         runs = pd.concat([runs, shared.assign(label=shared.label + AFTER)])
-    return {of: by_seed(runs, paper.keys, MEASURES[of]) for of in both}
+    return {measure: by_seed(runs, paper.keys, MEASURES[measure]) for measure in shared_measures}
 
-def elsewhere(paper:Paper, c:Claim, key:tuple, asked:dict, others:dict, profile:str)->dict: # words -> table
+def elsewhere(
+    paper:Paper, c:Claim, key:tuple, answered:dict, moments:dict, profile:str,
+)->dict: # words -> table
     "The tables of a claim at the other moment, and at other sizes of the same setting."
-    found = {}
-    other = asked_rows(c, others[key]) if key in others else ()
-    if len(other): found[MOMENTS['merged' if paper.moment == 'trained' else 'trained']] = other
-    if not paper.alike: return found
+    tables = {}
+    at_moment = asked_rows(c, moments[key]) if key in moments else ()
+    if len(at_moment): tables[MOMENTS['merged' if paper.moment == 'trained' else 'trained']] = at_moment
+    if not paper.alike: return tables
     whole = paper.alike(*key)
     def size(k): return paper.say(*k, profile).removeprefix(whole).strip(', ') or 'all images'
-    same = {k: t for k, t in asked.items() if k != key and paper.alike(*k) == whole}
-    return found | {f'with {size(k)}': t for k, t in same.items()}
+    other_sizes = {k: t for k, t in answered.items() if k != key and paper.alike(*k) == whole}
+    return tables | {f'with {size(k)}': t for k, t in other_sizes.items()}
 
 # %% ../../nbs/evidence/ask.ipynb #bc011fccc
 def facts_by_setting(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> facts of its runs
@@ -454,28 +460,28 @@ def asked_rows(c:Claim, table:pd.DataFrame)->pd.DataFrame:
     "The replicates that have what a claim needs, and one of its rivals; a floor serves all replicates."
     floors = [label for label in c.floors if label in table]
     if c.floors and not floors: return table[:0]
-    found = complete(table.fillna(table[floors].mean()), c.needs)
-    rivals = [label for label in c.rivals if label in found]
-    if c.rivals: found = found[found[rivals].notna().any(axis=1)] if rivals else found[:0]
-    return found.dropna(axis=1, how='all')
+    rows = complete(table.fillna(table[floors].mean()), c.needs)
+    rivals = [label for label in c.rivals if label in rows]
+    if c.rivals: rows = rows[rows[rivals].notna().any(axis=1)] if rivals else rows[:0]
+    return rows.dropna(axis=1, how='all')
 
 # %% ../../nbs/evidence/ask.ipynb #81d00278
 def chance_across(paper:Paper, c:Claim, tables:dict, facts:dict)->Chance: # of dicts of tables
     "What is known of the runs of several settings."
     if not set(tables) <= set(facts): return Chance()
-    each = [chance_of(paper, c, t, facts[key]) for key, t in tables.items()]
-    smaller = tuple(r for e in each for r in e.smaller)
-    level = '' if all('not level' not in e.size for e in each) else ', curves not level'
-    about = dict(smaller=smaller, size=paper.size(smaller) + level if smaller else '')
-    about |= dict(partitions=max(e.partitions for e in each), once=any(e.once for e in each))
-    about['differs'] = tuple(dict.fromkeys(words for e in each for words in e.differs))
-    if any(e.images is not None for e in each):
-        about['images'] = {key: e.images if e.images is not None else images_redrawn(t, {}, {})
-                           for (key, t), e in zip(tables.items(), each)}
-    if all(e.alone for e in each):
-        drawn = {key: e.alone[1] for key, e in zip(tables, each)}
-        about['alone'] = min(e.alone[0] for e in each), drawn
-    return Chance(**about)
+    chances = [chance_of(paper, c, t, facts[key]) for key, t in tables.items()]
+    smaller = tuple(r for e in chances for r in e.smaller)
+    level = '' if all('not level' not in e.size for e in chances) else ', curves not level'
+    fields = dict(smaller=smaller, size=paper.size(smaller) + level if smaller else '')
+    fields |= dict(partitions=max(e.partitions for e in chances), once=any(e.once for e in chances))
+    fields['differs'] = tuple(dict.fromkeys(words for e in chances for words in e.differs))
+    if any(e.images is not None for e in chances):
+        fields['images'] = {key: e.images if e.images is not None else images_redrawn(t, {}, {})
+                           for (key, t), e in zip(tables.items(), chances)}
+    if all(e.alone for e in chances):
+        drawn = {key: e.alone[1] for key, e in zip(tables, chances)}
+        fields['alone'] = min(e.alone[0] for e in chances), drawn
+    return Chance(**fields)
 
 # %% ../../nbs/evidence/ask.ipynb #81d0027b
 def ask_across(
@@ -515,7 +521,7 @@ def cells_judged(paper:Paper, cells:pd.DataFrame, rows, source:str, more='')->li
 
 # %% ../../nbs/evidence/ask.ipynb #06dad4ed
 def experiment(
-    paper:Paper, name:str, title:str, also=None, kind='table', cells='', margins='', **about,
+    paper:Paper, name:str, title:str, also=None, kind='table', cells='', margins='', **attributes,
 ):
     """Register the runs of a table or figure, (profile) -> runs: 'mapl/table1'.
 
@@ -525,23 +531,24 @@ def experiment(
     group, artifact = name.split('/')
     def judge(rows, profile):
         if profile == 'quick': rows = rows[:0] # digits stand in for the paper's data and judge nothing
-        asked = paper.claims_on(artifact, profile)
-        found = ask(paper, asked, rows, profile, printed_of(paper, cells or margins)) if asked else []
-        if cells: found += cells_judged(paper, paper.printed(cells), rows, f'{paper.title} Table {cells[5:]}')
-        return found + (also(rows, profile) if also else [])
+        claims = paper.claims_on(artifact, profile)
+        verdicts = ask(paper, claims, rows, profile, printed_of(paper, cells or margins)) if claims else []
+        place = f'{paper.title} Table {cells[5:]}'
+        if cells: verdicts += cells_judged(paper, paper.printed(cells), rows, place)
+        return verdicts + (also(rows, profile) if also else [])
     PAPER_OF.setdefault(group, paper)
-    about = dict(paper=group, artifact=artifact, kind=kind, title=title, judge=judge, names=paper) | about
-    return EXPERIMENTS.add(name, **about)
+    common = dict(paper=group, artifact=artifact, kind=kind, title=title, judge=judge, names=paper)
+    return EXPERIMENTS.add(name, **common | attributes)
 
 # %% ../../nbs/evidence/ask.ipynb #2890aed0
 def cells_by_run(name:str, runs)->dict: # Run -> names of its cells
     "In which cells of an experiment's table these runs are, finished or not; none if it has no table."
     paper, runs = EXPERIMENTS[name].about['names'], list(runs)
-    found = {r: [] for r in runs}
-    if paper is None or not runs: return found
+    names = {r: [] for r in runs}
+    if paper is None or not runs: return names
     frame = paper.place(pd.DataFrame([described(r) | dict(run=str(k)) for k, r in enumerate(runs)]))
-    for c in frame.itertuples(): found[runs[int(c.run)]].append(name_of_cell(paper, c))
-    return found
+    for c in frame.itertuples(): names[runs[int(c.run)]].append(name_of_cell(paper, c))
+    return names
 
 def runs_in(cells:dict, text:str)->list: # of Run; cells: see `cells_by_run`
     "The runs of a cell; or of those that begin with a method's label, or end with a setting."
@@ -570,7 +577,7 @@ def printed_cells(
     cells = cells[~cells.method.isin(skip)]
     columns = dict(label='method') | (columns or {})
     ours = pd.DataFrame({name: cells[theirs] for name, theirs in columns.items()})
-    for name, word in (words or {}).items(): ours[name] = ours[name].replace(word)
+    for name, translation in (words or {}).items(): ours[name] = ours[name].replace(translation)
     return ours.join(cells[['value', 'std', 'contradicts']])
 
 # %% ../../nbs/evidence/ask.ipynb #4ac4b688
@@ -588,16 +595,17 @@ def printed_tables(cells:pd.DataFrame, keys, labels)->dict: # values of the keys
 # %% ../../nbs/evidence/ask.ipynb #605f42eb
 def claims_in_print(paper:Paper, *artifacts)->list: # of Claim, whose `printed` is a dict
     "Claims of the paper that its printed tables can support: these tables, or all."
-    said = [c for artifact in paper.says for c in paper.claims_on(artifact, 'paper') if c.printed]
-    said = [c if isinstance(c.printed, dict) else replace(c, printed=dict(artifact=c.printed)) for c in said]
-    return [c for c in said if not artifacts or c.printed['artifact'] in artifacts]
+    def with_artifact(c):
+        return c if isinstance(c.printed, dict) else replace(c, printed=dict(artifact=c.printed))
+    every = [c for artifact in paper.says for c in paper.claims_on(artifact, 'paper') if c.printed]
+    return [c for c in map(with_artifact, every) if not artifacts or c.printed['artifact'] in artifacts]
 
 def asked_in_print(paper:Paper, c:Claim, images:Callable=None)->Verdict:
     "Whether its printed table supports a claim. `images`: (values of the keys) -> test images of the paper."
     tables = printed_tables(paper.printed(**c.printed), paper.keys, [*c.needs, *c.rivals])
     tables = {key: t for key, t in tables.items() if c.is_about(paper.keys, key)}
-    about = {paper.say(*key, 'paper'): t for key, t in tables.items()}
-    v = as_printed(replace(c, sentence=f'in print, {c.sentence}'), about)
+    cases = {paper.say(*key, 'paper'): t for key, t in tables.items()}
+    v = as_printed(replace(c, sentence=f'in print, {c.sentence}'), cases)
     if images is None or v.word != 'holds': return v
     return beside_noise(v, c, [(t, images(*key)) for key, t in tables.items()])
 
@@ -622,26 +630,26 @@ def beside_noise(v:Verdict, c:Claim, cases:list)->Verdict: # cases: (printed tab
 def as_printed(c:Claim, cases:dict)->Verdict:
     "Whether the paper's own numbers support a sentence. `cases`: words -> printed table, or dict of them."
     agreeing, broken = [], []
-    for where, table in cases.items():
+    for setting, table in cases.items():
         margin = part_margins(c, table).min(axis=1)
-        told = agreeing if held(c, margin).all() else broken
-        told.append(f'{where}: {c.evidence(table, margin)}')
+        cases_so_far = agreeing if held(c, margin).all() else broken
+        cases_so_far.append(f'{setting}: {c.evidence(table, margin)}')
     return stated(c.sentence, not broken, printed_evidence(agreeing, broken), c.place, basis='print')
 
-def stated(what:str, ok:bool, evidence:str, place:str, **about)->Verdict:
+def stated(what:str, ok:bool, evidence:str, place:str, **fields)->Verdict:
     "Verdict on a sentence that the paper's own numbers bear out, or contradict."
-    return Verdict(what, 'holds' if ok else 'contradicts itself', evidence, place, 'claim', **about)
+    return Verdict(what, 'holds' if ok else 'contradicts itself', evidence, place, 'claim', **fields)
 
 MOST_CASES = 12 # that are told one by one
 
 # %% ../../nbs/evidence/ask.ipynb #605f42ed
 def printed_evidence(agreeing:list, broken:list)->str:
     "The cases that contradict a sentence, then those that agree with it; few are listed, many are counted."
-    few = len(agreeing) <= MOST_CASES
-    if not broken: return '; '.join(agreeing) if few else f'in all {len(agreeing)} columns'
+    is_short = len(agreeing) <= MOST_CASES
+    if not broken: return '; '.join(agreeing) if is_short else f'in all {len(agreeing)} columns'
     if not agreeing: return '; '.join(broken)
-    others = '; '.join(agreeing) if few else f'{len(agreeing)} columns'
-    return f"{'; '.join(broken)}. In agreement: {others}"
+    agreement = '; '.join(agreeing) if is_short else f'{len(agreeing)} columns'
+    return f"{'; '.join(broken)}. In agreement: {agreement}"
 
 # %% ../../nbs/evidence/ask.ipynb #ff1bc3bd
 MEANS = 'micro', 'macro', 'sd_clients', 'balanced', 'last'
@@ -656,19 +664,21 @@ def our_cells(
     compared."""
     if not len(rows): return pd.DataFrame(columns=[*on, *MEANS, 'sd_seeds', 'seeds', 'low', 'high', 'curve',
                                                    'why'])
-    facts, found = run_facts(paper, rows)[['run', 'owner', 'clients', 'n', 'curve', 'why']], []
+    facts, cells = run_facts(paper, rows)[['run', 'owner', 'clients', 'n', 'curve', 'why']], []
     moments = {m: summary(rows, m).set_index('run').micro for m in MOMENTS if (rows.moment == m).any()}
     runs = paper.runs(rows).drop(columns=[*facts][1:], errors='ignore').merge(facts, on='run')
-    word = next(name for name, column in MEASURES.items() if column == measure)
-    for cell, own in runs.groupby(on, sort=False, dropna=False):
-        low, high = interval_of(paper, own, word, measure)
-        means = own[[k for k in MEANS if k in own]].mean()
-        both = {m: own.run.str.removesuffix(AFTER).map(each).mean() for m, each in moments.items()}
-        if paper.layer: both['layer'] = ', '.join(dict.fromkeys(map(paper.layer, own.settings)))
-        ends = dict(curve=', '.join(dict.fromkeys(own.curve)), why=next(filter(None, own.why), ''))
-        spread = dict(sd_seeds=own.micro.std(), seeds=len(own), low=low, high=high)
-        found.append(dict(zip(on, cell)) | dict(means) | both | spread | ends)
-    return pd.DataFrame(found)
+    measure_word = next(name for name, column in MEASURES.items() if column == measure)
+    for cell, cell_runs in runs.groupby(on, sort=False, dropna=False):
+        low, high = interval_of(paper, cell_runs, measure_word, measure)
+        means = cell_runs[[k for k in MEANS if k in cell_runs]].mean()
+        ids = cell_runs.run.str.removesuffix(AFTER)
+        by_moment = {moment: ids.map(accuracies).mean() for moment, accuracies in moments.items()}
+        if paper.layer: by_moment['layer'] = ', '.join(dict.fromkeys(map(paper.layer, cell_runs.settings)))
+        why = next(filter(None, cell_runs.why), '')
+        ends = dict(curve=', '.join(dict.fromkeys(cell_runs.curve)), why=why)
+        spread = dict(sd_seeds=cell_runs.micro.std(), seeds=len(cell_runs), low=low, high=high)
+        cells.append(dict(zip(on, cell)) | dict(means) | by_moment | spread | ends)
+    return pd.DataFrame(cells)
 
 # %% ../../nbs/evidence/ask.ipynb #ff1bc3bdd
 def key_columns(cells:pd.DataFrame)->list:
@@ -684,19 +694,21 @@ def beside_print(
     return compare(cells, our_cells(paper, rows, on, measure), on, measure)
 
 # %% ../../nbs/evidence/ask.ipynb #ff1bc3bf
-def interval_of(paper:Paper, runs:pd.DataFrame, word:str, measure:str)->tuple: # (low, high) within 0 and 100
+def interval_of(
+    paper:Paper, runs:pd.DataFrame, measure_word:str, measure:str,
+)->tuple[float, float]: # low, high, within 0 and 100
     "The interval of one label's number in one setting; (nan, nan) if nothing is known of its spread."
-    values, first = runs[measure].dropna(), runs.iloc[0]
-    untrained = 'settings' in runs and first.settings.method.name not in methods() # the majority class
+    values, run = runs[measure].dropna(), runs.iloc[0]
+    untrained = 'settings' in runs and run.settings.method.name not in methods() # the majority class
     if untrained or not len(values): return np.nan, np.nan
     share = np.clip(values.mean() / 100, 0, 1)
-    images = 1e4 * share * (1 - share) / first.n if first.clients == 1 and measure != 'sd_clients' else 0.
-    family = family_of(paper, word, first.owner)
+    images = 1e4 * share * (1 - share) / run.n if run.clients == 1 and measure != 'sd_clients' else 0.
+    family = family_of(paper, measure_word, run.owner)
     sure = interval(values, images=images, alone=family and family.alone())
     return (max(0., sure.low), min(100., sure.high)) if sure.known else (np.nan, np.nan)
 
 # %% ../../nbs/evidence/ask.ipynb #343e0f4e
-def beginnings(asked:str)->list: return [b for b in asked.split('|') if b]
+def beginnings(text:str)->list: return [b for b in text.split('|') if b]
 
 def sentence_of(v:Verdict)->str: return v.what.split(':')[0]
 
@@ -708,10 +720,10 @@ def claim_list(paper:str, verdicts)->pd.DataFrame: # place, sentence, asked as, 
     "Each sentence of a paper with its verdicts, or the reason why it is not asked."
     rows = []
     for s in with_values(read_published('sentences').fillna(''), paper=paper).itertuples():
-        said = [v for v in verdicts if any(fits_entry(v, b) for b in beginnings(s.asked))]
-        counts = verdict_counts([v for v in said if not v.what.endswith(': as printed')])
-        words = ', '.join(f'{word} {n}' if n > 1 else word for word, n in counts.items())
-        claimed = '; '.join(dict.fromkeys(sentence_of(v) for v in said))
+        matching = [v for v in verdicts if any(fits_entry(v, b) for b in beginnings(s.asked))]
+        counts = verdict_counts([v for v in matching if not v.what.endswith(': as printed')])
+        words = ', '.join(f'{verdict} {n}' if n > 1 else verdict for verdict, n in counts.items())
+        claimed = '; '.join(dict.fromkeys(sentence_of(v) for v in matching))
         if not s.asked: words = f'not asked, because: {s.because}'
         else: words = (words or 'no committed run') + (f' ({s.because})' if s.because else '')
         rows.append(dict(place=s.place, sentence=s.sentence, asked=claimed, verdict=words))
@@ -720,10 +732,10 @@ def claim_list(paper:str, verdicts)->pd.DataFrame: # place, sentence, asked as, 
 def unlisted(papers, verdicts)->tuple: # claims without an entry, beginnings without a claim
     "What the lists of these papers lack."
     table = read_published('sentences').fillna('')
-    known = [b for asked in table[table.paper.isin(papers)].asked for b in beginnings(asked)]
+    entries = [b for text in table[table.paper.isin(papers)].asked for b in beginnings(text)]
     claims_made = [v for v in verdicts if v.kind == 'claim']
-    missing = {v.what for v in claims_made if not any(fits_entry(v, b) for b in known)}
-    return missing, {b for b in known if not any(fits_entry(v, b) for v in verdicts)}
+    missing = {v.what for v in claims_made if not any(fits_entry(v, b) for b in entries)}
+    return missing, {b for b in entries if not any(fits_entry(v, b) for v in verdicts)}
 
 # %% ../../nbs/evidence/ask.ipynb #3636f2a8
 READINGS = dict(

@@ -23,7 +23,7 @@ def citations_of(method:str)->list: # of dicts; empty for a method without a pap
 
 def reference_text(c:dict)->str:
     "A paper in one sentence, as in a reference list."
-    *others, last = c['authors']
-    who = f"{', '.join(others)} and {last}" if others else last
+    *earlier_authors, last_author = c['authors']
+    authors = f"{', '.join(earlier_authors)} and {last_author}" if earlier_authors else last_author
     place = ', '.join(str(c[k]) for k in ('venue', 'year', 'url') if k in c)
-    return f"{who}. {c['title']}" + ('' if c['title'].endswith('?') else '.') + f' {place}.'
+    return f"{authors}. {c['title']}" + ('' if c['title'].endswith('?') else '.') + f' {place}.'

@@ -49,38 +49,38 @@ class Claim:
 
     def is_about(self, keys:tuple, setting:tuple)->bool:
         "Whether it is about a setting, given by the values of these keys."
-        known = dict(zip(keys, setting))
+        values_of = dict(zip(keys, setting))
         for k in self.where:
-            if k in known: continue
+            if k in values_of: continue
             raise ValueError(f'{self.sentence!r} is about {k!r}: choose from {", ".join(keys)}')
-        return all(known[k] in values for k, values in self.where.items())
+        return all(values_of[k] in values for k, values in self.where.items())
 
     def evidence(self, table, margin:pd.Series)->str:
         "What the table shows, in words."
         if not self.told: return self.tell(table, margin)
         means = table[list(self.needs)].mean()
-        each = ', '.join(f'{name} {value:+.3f}' for name, value in means.items())
+        needed_means = ', '.join(f'{name} {value:+.3f}' for name, value in means.items())
         everything = ', '.join(f'{name} {value:.2f}' for name, value in table.mean().items())
-        return self.told.format(*means, margin=margin.mean(), each=each, all=everything)
+        return self.told.format(*means, margin=margin.mean(), each=needed_means, all=everything)
 
-    def not_learned(self, table, word:str)->str:
+    def not_learned(self, table, verdict:str)->str:
         "What is not above the floors, so that the claim cannot be decided; empty if it can."
         tables = table.values() if isinstance(table, dict) else [table]
         compared = [label for label in (*self.needs, *self.rivals) if label not in self.floors]
-        found = (below_floors(compared, self.higher, self.floors, t, word == 'holds') for t in tables)
-        return next(filter(None, found), '')
+        reasons = (below_floors(compared, self.higher, self.floors, t, verdict == 'holds') for t in tables)
+        return next(filter(None, reasons), '')
 
-def claims(place:str, *said:Claim, **more)->list: # of Claim
+def claims(place:str, *given_claims:Claim, **fields)->list: # of Claim
     "The claims of a paper in one place. `more`: other fields that they share, such as `of` or `where`."
-    return [replace(c, place=place, **more) for c in said]
+    return [replace(c, place=place, **fields) for c in given_claims]
 
 # %% ../../nbs/evidence/claim.ipynb #c397d7b9
-def as_labels(given)->list:
+def as_labels(labels)->list:
     "A label, or several, as a list."
-    return [given] if isinstance(given, str) else list(given)
+    return [labels] if isinstance(labels, str) else list(labels)
 
 # %% ../../nbs/evidence/claim.ipynb #c397d7bb
-def above(high, low, says='', by=0., some=False, **about)->Claim: # high, low: a label, or several
+def above(high, low, says='', by=0., some=False, **fields)->Claim: # high, low: a label, or several
     "One label, or all of several (`some`: the best), is above another, or above all others, by `by` points."
     high, low = as_labels(high), as_labels(low)
     def margin(table):
@@ -90,62 +90,62 @@ def above(high, low, says='', by=0., some=False, **about)->Claim: # high, low: a
     def tell(table, margin): return f'{margin.mean() + by:+.2f} points'
     sentence, higher = says or f'{high[0]} is above {low[0]}', () if some else tuple(high)
     pairs = (1 if some else len(high)) * max(1, len(low))
-    return Claim(sentence, (*high, *low), margin, tell, comparisons=pairs, higher=higher, **about)
+    return Claim(sentence, (*high, *low), margin, tell, comparisons=pairs, higher=higher, **fields)
 
 # %% ../../nbs/evidence/claim.ipynb #c397d7bc
-def ordered(labels, says:str, **about)->Claim:
+def ordered(labels, says:str, **fields)->Claim:
     "Each label is above the next."
     def margin(table): return pd.DataFrame({f'{a} - {b}': table[a] - table[b] for a, b in pairwise(labels)})
-    return Claim(says, tuple(labels), margin, comparisons=len(labels) - 1, **about)
+    return Claim(says, tuple(labels), margin, comparisons=len(labels) - 1, **fields)
 
 # %% ../../nbs/evidence/claim.ipynb #c397d7bd
-def lead(table:pd.DataFrame, name:str, others)->pd.Series: # one number per replicate
+def lead(table:pd.DataFrame, name:str, rivals)->pd.Series: # one number per replicate
     "How far a label is above the best of the others that are there."
-    return table[name] - table[[o for o in others if o != name and o in table]].max(axis=1)
+    return table[name] - table[[o for o in rivals if o != name and o in table]].max(axis=1)
 
 # %% ../../nbs/evidence/claim.ipynb #c397d7be
-def best(name:str, among, says='', **about)->Claim:
+def best(name:str, among, says='', **fields)->Claim:
     "A label is above each of these. One of them refutes it; it holds only if all were trained."
-    others = [o for o in dict.fromkeys(among) if o != name]
-    def there(table): return [o for o in others if o in table]
-    def margin(table): return pd.DataFrame({o: table[name] - table[o] for o in there(table)})
+    rivals = [o for o in dict.fromkeys(among) if o != name]
+    def rivals_in(table): return [o for o in rivals if o in table]
+    def margin(table): return pd.DataFrame({o: table[name] - table[o] for o in rivals_in(table)})
     def tell(table, margin):
-        n = len(there(table))
-        who = f'the best of {n} others' if n > 1 else 'the other'
-        return f'{lead(table, name, others).mean():+.2f} points to {who}'
+        n = len(rivals_in(table))
+        rivals_words = f'the best of {n} others' if n > 1 else 'the other'
+        return f'{lead(table, name, rivals).mean():+.2f} points to {rivals_words}'
     sentence = says or f'{name} has the highest accuracy'
-    return Claim(sentence, (name,), margin, tell, comparisons=len(others), rivals=tuple(others), **about)
+    return Claim(sentence, (name,), margin, tell, comparisons=len(rivals), rivals=tuple(rivals), **fields)
 
 # %% ../../nbs/evidence/claim.ipynb #5c806513
-def top(name:str, k:int, among, says:str, ascending=False, **about)->Claim:
+def top(name:str, k:int, among, says:str, ascending=False, **fields)->Claim:
     "A label is among the first `k` of these; `ascending`: the smallest is first."
     labels = list(dict.fromkeys([name, *among]))
     def rank(table): return table[labels].rank(axis=1, ascending=ascending, method='min')[name]
     def margin(table): # to the k-th best of the others
-        others = np.sort(table[labels[1:]].to_numpy(dtype=float), axis=1)
-        return others[:, k - 1] - table[name] if ascending else table[name] - others[:, -k]
+        rivals = np.sort(table[labels[1:]].to_numpy(dtype=float), axis=1)
+        return rivals[:, k - 1] - table[name] if ascending else table[name] - rivals[:, -k]
     def tell(table, margin): return f'rank {round(rank(table).mean(), 1):g} of {len(labels)}'
-    return Claim(says, tuple(labels), margin, tell, equal=True, comparisons=len(labels) - 1, **about)
+    return Claim(says, tuple(labels), margin, tell, equal=True, comparisons=len(labels) - 1, **fields)
 
 # %% ../../nbs/evidence/claim.ipynb #c215ba10
-def limited(name:str, says:str, told:str, high=None, low=None, **about)->Claim:
+def limited(name:str, says:str, told:str, high=None, low=None, **fields)->Claim:
     "A number of one method is at most `high`, or above `low`. `told`: its mean in words, '{:.2f} points'."
     def margin(t): return high - t[name] if low is None else t[name] - low
-    return Claim(says, (name,), margin, equal=low is None, told=told, **about)
+    return Claim(says, (name,), margin, equal=low is None, told=told, **fields)
 
 # %% ../../nbs/evidence/claim.ipynb #13cb0fa1
 def below_floors(compared, higher, floors, table, each=False)->str: # empty: enough was learned
     """Why these labels decide nothing: the best, or one of the higher ones, is not above the best floor, or
     any is not (`each`), since it is no merit to be above a method that fails."""
     means = table.mean()
-    known = means[[label for label in floors if label in means]]
-    own = means[[label for label in compared if label in means]]
-    if not len(known): return ''
-    floor, name = known.max(), known.idxmax().removeprefix('floor: ')
+    floor_means = means[[label for label in floors if label in means]]
+    compared_means = means[[label for label in compared if label in means]]
+    if not len(floor_means): return ''
+    floor, name = floor_means.max(), floor_means.idxmax().removeprefix('floor: ')
     above = f'is not above {name}, {floor:.1f} %'
-    if own.max() <= floor: return f'the best of these, {own.max():.1f} %, {above}'
-    asked = own if each else means[list(higher)]
-    failed = asked[asked <= floor]
+    if compared_means.max() <= floor: return f'the best of these, {compared_means.max():.1f} %, {above}'
+    asked_means = compared_means if each else means[list(higher)]
+    failed = asked_means[asked_means <= floor]
     return f'{failed.idxmin()}, {failed.min():.1f} %, {above}' if len(failed) else ''
 
 # %% ../../nbs/evidence/claim.ipynb #1219eda6
@@ -166,38 +166,38 @@ def difference(gap=(), over=(), span=())->tuple: # (table -> one number per repl
         def extent(table): return table[list(span)].max(axis=1) - table[list(span)].min(axis=1)
         return extent, tuple(span), len(span) * (len(span) - 1) // 2
     def farther(table):
-        own = lead(table, gap[0], gap[1:])
-        return own - lead(table, over[0], over[1:]) if over else own
+        gap_size = lead(table, gap[0], gap[1:])
+        return gap_size - lead(table, over[0], over[1:]) if over else gap_size
     return farther, (*gap, *over), max(1, len(gap) - 1) * max(1, len(over) - 1)
 
-def in_limits(says:str, low:float, high:float, labels:dict, about:dict)->Claim:
+def in_limits(says:str, low:float, high:float, labels:dict, fields:dict)->Claim:
     "A difference of labels is at least `low` and at most `high` points."
-    apart, needs, pairs = difference(**labels)
-    def margin(table): return pd.DataFrame({'above': apart(table) - low, 'below': high - apart(table)})
-    def tell(table, margin): return f'{apart(table).mean():+.2f} points'
-    return Claim(says, needs, margin, tell, equal=True, comparisons=pairs, **about)
+    measure, needs, pairs = difference(**labels)
+    def margin(table): return pd.DataFrame({'above': measure(table) - low, 'below': high - measure(table)})
+    def tell(table, margin): return f'{measure(table).mean():+.2f} points'
+    return Claim(says, needs, margin, tell, equal=True, comparisons=pairs, **fields)
 
 # %% ../../nbs/evidence/claim.ipynb #3c26a44c
-def level(says:str, limit:float, gap=(), over=(), span=(), **about)->Claim:
+def level(says:str, limit:float, gap=(), over=(), span=(), **fields)->Claim:
     "A difference of labels is at most so many points in either direction."
-    return in_limits(says, -limit, limit, dict(gap=gap, over=over, span=span), about)
+    return in_limits(says, -limit, limit, dict(gap=gap, over=over, span=span), fields)
 
 # %% ../../nbs/evidence/claim.ipynb #3c26a44d
-def between(says:str, low:float, high:float, gap=(), over=(), span=(), **about)->Claim:
+def between(says:str, low:float, high:float, gap=(), over=(), span=(), **fields)->Claim:
     "A difference of labels is `low` to `high` points, rounded to whole points."
-    return in_limits(says, low - .5, high + .5, dict(gap=gap, over=over, span=span), about)
+    return in_limits(says, low - .5, high + .5, dict(gap=gap, over=over, span=span), fields)
 
 # %% ../../nbs/evidence/claim.ipynb #3c26a44e
-def gains(says:str, gap, over, told:str, **about)->Claim:
+def gains(says:str, gap, over, told:str, **fields)->Claim:
     "One gap of labels is larger than another. `told`: the means of both in words."
-    (first, some, _), (second, others, _) = difference(gap), difference(over)
-    def margin(t): return first(t) - second(t)
-    def tell(t, margin): return told.format(first(t).mean(), second(t).mean())
-    return Claim(says, (*some, *others), margin, tell, **about)
+    (first_gap, first_labels, _), (second, second_labels, _) = difference(gap), difference(over)
+    def margin(t): return first_gap(t) - second(t)
+    def tell(t, margin): return told.format(first_gap(t).mean(), second(t).mean())
+    return Claim(says, (*first_labels, *second_labels), margin, tell, **fields)
 
 # %% ../../nbs/evidence/claim.ipynb #3c26a44f
-def closer(says:str, pair, than, **about)->Claim:
+def closer(says:str, pair, than, **fields)->Claim:
     "Two labels are closer together than two others."
-    def apart(table, labels): return (table[labels[0]] - table[labels[1]]).abs()
-    def margin(table): return apart(table, than) - apart(table, pair)
-    return Claim(says, (*than, *pair), margin, **about)
+    def distance(table, labels): return (table[labels[0]] - table[labels[1]]).abs()
+    def margin(table): return distance(table, than) - distance(table, pair)
+    return Claim(says, (*than, *pair), margin, **fields)

@@ -77,44 +77,46 @@ def size_of(run)->tuple: return tuple(getattr(run, k) for k in SIZE)
 @cache
 # name of a method -> runs that these experiments have at the paper's size
 def runs_of_paper(names:tuple)->dict:
-    found = {}
+    by_method = {}
     for run in dict.fromkeys(r for name in names for r in runs_of(name, 'paper')):
-        found.setdefault(run.method.name, []).append(run)
-    return found
+        by_method.setdefault(run.method.name, []).append(run)
+    return by_method
 
 @cache
 def paper_sizes(names:tuple)->dict: # size -> rounds
     "All sizes of data and clients that these experiments have in the profile `paper`, with their rounds."
-    found = {}
+    rounds_of = {}
     for run in [r for runs in runs_of_paper(names).values() for r in runs]:
-        found[size_of(run)] = max(run.n_rounds, found.get(size_of(run), 0))
-    return found
+        rounds_of[size_of(run)] = max(run.n_rounds, rounds_of.get(size_of(run), 0))
+    return rounds_of
 
 # %% ../../nbs/evidence/comparable.ipynb #68ea20a2
 @cache
 def differences(run, names:tuple)->tuple: # of (setting, 'what own (paper theirs)')
     "All that differs between a run and the most similar one of its method at the paper's size."
-    known = runs_of_paper(names)
-    theirs = known.get(run.method.name) or [r for runs in known.values() for r in runs]
-    same_method = run.method.name in known
-    asked = SETTINGS if same_method else SIZE # of another method only the size can be compared
-    def apart(other): return [(k, d) for k in asked for d in differing(k, getattr(run, k), getattr(other, k))]
-    def distance(other): # a model of another name is farther than one with other settings
-        specs = [(getattr(run, k), getattr(other, k)) for k in asked]
+    by_method = runs_of_paper(names)
+    theirs = by_method.get(run.method.name) or [r for runs in by_method.values() for r in runs]
+    same_method = run.method.name in by_method
+    settings = SETTINGS if same_method else SIZE # of another method only the size can be compared
+    def differing_settings(paper_run):
+        pairs = {k: (getattr(run, k), getattr(paper_run, k)) for k in settings}
+        return [(k, words) for k, (value, theirs) in pairs.items() for words in differing(k, value, theirs)]
+    def distance(paper_run): # a model of another name is farther than one with other settings
+        specs = [(getattr(run, k), getattr(paper_run, k)) for k in settings]
         named = sum(a.name != b.name for a, b in specs if isinstance(a, Spec) and isinstance(b, Spec))
-        return named, len(apart(other))
-    return tuple(apart(min(theirs, key=distance))) if theirs else ()
+        return named, len(differing_settings(paper_run))
+    return tuple(differing_settings(min(theirs, key=distance))) if theirs else ()
 
 def smaller(run, names:tuple)->str: # empty if it has the paper's setting
     "What keeps a run's number from being compared with those of these experiments, besides its curve."
-    return ', '.join(told for k, told in differences(run, names) if k not in LISTED)
+    return ', '.join(words for k, words in differences(run, names) if k not in LISTED)
 
-def differing(name:str, own, theirs)->list: # of 'what own (paper theirs)'
+def differing(name:str, value, theirs)->list: # of 'what own (paper theirs)'
     "How two values of a setting differ; for two specs of one name, setting by setting."
-    if own == theirs: return []
-    if not isinstance(own, Spec) or own.name != theirs.name: return [f'{name} {own} (paper {theirs})']
+    if value == theirs: return []
+    if not isinstance(value, Spec) or value.name != theirs.name: return [f'{name} {value} (paper {theirs})']
     inner = dict(theirs.settings)
-    return [f'{k} {v} (paper {inner[k]})' for k, v in own.settings if v != inner[k]]
+    return [f'{k} {v} (paper {inner[k]})' for k, v in value.settings if v != inner[k]]
 
 # %% ../../nbs/evidence/comparable.ipynb #9c83f7fc
 def states_rounds(paper:str, method:str)->bool:
@@ -135,8 +137,8 @@ def not_comparable(
 )->pd.Series:    # run id -> text, empty if it can be compared
     "Why a run's accuracy says nothing about the numbers published for these experiments."
     runs = rows.drop_duplicates('run').set_index('run').settings
-    found = {}
+    reasons_of = {}
     for id, end in ends.items():
         reasons = smaller(runs[id], names), '' if ends_with_paper(runs[id], names) else end.words
-        found[id] = '; '.join(filter(None, reasons))
-    return pd.Series(found, dtype=object)
+        reasons_of[id] = '; '.join(filter(None, reasons))
+    return pd.Series(reasons_of, dtype=object)

@@ -39,8 +39,8 @@ def rise(paper:Paper):
     late, early = OverPart(paper, .8, 1.), OverPart(paper, .2, .4)
     def measure(rows):
         on = [*paper.keys, 'label', 'seed']
-        both = late(rows).merge(early(rows), on=on)
-        return both.assign(value=both.value_x - both.value_y)[[*on, 'value']]
+        joined = late(rows).merge(early(rows), on=on)
+        return joined.assign(value=joined.value_x - joined.value_y)[[*on, 'value']]
     return measure
 
 # %% ../../nbs/evidence/curve_measures.ipynb #e6a8a3d4

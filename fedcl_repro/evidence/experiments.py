@@ -149,27 +149,27 @@ class Page:
         unknown = [k for k in options if k not in PAGE_OPTIONS]
         if unknown:
             raise ValueError(f'a page has no option {unknown[0]!r}: it knows {", ".join(PAGE_OPTIONS)}')
-        given = {k: read_option(f'{name}: {k}', options.get(k, v), v) for k, v in PAGE_OPTIONS.items()}
+        values = {k: read_option(f'{name}: {k}', options.get(k, v), v) for k, v in PAGE_OPTIONS.items()}
         self.name = name
         self.profile = profile
         self.entry = experiments()[name]
-        self.store = Store(given['store'] or default_store())
-        self.data_root = given['data_root'] or None
-        self.device, self.train, seeds = given['device'], given['train'], given['seeds']
+        self.store = Store(values['store'] or default_store())
+        self.data_root = values['data_root'] or None
+        self.device, self.train, seeds = values['device'], values['train'], values['seeds']
         self.runs = [r for r in runs_of(name, profile) if not seeds or r.seed < seeds]
-        how = {k: given[k] for k in ('jobs', 'minutes', 'device')} | dict(data_root=self.data_root)
-        if self.train: tell_problems(train_all(self.available(), self.store, **how))
+        training = {k: values[k] for k in ('jobs', 'minutes', 'device')} | dict(data_root=self.data_root)
+        if self.train: tell_problems(train_all(self.available(), self.store, **training))
         self.rows = read_rows(self.available(), self.store, self.data_root)
 
     def available(self)->list: # of Run
         "Runs whose data are available; the others stay 'not run'."
         return [r for r in self.runs if has_data(str(r.data), self.data_root)]
 
-    def judge(self, *more)->list: # of Verdict
+    def judge(self, *from_page)->list: # of Verdict
         "Verdicts on the trained runs, and `more` from the page itself, written for the report."
-        if runs_of(self.name, 'paper'): found = self.entry.about['judge'](self.rows, self.profile)
-        else: found = verdicts_alone(self.name, self.profile)
-        verdicts = [*found, *more]
+        if runs_of(self.name, 'paper'): computed = self.entry.about['judge'](self.rows, self.profile)
+        else: computed = verdicts_alone(self.name, self.profile)
+        verdicts = [*computed, *from_page]
         path = verdicts_path(self.store, self.name, self.profile)
         write_text(path, json.dumps([vars(v) for v in verdicts], indent=1))
         return verdicts
@@ -197,11 +197,11 @@ def why_missing(spec:str, data_root=None)->str: # empty: it can
 def papers_folder()->Path:
     "The folder of the papers' notebooks: FEDCL_PAPERS, or nbs/papers here, beside or in the package."
     package = Path(fedcl_repro.__file__).resolve().parent
-    given = os.environ.get('FEDCL_PAPERS')
-    if given and not Path(given).is_dir():
-        raise FileNotFoundError(f'FEDCL_PAPERS names no folder: {given}. `fedcl docs --notebooks OUT` makes '
-                                f'OUT/papers')
-    for p in (given, 'nbs/papers', package.parent / 'nbs/papers', package / 'nbs/papers'):
+    asked_folder = os.environ.get('FEDCL_PAPERS')
+    if asked_folder and not Path(asked_folder).is_dir():
+        raise FileNotFoundError(f'FEDCL_PAPERS names no folder: {asked_folder}. '
+                                '`fedcl docs --notebooks OUT` makes OUT/papers')
+    for p in (asked_folder, 'nbs/papers', package.parent / 'nbs/papers', package / 'nbs/papers'):
         if p and Path(p).is_dir(): return Path(p)
     raise FileNotFoundError(f'the notebooks are not here: {package} is neither an installed package nor '
                             'in a clone of the repository; install it again')
@@ -240,25 +240,27 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     if not runs:
         advice = f'`fedcl run {name} --profile {profile}` trains them'
         raise ValueError(f'no run of {name} in profile {profile} is finished in {store.root}: {advice}')
-    about = experiments()[name].about
+    record = experiments()[name].about
     rows = read_rows(runs, store, data_root)
-    known = path.with_suffix('.json')
-    before = json_in(known.read_text(), str(known)) if known.exists() else []
-    records = run_records(rows, store, notes or {}, {about['run']: about.get('note', '') for about in before})
-    new = {config_key(about['config']) for about in records}
-    kept = [about for about in before if config_key(about['config']) not in new] # of runs not in this store
-    ids = [about['run'] for about in kept]
-    text = with_kept_rows(path, committed_rows(rows, about['tables']), ids)
+    records_path = path.with_suffix('.json')
+    before = json_in(records_path.read_text(), str(records_path)) if records_path.exists() else []
+    notes_before = {record['run']: record.get('note', '') for record in before}
+    records = run_records(rows, store, notes or {}, notes_before)
+    new = {config_key(record['config']) for record in records}
+    # of runs that are not in this store
+    kept_records = [record for record in before if config_key(record['config']) not in new]
+    ids = [record['run'] for record in kept_records]
+    text = with_kept_rows(path, committed_rows(rows, record['tables']), ids)
     write_text(path, text)
-    if about['maps']:
-        maps = maps_of(runs, store, data_root, about['maps']).round(5)
+    if record['maps']:
+        maps = maps_of(runs, store, data_root, record['maps']).round(5)
         write_text(maps_path(path), with_kept_rows(maps_path(path), maps, ids))
-    save_hits(path, [about['run'] for about in records], ids, store)
+    save_hits(path, [record['run'] for record in records], ids, store)
     places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
-    def place(about): return places.get(config_key(about['config']), len(places)) # unnamed runs come last
+    def place(record): return places.get(config_key(record['config']), len(places)) # unnamed runs come last
     digest = hashlib.sha256(text.encode()).hexdigest()
-    records = [about | dict(rows_sha256=digest) for about in sorted(kept + records, key=place)]
-    write_text(known, json.dumps(records, indent=1))
+    records = [record | dict(rows_sha256=digest) for record in sorted(kept_records + records, key=place)]
+    write_text(records_path, json.dumps(records, indent=1))
     return path
 
 # %% ../../nbs/evidence/experiments.ipynb #3b30175d
@@ -268,8 +270,8 @@ def with_kept_rows(path:Path, table:pd.DataFrame, ids:list)->str: # CSV
     if not (ids and path.exists()): return text
     old = pd.read_csv(path, dtype=str, keep_default_na=False)
     new = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    both = pd.concat([old[old.run.isin(ids)], new])
-    return both.sort_values('run', kind='stable').to_csv(index=False)
+    merged = pd.concat([old[old.run.isin(ids)], new])
+    return merged.sort_values('run', kind='stable').to_csv(index=False)
 
 # %% ../../nbs/evidence/experiments.ipynb #c209d59e
 COMMITTED_COLUMNS = ['run', *MEASURE_COLUMNS]
@@ -295,8 +297,8 @@ def run_records(rows:pd.DataFrame, store:Store, notes:dict, before:dict)->list: 
     """The committed record of each run: the columns that its rows share, its provenance, and a note for its
     data set or for all, else the one before."""
     records = []
-    about = rows[RUN_COLUMNS].drop(columns='settings').drop_duplicates('run')
-    for shared in about.to_dict('records'):
+    runs = rows[RUN_COLUMNS].drop(columns='settings').drop_duplicates('run')
+    for shared in runs.to_dict('records'):
         _, provenance = store.read(shared['run'])
         for k in ('sha256', 'modules'): provenance.pop(k, None)
         note = notes.get(shared['dataset'], notes.get('', before.get(shared['run'], '')))
@@ -306,22 +308,22 @@ def run_records(rows:pd.DataFrame, store:Store, notes:dict, before:dict)->list: 
 # %% ../../nbs/evidence/experiments.ipynb #b4a6d41f
 def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenance)
     "The runs of an experiment that are committed, with any experiment of its paper."
-    own = committed_path(name, profile)
+    own_path = committed_path(name, profile)
     with_tables = {committed_path(n, profile).stem for n, e in EXPERIMENTS.items() if e.about['tables']}
-    def rank(path): return path.stem != own.stem, path.stem not in with_tables, path
+    def rank(path): return path.stem != own_path.stem, path.stem not in with_tables, path
     missing = {config_key(config(r)): r for r in shown_runs(name, profile)}
-    found = {}
-    for path in sorted(own.parent.glob(f'*-{profile}.json'), key=rank):
+    runs = {}
+    for path in sorted(own_path.parent.glob(f'*-{profile}.json'), key=rank):
         records = json_in(path.read_text(), str(path))
         check_saved(path.with_suffix('.csv'), records)
-        for about in records:
-            run = missing.pop(config_key(about['config']), None)
-            if run: found[about['run']] = path.with_suffix('.csv'), run, about
-    return found
+        for record in records:
+            run = missing.pop(config_key(record['config']), None)
+            if run: runs[record['run']] = path.with_suffix('.csv'), run, record
+    return runs
 
 def check_saved(path:Path, records:list):
     "Refuse rows that were saved without their provenance, by a process that was ended in between."
-    digests = {about['rows_sha256'] for about in records if 'rows_sha256' in about}
+    digests = {record['rows_sha256'] for record in records if 'rows_sha256' in record}
     if not digests - {hashlib.sha256(path.read_text(encoding='utf-8').encode()).hexdigest() if digests
                       else ''}: return
     raise ValueError(f'{path} and its provenance are of two saves, because the process that wrote them was '
@@ -340,33 +342,33 @@ def committed(name:str, profile='')->pd.DataFrame: # profile: by default the lar
         by_file.setdefault(path, []).append(dict(run=id, **described(run)))
     if not by_file: return read_rows([], None)
     def rows(path): return pd.read_csv(path, dtype=dict(run=str)) # 10 hex digits may look like a number
-    tables = [pd.DataFrame(about).merge(rows(path), on='run') for path, about in by_file.items()] # as made
+    tables = [pd.DataFrame(runs).merge(rows(path), on='run') for path, runs in by_file.items()] # as made
     return pd.concat(tables, ignore_index=True)[[*RUN_COLUMNS, *MEASURE_COLUMNS]]
 
 # %% ../../nbs/evidence/experiments.ipynb #f6d0452a
 def committed_run(start:str)->tuple: # (rows, provenance, path of the CSV); None: there is none, or several
     "The committed run whose id begins so."
-    found = {}
+    matching = {}
     for path in sorted(papers_folder().glob('*/results/*.json')):
         records = json_in(path.read_text(encoding='utf-8'), str(path))
         of_runs = [r for r in records if 'config' in r] if isinstance(records, list) else []
-        found |= {r['run']: (path.with_suffix('.csv'), r) for r in of_runs if r['run'].startswith(start)}
-    if len(found) != 1: return None
-    path, about = found.popitem()[1]
+        matching |= {r['run']: (path.with_suffix('.csv'), r) for r in of_runs if r['run'].startswith(start)}
+    if len(matching) != 1: return None
+    path, record = matching.popitem()[1]
     rows = pd.read_csv(path)
-    return rows[rows.run == about['run']], about, path
+    return rows[rows.run == record['run']], record, path
 
 # %% ../../nbs/evidence/experiments.ipynb #0cd73fd3
-def save_hits(path:Path, ids:list, kept:list, store:Store):
+def save_hits(path:Path, ids:list, kept_ids:list, store:Store):
     "Commit, of runs with one model on one test set, which images their last evaluations answered correctly."
     before = read_hits(hits_path(path))
-    found = {id: hits for id, hits in before.items() if id in kept}
+    hits_of = {id: hits for id, hits in before.items() if id in kept_ids}
     for id in ids:
-        hits, who = store.arrays(id, 'hits'), store.arrays(id, 'predictions').get('client', ())
-        if 'merged' in hits and len(np.unique(who)) == 1: found[id] = len(who), hits['merged']
-    if not found: return
+        hits, clients = store.arrays(id, 'hits'), store.arrays(id, 'predictions').get('client', ())
+        if 'merged' in hits and len(np.unique(clients)) == 1: hits_of[id] = len(clients), hits['merged']
+    if not hits_of: return
     with atomic_write(hits_path(path)) as new, open(new, 'wb') as f:
-        np.savez_compressed(f, **{f'{id}-{n}': bits for id, (n, bits) in sorted(found.items())})
+        np.savez_compressed(f, **{f'{id}-{n}': bits for id, (n, bits) in sorted(hits_of.items())})
 
 def read_hits(path:Path)->dict: # run id -> (number of images, packed bits (evaluations, bytes))
     "Committed hits; empty if there are none."
@@ -377,28 +379,28 @@ def read_hits(path:Path)->dict: # run id -> (number of images, packed bits (eval
 @cache
 def committed_hits(paper:str)->dict: # run id -> (images,) share of the last evaluations that is correct
     "Of all committed runs of a paper that store it."
-    found = {}
+    shares = {}
     for path in sorted(papers_folder().glob(f'{paper}/results/*-hits.npz')):
         for id, (n, bits) in read_hits(path).items():
-            found[id] = np.unpackbits(bits, axis=1)[:, :n].mean(axis=0)
-    return found
+            shares[id] = np.unpackbits(bits, axis=1)[:, :n].mean(axis=0)
+    return shares
 
 # %% ../../nbs/evidence/experiments.ipynb #0cd73fd4
 def committed_maps(name:str, profile:str)->pd.DataFrame: # run, client, label, x, y, nearest
     "The committed maps of an experiment's runs; empty if there are none."
-    found = committed_runs(name, profile)
+    runs = committed_runs(name, profile)
     maps = {}
     for path in sorted(committed_path(name, profile).parent.glob(f'*-{profile}-maps.csv')):
         table = pd.read_csv(path, dtype=dict(run=str))
         for run, m in table.groupby('run', sort=False): maps.setdefault(run, m)
-    own = [m for run, m in maps.items() if run in found]
-    return pd.concat(own, ignore_index=True) if own else pd.DataFrame(columns=MAP)
+    of_experiment = [m for run, m in maps.items() if run in runs]
+    return pd.concat(of_experiment, ignore_index=True) if of_experiment else pd.DataFrame(columns=MAP)
 
 def committed_note(name:str, profile:str)->str:
     "The note that was committed with the rows, such as the source of the data."
-    found = [about.get('note') for _, _, about in committed_runs(name, profile).values()]
-    notes = list(dict.fromkeys(note for note in found if note))
-    def is_part_of_another(note): return any(note in other for other in notes if other != note)
+    run_notes = [record.get('note') for _, _, record in committed_runs(name, profile).values()]
+    notes = list(dict.fromkeys(note for note in run_notes if note))
+    def is_part_of_another(note): return any(note in longer for longer in notes if longer != note)
     return '\n'.join(note for note in notes if not is_part_of_another(note))
 
 # %% ../../nbs/evidence/experiments.ipynb #c1cebf6b
@@ -406,8 +408,8 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts)
     """Verdicts on the committed rows of the largest profile that answer anything, else of the largest that
     has rows; (None, []) if none has. An experiment without runs needs no rows."""
     if not runs_of(name, 'paper'):
-        where = 'trained on its page' if experiments()[name].about['on_page'] else 'needs no training'
-        return where, list(verdicts_alone(name))
+        state = 'trained on its page' if experiments()[name].about['on_page'] else 'needs no training'
+        return state, list(verdicts_alone(name))
     open_yet = None, [] # rows that answer nothing yet
     for profile in reversed(PROFILES):
         if not committed_runs(name, profile): continue
@@ -420,10 +422,10 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts)
 
 def judged(name:str, profile:str)->list: # of Verdict
     "Verdicts on committed rows, and on the maps that belong to them."
-    about, rows = experiments()[name].about, committed(name, profile)
-    found = list(about['judge'](rows, profile))
-    if about['judge_maps']: found += about['judge_maps'](committed_maps(name, profile), rows, profile)
-    return found
+    attributes, rows = experiments()[name].about, committed(name, profile)
+    verdicts = list(attributes['judge'](rows, profile))
+    judge_maps = attributes['judge_maps']
+    return verdicts + (judge_maps(committed_maps(name, profile), rows, profile) if judge_maps else [])
 
 # %% ../../nbs/evidence/experiments.ipynb #a1494ccc
 @cache
@@ -432,9 +434,9 @@ def state_of_code()->str: # 16 hex digits
     package = Path(fedcl_repro.__file__).parent
     files = [p for p in package.rglob('*') if p.suffix in ('.py', '.csv', '.toml')]
     files += papers_folder().glob('*/results/*')
-    found = hashlib.sha256(torch.__version__.encode())
-    for path in sorted(files): found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+    digest = hashlib.sha256(torch.__version__.encode())
+    for path in sorted(files): digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 # %% ../../nbs/evidence/experiments.ipynb #a1494ccb
 def computed_folder()->Path:
@@ -449,16 +451,16 @@ def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
     path, state = computed_folder() / f'{in_one_word(name)}-{profile}.json', state_of_code()
     # asked again if absent or damaged
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        kept = json.loads(path.read_text(encoding='utf-8'))
-        if kept['state'] == state:
+        stored = json.loads(path.read_text(encoding='utf-8'))
+        if stored['state'] == state:
             return tuple(Verdict(**v | {k: tuple(v[k]) for k in ('interval', 'differs')})
-                         for v in kept['verdicts'])
-    found = tuple(judge())
-    content = json.dumps(dict(state=state, verdicts=[vars(v) for v in found]), indent=1)
+                         for v in stored['verdicts'])
+    verdicts = tuple(judge())
+    content = json.dumps(dict(state=state, verdicts=[vars(v) for v in verdicts]), indent=1)
     with contextlib.suppress(OSError): # a folder that only can be read
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_text(path, content)
-    return found
+    return verdicts
 
 # %% ../../nbs/evidence/experiments.ipynb #a1494ccd
 @cache
@@ -470,49 +472,49 @@ def verdicts_alone(name:str, profile='paper')->tuple: # of Verdict
 # %% ../../nbs/evidence/experiments.ipynb #a1cdd772
 def belonging(rows:pd.DataFrame, name:str, profile:str)->pd.DataFrame:
     "The rows of one experiment among those of several."
-    first = rows.drop_duplicates('run') # a run is looked up once, not a row
-    own = first.settings.isin(shown_runs(name, profile))
-    return rows[rows.run.isin(first.run[own])]
+    runs = rows.drop_duplicates('run') # a run is looked up once, not a row
+    belongs = runs.settings.isin(shown_runs(name, profile))
+    return rows[rows.run.isin(runs.run[belongs])]
 
 # %% ../../nbs/evidence/experiments.ipynb #a936b31e
 def claims_page(paper:str, title:str, more=None):
     "Register the page of a paper's claims. `more`: (rows, profile) -> verdicts on several artifacts."
     name = f'{paper}/claims'
-    def others(): return [n for n, e in experiments().items() if e.about['paper'] == paper and n != name]
-    def runs(profile): return [r for n in others() for r in runs_of(n, profile)]
-    def earlier(profile): return [r for n in others() for r in shown_runs(n, profile)]
+    def artifacts(): return [n for n, e in experiments().items() if e.about['paper'] == paper and n != name]
+    def runs(profile): return [r for n in artifacts() for r in runs_of(n, profile)]
+    def earlier(profile): return [r for n in artifacts() for r in shown_runs(n, profile)]
 
     def judge(rows, profile):
         if profile == 'quick': rows = rows[:0] # digits judge nothing
-        found = [v for n in others() for v in claims_of(n, rows, profile)]
-        return list(dict.fromkeys(found + (more(rows, profile) if more else [])))
+        verdicts = [v for n in artifacts() for v in claims_of(n, rows, profile)]
+        return list(dict.fromkeys(verdicts + (more(rows, profile) if more else [])))
 
     def judge_maps(maps, rows, profile):
-        found = []
-        for n in others():
+        verdicts = []
+        for n in artifacts():
             judge_one = EXPERIMENTS[n].about['judge_maps']
-            if judge_one: found += judge_one(maps, belonging(rows, n, profile), profile)
-        return found
+            if judge_one: verdicts += judge_one(maps, belonging(rows, n, profile), profile)
+        return verdicts
 
-    about = dict(paper=paper, artifact='claims', kind='claims', title=title)
-    EXPERIMENTS.add(name, **about, judge=judge, judge_maps=judge_maps, earlier=earlier)(runs)
+    attributes = dict(paper=paper, artifact='claims', kind='claims', title=title)
+    EXPERIMENTS.add(name, **attributes, judge=judge, judge_maps=judge_maps, earlier=earlier)(runs)
 
 # %% ../../nbs/evidence/experiments.ipynb #6aab6be3
 def claims_of(name:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on the paper's own claims of one experiment, given rows of several."
     judge = EXPERIMENTS[name].about['judge']
     alone = not runs_of(name, 'paper')
-    said = verdicts_alone(name) if alone else judge(belonging(rows, name, profile), profile)
-    return [v for v in said if v.kind == 'claim' and v.source != OURS]
+    verdicts = verdicts_alone(name) if alone else judge(belonging(rows, name, profile), profile)
+    return [v for v in verdicts if v.kind == 'claim' and v.source != OURS]
 
 # %% ../../nbs/evidence/experiments.ipynb #e760720e
 def evidence_on(claims:str)->list: # of (experiment, profile, verdict)
     "Of a page of claims, 'mapl/claims': the verdict on each claim, from the best committed rows of a page."
     paper = experiments()[claims].about['paper']
-    others = [n for n, e in experiments().items() if e.about['paper'] == paper and n != claims]
-    found = {} # sentence and place -> the first experiment that checks it
-    for name in [*others, claims]:
+    artifacts = [n for n, e in experiments().items() if e.about['paper'] == paper and n != claims]
+    by_claim = {} # sentence and place -> the first experiment that checks it
+    for name in [*artifacts, claims]:
         profile, verdicts = committed_verdicts(name)
         for v in verdicts:
-            if v.kind == 'claim': found.setdefault((v.what, v.source), (name, profile, v))
-    return list(found.values())
+            if v.kind == 'claim': by_claim.setdefault((v.what, v.source), (name, profile, v))
+    return list(by_claim.values())

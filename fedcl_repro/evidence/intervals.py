@@ -78,12 +78,12 @@ def interval(
     variance, df = (np.var(margin, ddof=1), n - 1) if n > 1 else alone or (math.inf, 1)
     agree = n > 1 and np.ptp(margin) == 0 and not images # counts may agree exactly
     if math.isinf(variance) or agree and n < seeds_that_agree():
-        more = f'{seeds_that_agree()} replicates that agree would decide' if agree else ''
-        return Interval(mean, -math.inf, math.inf, n, more, ranked)
+        advice = f'{seeds_that_agree()} replicates that agree would decide' if agree else ''
+        return Interval(mean, -math.inf, math.inf, n, advice, ranked)
     t = stdtrit(df, 1 - alpha / 2)
     half = t * math.sqrt(variance / n + images)
-    more = what_would_decide(mean, variance, images, n, t)
-    return Interval(mean, float(mean - half), float(mean + half), n, more, ranked)
+    advice = what_would_decide(mean, variance, images, n, t)
+    return Interval(mean, float(mean - half), float(mean + half), n, advice, ranked)
 
 # %% ../../nbs/evidence/intervals.ipynb #6de3240b
 def share_interval(votes, needed:float)->Interval: # votes: (replicates, parts)
@@ -137,13 +137,14 @@ def pooled_spread(tables)->Spread: # None if nothing was repeated
     for values in several:
         n, k = values.shape
         of_replicate = values.mean(axis=1) - values.mean() if k > 1 else np.zeros(n)
-        left = values - values.mean(axis=0) - of_replicate[:, None]
-        residual, df = residual + (left**2).sum(), df + (n - 1) * max(1, k - 1)
+        residuals = values - values.mean(axis=0) - of_replicate[:, None]
+        residual, df = residual + (residuals**2).sum(), df + (n - 1) * max(1, k - 1)
         shared, n_replicates = shared + (of_replicate**2).sum(), n_replicates + n - 1
     if not df: return None
-    own = residual / df
+    own_variance = residual / df
     labels = max(values.shape[1] for values in several)
-    return Spread(math.sqrt(max(0., shared / n_replicates - own / labels)), math.sqrt(own), df)
+    common = math.sqrt(max(0., shared / n_replicates - own_variance / labels))
+    return Spread(common, math.sqrt(own_variance), df)
 
 # %% ../../nbs/evidence/intervals.ipynb #12a30006
 DRAWS = 400
@@ -166,17 +167,17 @@ def images_redrawn(
     table:pd.DataFrame, # replicate x label, percent correct
     hits:dict,          # label -> (replicates, images): the share of the last evaluations that is correct
     images:dict,        # label -> number of test images, of labels that are tested on one shared set
-    where='',           # the setting: for labels of `images`, another one has other draws
+    setting='',           # the setting: for labels of `images`, another one has other draws
     draws=DRAWS,
 )->pd.DataFrame:        # (draw, replicate) x label
     "The table on other test images, the same for all replicates."
     values = np.repeat(table.to_numpy(dtype=float)[None], draws, axis=0)
     def drawn(n): return stream(0, 'images', n).multinomial(n, np.full(n, 1 / n), size=draws).T / n
-    known = {n: drawn(n) for n in {h.shape[1] for h in hits.values()}}
+    weights_of = {n: drawn(n) for n in {h.shape[1] for h in hits.values()}}
     for j, label in enumerate(table):
-        if label in hits: values[:, :, j] = 100 * (hits[label] @ known[hits[label].shape[1]]).T
+        if label in hits: values[:, :, j] = 100 * (hits[label] @ weights_of[hits[label].shape[1]]).T
         elif label in images:
             share = np.nanmean(values[0, :, j]) / 100
             sd = 100 * math.sqrt(max(0., share * (1 - share)) / images[label])
-            values[:, :, j] += sd * stream(0, 'images of', where, label).normal(size=(draws, 1))
+            values[:, :, j] += sd * stream(0, 'images of', setting, label).normal(size=(draws, 1))
     return draws_as_table(table, values)

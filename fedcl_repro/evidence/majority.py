@@ -26,12 +26,12 @@ from ..runs.run import Run, dataset, setting, shards
 def majority_scores(y:np.ndarray, train:list, test:list)->pd.DataFrame: # client, value, balanced, n
     "Accuracy and balanced accuracy of clients that always predict their most frequent training class."
     rows = []
-    for i, (own, asked) in enumerate(zip(train, test)):
-        if not len(asked): continue
-        answer = np.bincount(y[own]).argmax() if len(own) else 0
-        right, held = (y[asked] == answer).mean(), np.unique(y[asked])
+    for i, (train_rows, test_rows) in enumerate(zip(train, test)):
+        if not len(test_rows): continue
+        answer = np.bincount(y[train_rows]).argmax() if len(train_rows) else 0
+        right, held = (y[test_rows] == answer).mean(), np.unique(y[test_rows])
         balanced = (answer in held) / len(held)
-        rows.append(dict(client=i, value=right, balanced=balanced, n=len(asked)))
+        rows.append(dict(client=i, value=right, balanced=balanced, n=len(test_rows)))
     return pd.DataFrame(rows)
 
 # %% ../../nbs/evidence/majority.ipynb #maj00008
@@ -60,8 +60,8 @@ def computed_scores(run:Run, data_root=None)->pd.DataFrame:
 # %% ../../nbs/evidence/majority.ipynb #686779cc
 def scores_of(run:Run, data_root=None)->pd.DataFrame: # client, value, balanced, n; None if unknown
     "The scores of a run's clients: committed ones, or from the partition."
-    known = committed_scores().get(what_decides(run))
-    if known is not None: return known
+    scores = committed_scores().get(what_decides(run))
+    if scores is not None: return scores
     return computed_scores(run, data_root) if has_data(str(run.data), data_root) else None
 
 def write_majority_of(name:str, profile:str, data_root=None):
@@ -71,10 +71,10 @@ def write_majority_of(name:str, profile:str, data_root=None):
     runs = [run for id, (_, run, _) in committed_runs(name, profile).items() if id in personal]
     runs = [run for run in runs if setting(run, 'partition.protocol') != 'global'] # one test set for all
     new = {what_decides(run): run for run in runs if has_data(str(run.data), data_root)}
-    known = committed_scores()
-    scores = {key: computed_scores(run, data_root) for key, run in new.items() if key not in known}
+    before = committed_scores()
+    scores = {key: computed_scores(run, data_root) for key, run in new.items() if key not in before}
     if not scores: return
-    table = pd.concat(t.assign(**dict(zip(DECIDE, key))) for key, t in (known | scores).items())
+    table = pd.concat(t.assign(**dict(zip(DECIDE, key))) for key, t in (before | scores).items())
     table = table[[*DECIDE, 'client', 'value', 'balanced', 'n']].round(5)
     table = table.sort_values([*DECIDE, 'client'], kind='stable')
     write_text(committed_scores_path(), table.to_csv(index=False))
@@ -85,29 +85,29 @@ MAJORITY = 'Majority class'
 
 def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the columns of `rows`
     "The rows of the majority class in all settings, seeds and rounds of these rows."
-    about = rows.drop_duplicates('run')
-    keys = [(*what_decides(run), run.dtype, run.seed) for run in about.settings] # a column each
-    found = []
-    for _, part in about.groupby(pd.Series(keys, index=about.index), sort=False):
-        first = part.iloc[0]
-        scores = scores_of(first.settings, data_root)
+    runs = rows.drop_duplicates('run')
+    keys = [(*what_decides(run), run.dtype, run.seed) for run in runs.settings] # a column each
+    tables = []
+    for _, part in runs.groupby(pd.Series(keys, index=runs.index), sort=False):
+        first_run = part.iloc[0]
+        scores = scores_of(first_run.settings, data_root)
         if scores is None: continue
-        run = replace(first.settings, method=Spec('majority'))
-        shared = described(first.settings) | dict(run=f'majority of {first.run}', settings=run)
+        run = replace(first_run.settings, method=Spec('majority'))
+        shared = described(first_run.settings) | dict(run=f'majority of {first_run.run}', settings=run)
         shared |= dict(method='majority', label=MAJORITY, family='local', owner='personal', split='test')
         of_page = [c for c in rows if c not in {*shared, *MEASURE_COLUMNS}] # columns that a page has added
-        shared |= {c: first[c] for c in of_page}
+        shared |= {c: first_run[c] for c in of_page}
         rounds = rows.loc[rows.run.isin(part.run), 'round'].unique()
-        found.append(of_rounds(scores, rounds).assign(**shared))
-    return pd.concat(found, ignore_index=True)[list(rows)] if found else rows[:0]
+        tables.append(of_rounds(scores, rounds).assign(**shared))
+    return pd.concat(tables, ignore_index=True)[list(rows)] if tables else rows[:0]
 
 # %% ../../nbs/evidence/majority.ipynb #782f6a75
 def of_rounds(scores:pd.DataFrame, rounds)->pd.DataFrame:
     "The scores as accuracies and balanced accuracies of both moments of these rounds."
-    both = scores.rename(columns=dict(value='accuracy'))
-    both = both.melt(['client', 'n'], ['accuracy', 'balanced'], 'metric', 'value')
+    scores_long = scores.rename(columns=dict(value='accuracy'))
+    scores_long = scores_long.melt(['client', 'n'], ['accuracy', 'balanced'], 'metric', 'value')
     tests = pd.MultiIndex.from_product([['merged', 'trained'], rounds], names=['moment', 'round'])
-    return tests.to_frame(index=False).merge(both, how='cross')
+    return tests.to_frame(index=False).merge(scores_long, how='cross')
 
 def with_majority(rows:pd.DataFrame)->pd.DataFrame:
     "The rows, and those of the majority class."

@@ -26,14 +26,14 @@ def run_from(config:dict)->Run:
 
 def provenance_in(path:Path)->list: # of dicts
     "The records in a JSON file: one, several, or none if it is damaged."
-    try: found = json_in(path.read_text(encoding='utf-8'), str(path))
+    try: records = json_in(path.read_text(encoding='utf-8'), str(path))
     except (OSError, ValueError): return []
-    return found if isinstance(found, list) else [found]
+    return records if isinstance(records, list) else [records]
 
 def committed_records()->list: # of dicts
     "The provenance of all committed runs."
     paths = sorted(papers_folder().glob('*/results/*.json'))
-    return [about for path in paths for about in provenance_in(path)]
+    return [record for path in paths for record in provenance_in(path)]
 
 # %% ../../nbs/evidence/plan.ipynb #963a826f
 TO_TRAIN = 'waiting', 'not begun'
@@ -74,15 +74,15 @@ def state_of(run:Run, store:Store, data_root=None, committed={})->Standing: # co
 def plan_line(what:str, states:list)->str: # of Standing
     "'mapl/fig4 lite: 3 of 9 runs to train, 1 of them waiting; 5 finished, 1 committed, in 41 s'"
     counts = Counter(s.word for s in states)
-    to_train = sum(counts[word] for word in TO_TRAIN)
+    to_train = sum(counts[state] for state in TO_TRAIN)
     lacking = to_train or counts['without data'] or counts['not possible']
     missing = f'{to_train} of {amount_of(len(states), "run")} to train' if lacking else 'nothing to train'
     waiting = f', {counts["waiting"]} of them waiting at a checkpoint' if counts['waiting'] else ''
-    others = [f'{n} {word}' for word, n in counts.items() if word not in TO_TRAIN]
+    other_words = [f'{n} {state}' for state, n in counts.items() if state not in TO_TRAIN]
     seconds = sum(s.seconds for s in states)
     took = [f'{seconds:,.0f} s until now'] if seconds else []
-    return f'{what}: ' + '; '.join([missing + waiting, *filter(None, [', '.join(others)]), *took])
+    return f'{what}: ' + '; '.join([missing + waiting, *filter(None, [', '.join(other_words)]), *took])
 
 def committed_of(name:str, profile:str)->dict: # run -> provenance
     "The committed runs of an experiment."
-    return {run: about for _, run, about in committed_runs(name, profile).values()}
+    return {run: record for _, run, record in committed_runs(name, profile).values()}

@@ -49,11 +49,11 @@ def with_values(
         if value is None: continue
         if name not in frame:
             raise ValueError(f"no column {name!r}: choose from {', '.join(frame)}")
-        same = frame[name] == value
-        if not same.any():
-            known = ', '.join(map(str, frame[name].dropna().unique()))
-            raise ValueError(f'no {name} {value!r} here: choose from {known}')
-        frame = frame[same]
+        is_equal = frame[name] == value
+        if not is_equal.any():
+            values = ', '.join(map(str, frame[name].dropna().unique()))
+            raise ValueError(f'no {name} {value!r} here: choose from {values}')
+        frame = frame[is_equal]
     return frame
 
 # %% ../../nbs/evidence/published.ipynb #15449659
@@ -71,9 +71,9 @@ COLUMN = ['paper', 'artifact', 'setting', 'dataset', 'model']       # identify a
 
 def impossible_spread(cells:pd.DataFrame)->pd.Series: # text, empty if nothing is wrong
     "Standard deviations over clients too large for the accuracy printed beside them."
-    at = [*COLUMN, 'method']
-    accuracy = cells[cells.metric == 'accuracy'].set_index(at).value
-    beside = accuracy.reindex(pd.MultiIndex.from_frame(cells[at])).to_numpy()
+    keys = [*COLUMN, 'method']
+    accuracy = cells[cells.metric == 'accuracy'].set_index(keys).value
+    beside = accuracy.reindex(pd.MultiIndex.from_frame(cells[keys])).to_numpy()
     limit = largest_sd(beside, pd.to_numeric(cells.clients, errors='coerce'))
     broken = (cells.metric == 'client_std') & (cells.value > limit + .01)
     why = 'beyond the {:.2f} possible if the accuracy beside it is the mean over clients'
@@ -94,17 +94,17 @@ def printed_twice(
     column:str='value', # or 'std'
 )->pd.Series:           # text, empty where nothing is wrong
     "Percentages that the same paper prints elsewhere with more than 0.1 points difference."
-    same = cells[column].groupby([cells[k] for k in CELL])
-    low, high = same.transform('min'), same.transform('max')
+    cell = cells[column].groupby([cells[k] for k in CELL])
+    low, high = cell.transform('min'), cell.transform('max')
     broken = (cells.unit == 'percent') & (high - low > .1 + 1e-9)
     return ('printed as ' + low.astype(str) + ' and as ' + high.astype(str)).where(broken, '')
 
 # %% ../../nbs/evidence/published.ipynb #ac90c687
 def contradictions(cells:pd.DataFrame)->pd.Series: # text, empty where nothing is wrong
     "Why a cell cannot be true, from the other cells of the same paper."
-    found = pd.concat([impossible_spread(cells), wrong_average(cells), printed_twice(cells)], axis=1)
+    reasons = pd.concat([impossible_spread(cells), wrong_average(cells), printed_twice(cells)], axis=1)
     def together(row): return '; '.join(why for why in row if why)
-    return found.agg(together, axis=1)
+    return reasons.agg(together, axis=1)
 
 @cache
 def all_cells()->pd.DataFrame:

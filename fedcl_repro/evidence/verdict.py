@@ -90,17 +90,17 @@ def cell_word(
 # %% ../../nbs/evidence/verdict.ipynb #1becdada
 def claim(what:str, per_seed, evidence='', source='')->Verdict:
     "Verdict on a sentence, from whether it holds for each seed; without any seed 'not run'."
-    asked = [bool(v) for v in per_seed]
-    if not asked: return Verdict(what, 'not run', evidence, source, 'claim')
-    word = 'holds' if all(asked) else 'open' if any(asked) else 'fails'
-    told = evidence or f'{sum(asked)} of {len(asked)} seeds'
-    return Verdict(what, word, told, source, 'claim', reason=MIXED if word == 'open' else '')
+    votes = [bool(v) for v in per_seed]
+    if not votes: return Verdict(what, 'not run', evidence, source, 'claim')
+    verdict = 'holds' if all(votes) else 'open' if any(votes) else 'fails'
+    words = evidence or f'{sum(votes)} of {len(votes)} seeds'
+    return Verdict(what, verdict, words, source, 'claim', reason=MIXED if verdict == 'open' else '')
 
 # %% ../../nbs/evidence/verdict.ipynb #aad457cf
 def verdict_counts(verdicts)->dict:
     "How often each word occurs, in the order of the words."
-    said = [v.word if isinstance(v, Verdict) else v['word'] for v in verdicts]
-    return {w: said.count(w) for w in MARKS if w in said}
+    words = [v.word if isinstance(v, Verdict) else v['word'] for v in verdicts]
+    return {w: words.count(w) for w in MARKS if w in words}
 
 def rests_on(v:Verdict)->str: # empty: not said
     "The runs behind a verdict, in its evidence: '6 replicates', '2 seeds of one partition' or 'one run'."
@@ -111,8 +111,8 @@ def amount_of(n:int, thing:str)->str: return f'{n:,} {thing}' + ('' if n == 1 el
 
 def verdict_table(verdicts)->pd.DataFrame:
     "Verdicts as a table; if a margin is printed, whether it is inside our interval."
-    much = ['much'] if any(v.much for v in verdicts) else []
-    columns = ['what', 'word', *much, 'evidence', 'source']
+    optional = ['much'] if any(v.much for v in verdicts) else []
+    columns = ['what', 'word', *optional, 'evidence', 'source']
     table = pd.DataFrame([vars(v) | dict(word=v.said) for v in verdicts], columns=columns)
     return table.rename(columns=dict(much='published margin'))
 

@@ -26,13 +26,13 @@ class Seat:
         one_thread()
         self.execute = Loop(fetched(fed))
 
-    def take(self, stages:tuple, clients:dict, replies:dict, roster, known:dict)->list:
+    def take(self, stages:tuple, clients:dict, replies:dict, roster, stored_names:dict)->list:
         """The fields of each client after its turn, as one value each; then `Turns` with training losses in
         place of the fields, and messages as `as_sent` returns them."""
         clients = {i: fetched(c) for i, c in clients.items()}
         replies = {i: from_bytes(m)[0] if isinstance(m, bytes) else m for i, m in replies.items()}
         turns = take_turns(self.execute, stages, clients, replies, roster)
-        messages = {i: as_sent(m, known.get(i, ())) for i, m in turns.messages.items()}
+        messages = {i: as_sent(m, stored_names.get(i, ())) for i, m in turns.messages.items()}
         notes = {i: {k: v for k, v in c.items() if k.startswith('train.')} for i, c in turns.clients.items()}
         return [*turns.clients.values(), Turns(notes, messages, turns.received)]
 
@@ -61,12 +61,12 @@ class Resident:
 
     def fields(self)->dict: return fetched(self.place)
 
-def fetched(kept):
+def fetched(place):
     "A federation or a client's fields, from themselves, or a reference to them, perhaps in a list."
-    if isinstance(kept, list): kept = kept[0]
-    if isinstance(kept, (dict, Fed)): return kept
+    if isinstance(place, list): place = place[0]
+    if isinstance(place, (dict, Fed)): return place
     import ray
-    return ray.get(kept)
+    return ray.get(place)
 
 # %% ../../nbs/federation/actors.ipynb #35f0acd0
 RAY_SETTINGS = dict(
@@ -80,9 +80,9 @@ def connect_ray(address:str):
     try: import ray
     except ImportError as e: raise ValueError("Ray is not installed: pip install -e '.[ray]'") from e
     if ray.is_initialized(): return ray
-    own = dict(include_dashboard=False) if address == 'local' else {}
+    local_settings = dict(include_dashboard=False) if address == 'local' else {}
     before = signal.getsignal(signal.SIGTERM) # Ray replaces this handler
-    try: ray.init(address=address, log_to_driver=False, configure_logging=False, **own)
+    try: ray.init(address=address, log_to_driver=False, configure_logging=False, **local_settings)
     except (ConnectionError, RuntimeError, ValueError) as e:
         raise ValueError(f'no Ray cluster at {address!r} ({str(e).splitlines()[0]}): `ray start --head` '
                          'starts one, `local` takes this machine') from e
@@ -117,11 +117,11 @@ class RayActors(Loop):
         homes = {i: c.seat for i, c in clients.items() if isinstance(c, Resident)}
         work = {i: self.fed.sizes[i] + 1 for i in clients} # a client without samples takes time too
         dealt = dealt_work(work, len(self.seats), homes)
-        asked = {seat: self.ask(seat, self.question(share, stages, clients, replies, roster))
+        questions = {seat: self.ask(seat, self.question(share, stages, clients, replies, roster))
                  for seat, share in enumerate(dealt) if share}
         after, messages, received = {}, {}, 0
-        for seat, (*places, last) in asked.items():
-            notes, sent, down = self.hear(seat, last)
+        for seat, (*places, turns_place) in questions.items():
+            notes, sent, down = self.hear(seat, turns_place)
             after |= {i: Resident(place, notes[i], seat) for i, place in zip(notes, places)}
             messages |= {i: as_received(*m, self.tables.setdefault(i, {}), self.fed.device)
                          for i, m in sent.items()}
@@ -130,10 +130,10 @@ class RayActors(Loop):
 
     def question(self, share:list, stages, clients:dict, replies, roster)->tuple: # arguments of `Seat.take`
         "The request to an actor for the turns of its share."
-        def there(c): return [c.place] if isinstance(c, Resident) else fields_of(c)
-        places, sent = {i: there(clients[i]) for i in share}, {i: as_sent(replies[i])[0] for i in share}
-        known = {i: tuple(self.tables[i]) for i in share if i in self.tables}
-        return stages, places, sent, roster, known
+        def place_of(c): return [c.place] if isinstance(c, Resident) else fields_of(c)
+        places, sent = {i: place_of(clients[i]) for i in share}, {i: as_sent(replies[i])[0] for i in share}
+        stored_names = {i: tuple(self.tables[i]) for i in share if i in self.tables}
+        return stages, places, sent, roster, stored_names
 
     def ask(self, seat:int, question:tuple)->list: # of references
         take = self.seats[seat].take

@@ -31,10 +31,10 @@ def means_message(client, at_least=1)->dict:
 def serve_centroids(server, inbox, weighted=True)->dict:
     "The server with new global centroids `mean` and `have`."
     got = inbox.stack('mean', 'count')
-    mean, seen = pool_centroids(got['mean'].filled(), got['count'].filled(), weighted)
+    mean, present = pool_centroids(got['mean'].filled(), got['count'].filled(), weighted)
     old = server.get('mean', torch.zeros_like(mean))
-    ever = server.get('have', torch.zeros_like(seen))
-    return server | dict(mean=torch.where(seen[:, None], mean, old), have=seen | ever)
+    ever = server.get('have', torch.zeros_like(present))
+    return server | dict(mean=torch.where(present[:, None], mean, old), have=present | ever)
 
 # %% ../../nbs/federation/class_means.ipynb #b5c0a2c4
 def no_centroids(client, fed)->dict:

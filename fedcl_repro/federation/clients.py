@@ -46,7 +46,7 @@ class Clients(Sequence):
         if self.folder: changed = within_memory(changed, self.memory, Path(self.folder.name))
         return Clients(self.fed, changed, self.memory, self.folder)
 
-def fields_of(kept)->dict: return kept if isinstance(kept, dict) else kept.fields()
+def fields_of(client)->dict: return client if isinstance(client, dict) else client.fields()
 
 def client_folder()->HeldFolder:
     "A temporary folder for fields; those that killed processes have left are removed."
@@ -85,21 +85,21 @@ class OnDisk(Stored):
         weakref.finalize(self, path.unlink, missing_ok=True)
 
 # %% ../../nbs/federation/clients.ipynb #bbfc9a7a
-def as_bytes(kept)->bytes: # kept: fields, or an object with `fields()`
+def as_bytes(client)->bytes: # kept: fields, or an object with `fields()`
     "A client's fields in a form that another process can read."
-    if isinstance(kept, Stored): return kept.read()
+    if isinstance(client, Stored): return client.read()
     content = io.BytesIO()
-    torch.save({k: compact(v) for k, v in fields_of(kept).items()}, content)
+    torch.save({k: compact(v) for k, v in fields_of(client).items()}, content)
     return content.getvalue()
 
 def compact(value): # a part of a larger tensor would be saved with all of it
     is_part = isinstance(value, Tensor) and value.untyped_storage().nbytes() > value.nbytes
     return value.clone() if is_part else value
 
-def loss_notes(kept)->dict:
+def loss_notes(client)->dict:
     "The running training loss of a client, whose other fields are not read."
-    if not isinstance(kept, dict): return kept.notes
-    return {k: v for k, v in kept.items() if k.startswith('train.')}
+    if not isinstance(client, dict): return client.notes
+    return {k: v for k, v in client.items() if k.startswith('train.')}
 
 # %% ../../nbs/federation/clients.ipynb #7f564eb0
 def training_notes(clients:Clients)->dict: # id -> {'train.loss', 'train.rows'}, in the order of ids

@@ -36,7 +36,7 @@ def signature(fields:dict)->tuple:
 # %% ../../nbs/federation/cuda_graphs.ipynb #ad580530
 def groups(fed:Fed, sweep:Sweep, clients:dict, key:tuple)->tuple: # (lists of members, other ids)
     "Clients of a federation that can share a recording."
-    alike, alone = {}, []
+    members, alone = {}, []
     for i, c in clients.items():
         todo = plan(fed, i, sweep, key) if sweep.train else []
         if not todo:
@@ -44,8 +44,8 @@ def groups(fed:Fed, sweep:Sweep, clients:dict, key:tuple)->tuple: # (lists of me
             continue
         c, moving, buffers = prepare(fed, sweep, i, c)
         kind = fed.arch[i], len(todo[0]), signature(c)
-        alike.setdefault(kind, []).append(Member(i, c, todo, moving, buffers))
-    return alike.values(), alone
+        members.setdefault(kind, []).append(Member(i, c, todo, moving, buffers))
+    return members.values(), alone
 
 # %% ../../nbs/federation/cuda_graphs.ipynb #6c16e035
 class StaticClient(Carrier):
@@ -76,8 +76,8 @@ class StaticClient(Carrier):
 
     def replace(self, changed:dict):
         for k, v in changed.items():
-            known = k in self.live and v.shape == self.live[k].shape
-            if not known: raise ShapeChanged(f'{k} grows from batch to batch')
+            fits = k in self.live and v.shape == self.live[k].shape
+            if not fits: raise ShapeChanged(f'{k} grows from batch to batch')
             self.live[k].copy_(v)
 
     @torch.no_grad()
@@ -143,12 +143,12 @@ class Graphs(Loop):
         super().close()
 
     def __call__(self, sweep:Sweep, clients:dict, key:tuple)->dict:
-        alike, alone = groups(self.fed, sweep, clients, key)
-        done = super().__call__(sweep, {i: clients[i] for i in alone}, key) if alone else {}
-        for members in alike: done |= self.advance(sweep, members, key)
-        for i, c in done.items():
+        kinds, alone = groups(self.fed, sweep, clients, key)
+        trained = super().__call__(sweep, {i: clients[i] for i in alone}, key) if alone else {}
+        for members in kinds: trained |= self.advance(sweep, members, key)
+        for i, c in trained.items():
             if 'train.loss' in c and not c['train.loss'].isfinite(): raise NonFinite('the loss', i, key[0])
-        return {i: done[i] for i in clients}
+        return {i: trained[i] for i in clients}
 
     def advance(self, sweep:Sweep, members:list, key:tuple)->dict: # id -> client
         try: return self.replay(sweep, members, key)
@@ -162,37 +162,37 @@ class Graphs(Loop):
         slots = [self.slot(p, sweep, members, inputs[0][1]) for p in range(len(todo))]
         for *_, stream in slots:
             if stream: stream.wait_stream(torch.cuda.current_stream())
-        done = {}
-        at_work = [launch(slot, mine, members, inputs, done) for slot, mine in zip(slots, todo)]
+        copies = {}
+        at_work = [launch(slot, mine, members, inputs, copies) for slot, mine in zip(slots, todo)]
         while at_work: at_work = [burst for burst in at_work if next(burst, False)]
         if self.fed.device != 'cpu': torch.cuda.synchronize()
-        losses = torch.stack([done[a][1] for a in range(len(members))]).cpu() # one copy for all clients
+        losses = torch.stack([copies[a][1] for a in range(len(members))]).cpu() # one copy for all clients
         def noted(m, loss): return training_loss(m.client, loss, sweep.repeat * sum(map(len, m.todo)))
-        return {m.i: m.client | done[a][0] | noted(m, losses[a]) for a, m in enumerate(members)}
+        return {m.i: m.client | copies[a][0] | noted(m, losses[a]) for a, m in enumerate(members)}
 
     def slot(self, p:int, sweep:Sweep, members:list, table:dict)->tuple: # (static client, step, stream)
         "The static client of stream p for these members, recorded if it is new."
-        first = members[0]
-        name = p, sweep, self.fed.arch[first.i], len(first.todo[0]), signature(first.client)
-        numbers = [int(first.client[k]) for k in recorded_constants(sweep.opt or self.fed.opt)]
+        member = members[0]
+        name = p, sweep, self.fed.arch[member.i], len(member.todo[0]), signature(member.client)
+        numbers = [int(member.client[k]) for k in recorded_constants(sweep.opt or self.fed.opt)]
         steps = max(4, *(len(m.todo) for m in members)) # recording itself makes four
-        static, step, known = self.kept.get(name, (None, None, None))
-        if static is None or static.steps < steps or known != numbers:
-            static = StaticClient(self.fed, sweep, first, table, 1 << (steps - 1).bit_length())
+        static, step, constants = self.kept.get(name, (None, None, None))
+        if static is None or static.steps < steps or constants != numbers:
+            static = StaticClient(self.fed, sweep, member, table, 1 << (steps - 1).bit_length())
             step = captured(static, self.streams[p])
             if name in self.kept: self.replaced.append(self.kept[name])
             self.kept[name] = static, step, numbers
         return static, step, self.streams[p]
 
 # %% ../../nbs/federation/cuda_graphs.ipynb #874be194
-def launch(slot:tuple, mine:list, members:list, inputs:list, done:dict):
+def launch(slot:tuple, mine:list, members:list, inputs:list, copies:dict):
     """Launch the steps of the clients of one stream and fill `done`.
     Yields after each burst, so that other streams get work, too."""
     static, step, stream = slot
     for a in mine:
         with on(stream): static.copy_in(*inputs[a])
-        for left in range(len(members[a].todo), 0, -BURST):
+        for n_left in range(len(members[a].todo), 0, -BURST):
             with on(stream):
-                for _ in range(min(BURST, left)): step()
+                for _ in range(min(BURST, n_left)): step()
             yield True
-        with on(stream): done[a] = static.copy_out(members[a].client)
+        with on(stream): copies[a] = static.copy_out(members[a].client)

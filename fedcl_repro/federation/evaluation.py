@@ -60,10 +60,10 @@ def tested(execute, stages, stage_round:int, clients:dict, replies, deployed:dic
     clients = {i: c | deployed for i, c in clients.items()}
     return stage.method, run_steps(execute, stage.method.adapt, clients, r)
 
-def surveyed(execute, survey, question:dict, who)->dict: # id -> answer
+def surveyed(execute, survey, question:dict, ids)->dict: # id -> answer
     "The answers of clients to the server's question before a test."
     def answer(worker, i): return survey.answer(execute.fed, worker, i, question)
-    return execute.map(answer, who)
+    return execute.map(answer, ids)
 
 # %% ../../nbs/federation/evaluation.ipynb #cb401cff
 class Score(NamedTuple):
@@ -88,15 +88,16 @@ def scored(execute, method, clients:dict, split:str)->list: # of Score
     "Test each client's `predict` on its own samples of a split."
     fed, rows = execute.fed, execute.fed.rows[split]
     scores = outputs_of_clients(execute, method.predict, clients, rows)
-    return [Score.of(i, found, fed.y[rows[i]], fed.chunk) for i, found in scores.items()]
+    return [Score.of(i, output, fed.y[rows[i]], fed.chunk) for i, output in scores.items()]
 
 def outputs_of_clients(execute, fn, clients:dict, rows)->dict: # id -> (n, k)
     "What a function (net, client, x) returns for each client's rows (n,) of the store, in eval mode."
     fed = execute.fed
     def of_client(worker, i):
         net = worker.net(i, clients[i], False)
-        def of(at): return fn(net, clients[i], pixels(fed.x[at], fed.dtype)).to(fed.dtype)
-        with torch.no_grad(), fed.arithmetic(): return torch.cat([of(at) for at in rows[i].split(fed.chunk)])
+        def outputs_at(batch): return fn(net, clients[i], pixels(fed.x[batch], fed.dtype)).to(fed.dtype)
+        with torch.no_grad(), fed.arithmetic():
+            return torch.cat([outputs_at(batch) for batch in rows[i].split(fed.chunk)])
     return execute.map(of_client, list(clients))
 
 # %% ../../nbs/federation/evaluation.ipynb #f9e44570
@@ -136,8 +137,8 @@ def linear_classifier(z, y, n_classes:int, rng, n_passes=100, batch_size=512, lr
     fields = {'w': w} | opt.start({'w': w})
     def scores(z): return z @ w[:-1] + w[-1]
     def batches(): return torch.from_numpy(rng.permutation(len(y))).to(y.device).tensor_split(steps)
-    for step, at in enumerate(at for _ in range(n_passes) for at in batches()):
-        (g,) = torch.autograd.grad(F.cross_entropy(scores(z[at]), y[at]), w)
+    for step, batch in enumerate(batch for _ in range(n_passes) for batch in batches()):
+        (g,) = torch.autograd.grad(F.cross_entropy(scores(z[batch]), y[batch]), w)
         with torch.no_grad(): opt.step_(fields | {'round': step}, {'w': g})
     return lambda z: scores(score(z)).detach()
 

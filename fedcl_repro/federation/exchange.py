@@ -30,25 +30,25 @@ from ..parts.fields import prefixed, unprefixed
 # %% ../../nbs/federation/exchange.ipynb #5b733a65
 def known_to(fed:Fed, i=None)->Fed:
     "The federation as client i knows it, or as the server does (None): sizes, but no data."
-    own = copy.copy(fed)
-    nothing = at = torch.zeros(0, dtype=torch.long)
+    part = copy.copy(fed)
+    nothing = rows = torch.zeros(0, dtype=torch.long)
     train, test = ([nothing] * fed.n_clients for _ in range(2))
     if i is not None:
-        at, inverse = torch.cat([fed.rows['train'][i], fed.rows['test'][i]]).unique(return_inverse=True)
+        rows, inverse = torch.cat([fed.rows['train'][i], fed.rows['test'][i]]).unique(return_inverse=True)
         train[i], test[i] = inverse.split([len(fed.rows[s][i]) for s in ('train', 'test')])
-    own.put_data((fed.x[at], fed.y[at]), train, test)
-    if i is None: own.sizes = list(fed.sizes)
-    return own
+    part.put_data((fed.x[rows], fed.y[rows]), train, test)
+    if i is None: part.sizes = list(fed.sizes)
+    return part
 
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9e
 class ClientSide:
     "A client with its data and its fields. It answers bytes with bytes."
-    def __init__(self, execute, stages:tuple, i:int, **kept): # by an earlier process: fields, last, ...
+    def __init__(self, execute, stages:tuple, i:int, **state): # by an earlier process: fields, last, ...
         self.execute, self.stages, self.i = execute, stages, i
         self.fields = execute.fed.client(i)
         self.session = ''     # of the server whose rounds it takes
         self.last = '', b''   # digest of the last turn, and the answer to it
-        vars(self).update(kept)
+        vars(self).update(state)
         self.schema = Schema(execute.fed, stages)
         shapes = {k: tuple(v.shape) for k, v in execute.fed.init[execute.fed.arch[i]].items()}
         self.blocks = shapes | prefixed('reply.', shapes) # of which a reply may have a part
@@ -60,88 +60,90 @@ class ClientSide:
         # a message ends with a checksum
         digest = hashlib.sha256(content[-2**14:]).hexdigest() if kind == 'turn' else ''
         if kind == 'turn' and digest == self.last[0]: return self.last[1] # it was delivered twice
-        def expect(about): return expected_by_client(self, kind, check_said(about, ASKED[kind]))
-        how = dict(device=self.execute.fed.device, expect=expect, most=self.most(kind))
-        message, about = from_bytes(content, **how)
-        self.enter_session(kind, about.get('session', ''))
-        answer = CLIENT_ANSWERS[kind](self, message, about)
+        def expect(header): return expected_by_client(self, kind, check_said(header, ASKED[kind]))
+        options = dict(device=self.execute.fed.device, expect=expect, most=self.most(kind))
+        message, header = from_bytes(content, **options)
+        self.enter_session(kind, header.get('session', ''))
+        answer = CLIENT_ANSWERS[kind](self, message, header)
         if kind == 'turn': self.last = digest, answer
         return answer
 
     def most(self, kind:str)->tuple:
         "The most bytes of a message to this client: (of its line of JSON, of all)."
-        fed, asked = self.execute.fed, CLIENT_READS.get(kind)
-        each = [most_bytes({}, 0)]
-        for place in range(len(self.stages)) if asked else ():
-            forms = self.schema.forms(asked, place, self.i)
-            each.append(most_bytes(forms, fed.sizes[self.i], fed.n_clients, self.blocks))
-        return tuple(map(max, zip(*each)))
+        fed, message_kind = self.execute.fed, CLIENT_READS.get(kind)
+        limits = [most_bytes({}, 0)]
+        for place in range(len(self.stages)) if message_kind else ():
+            forms = self.schema.forms(message_kind, place, self.i)
+            limits.append(most_bytes(forms, fed.sizes[self.i], fed.n_clients, self.blocks))
+        return tuple(map(max, zip(*limits)))
 
     def enter_session(self, kind:str, session:str):
         "Begin anew if the server says hello from a new session; refuse other messages of another session."
         if session == self.session or kind == 'hello' and not session: return
         fresh = not self.session and int(self.fields['round']) < 0
         if kind != 'hello' and not fresh:
-            known = f'client {self.i} is in session {self.session!r}'
-            raise BadMessage(f'{known}, got {session!r}: say hello first')
+            session_words = f'client {self.i} is in session {self.session!r}'
+            raise BadMessage(f'{session_words}, got {session!r}: say hello first')
         self.session, self.last = session, ('', b'')
         self.fields = self.execute.fed.client(self.i)
 
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9f
 CLIENT_READS = dict(turn='reply', test='test', survey='question') # kind of message -> kind of its fields
 
-def expected_by_client(client:ClientSide, kind:str, about:dict)->Expected:
+def expected_by_client(client:ClientSide, kind:str, header:dict)->Expected:
     "What the client expects of a message; an error if its rounds or its roster cannot be."
     fed, i = client.execute.fed, client.i
     if kind == 'hello': return Expected({}, fed.sizes[i])
-    n_rounds, r = sum(s.rounds for s in client.stages), about['round']
+    n_rounds, r = sum(s.rounds for s in client.stages), header['round']
     if not 0 <= r < n_rounds + (kind != 'turn'): raise BadMessage(f'round {r} of {n_rounds}')
-    if kind == 'turn': check_turn(client, about)
-    _, place = stage_of(client.stages, about.get('stage_round', r))
+    if kind == 'turn': check_turn(client, header)
+    _, place = stage_of(client.stages, header.get('stage_round', r))
     return Expected(client.schema.forms(CLIENT_READS[kind], place, i), fed.sizes[i], blocks=client.blocks)
 
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9b
-def check_turn(client:ClientSide, about:dict):
+def check_turn(client:ClientSide, header:dict):
     "Refuse a round that the client has taken, and a roster that cannot be."
-    fed, i, last = client.execute.fed, client.i, int(client.fields['round'])
-    who, n = about['who'], about['n']
-    if about['session'] == client.session and about['round'] <= last:
-        raise BadMessage(f"round {about['round']} came after round {last}, which client {i} has taken")
-    if who != sorted(set(who)) or i not in who or who[-1] >= fed.n_clients or len(n) != len(who):
-        raise BadMessage(f'the roster {who} with samples {n} is none of client {i} of {fed.n_clients}')
-    if n[who.index(i)] != fed.sizes[i]:
-        raise BadMessage(f'client {i} has {fed.sizes[i]} samples, the roster says {n[who.index(i)]}')
+    fed, i, last_round = client.execute.fed, client.i, int(client.fields['round'])
+    participants, n = header['who'], header['n']
+    if header['session'] == client.session and header['round'] <= last_round:
+        raise BadMessage(f"round {header['round']} came after round {last_round}, which client {i} has taken")
+    in_order = participants == sorted(set(participants)) and len(n) == len(participants)
+    if not in_order or i not in participants or participants[-1] >= fed.n_clients:
+        roster = f'the roster {participants} with samples {n}'
+        raise BadMessage(f'{roster} is none of client {i} of {fed.n_clients}')
+    if n[participants.index(i)] != fed.sizes[i]:
+        raise BadMessage(f'client {i} has {fed.sizes[i]} samples, the roster says {n[participants.index(i)]}')
 
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9c
-def say_hello(client:ClientSide, message:dict, about:dict)->bytes:
+def say_hello(client:ClientSide, message:dict, header:dict)->bytes:
     "The client's number of samples."
     return to_bytes({}, n=client.execute.fed.sizes[client.i], client=client.i)
 
 # %% ../../nbs/federation/exchange.ipynb #07fa5b9d
-def take_turn(client:ClientSide, message:dict, about:dict)->bytes:
+def take_turn(client:ClientSide, message:dict, header:dict)->bytes:
     "Merge, train, upload."
-    i, session = client.i, about.get('session', '')
-    roster = Roster(about['round'], tuple(about['who']), tuple(about['n']), session)
+    i, session = client.i, header.get('session', '')
+    roster = Roster(header['round'], tuple(header['who']), tuple(header['n']), session)
     turns = take_turns(client.execute, client.stages, {i: client.fields}, {i: message}, roster)
     answer = to_bytes(turns.messages[i])
     client.fields = turns.clients[i]
     return answer
 
 # %% ../../nbs/federation/exchange.ipynb #ce67ff72
-def take_test(client:ClientSide, message:dict, about:dict)->bytes:
+def take_test(client:ClientSide, message:dict, header:dict)->bytes:
     "The client's score on its own test samples, at a moment of its round: only counts and a loss."
-    i, r, deployed = client.i, about['stage_round'], unprefixed('deployed.', message)
-    replies = {i: unprefixed('reply.', message)} if about['moment'] == 'merged' else None
-    own = {i: client.fields}
-    method, own = tested(client.execute, client.stages, r, own, replies, deployed, about['round'])
+    i, r, deployed = client.i, header['stage_round'], unprefixed('deployed.', message)
+    replies = {i: unprefixed('reply.', message)} if header['moment'] == 'merged' else None
+    clients = {i: client.fields}
+    method, clients = tested(client.execute, client.stages, r, clients, replies, deployed, header['round'])
     test = scored if method.probe.represent is None else probed
-    (score,) = test(client.execute, method, own, about['split'])
+    (score,) = test(client.execute, method, clients, header['split'])
     return to_bytes({}, n=score.n, correct=score.correct, loss=float(score.loss))
 
-def answer_survey(client:ClientSide, message:dict, about:dict)->bytes:
+def answer_survey(client:ClientSide, message:dict, header:dict)->bytes:
     "The client's answer to the question of a survey."
     execute, i = client.execute, client.i
-    survey = stage_of(client.stages, about['round'])[0].method.survey
+    survey = stage_of(client.stages, header['round'])[0].method.survey
     if not survey: raise BadMessage('this method surveys nothing')
     return to_bytes(surveyed(execute, survey, message, [i])[i])
 
@@ -186,46 +188,46 @@ class ServerSide:
         roster = roster_of(self.fed, stage, self.round)
         new = [i for i in roster.who if i not in self.introduced]
         if new: self.introduce(new)
-        who = tuple(i for i in roster.who if i in self.introduced)
-        return Roster(self.round, who, tuple(self.fed.sizes[i] for i in who), self.session)
+        introduced = tuple(i for i in roster.who if i in self.introduced)
+        return Roster(self.round, introduced, tuple(self.fed.sizes[i] for i in introduced), self.session)
 
     def understood(self, contents:dict, read:Callable)->dict: # id -> what `read(i, content)` returns
         "The contents of these bytes, by id; a client whose bytes cannot be read is refused."
-        found = {}
+        answers = {}
         for i, content in sorted(contents.items()):
-            try: found[i] = read(i, content)
+            try: answers[i] = read(i, content)
             except Exception as e: self.refuse(i, e) # whatever fails here, fails because of these bytes
-        return found
+        return answers
 
     def refuse(self, i:int, why): self.refused.append((self.round, i, str(why)))
 
 # %% ../../nbs/federation/exchange.ipynb #797965dc
-def answer_in(kind:str, content:bytes, forms={}, n=0, shapes=None, sizes=None, **how)->tuple:
+def answer_in(kind:str, content:bytes, forms={}, n=0, shapes=None, sizes=None, **options)->tuple:
     "A client's answer, if it has the expected form: (message, about)."
-    def expect(said):
-        check_said(said, ANSWERED[kind])
+    def expect(header):
+        check_said(header, ANSWERED[kind])
         return Expected(forms, n, shapes, sizes=sizes)
-    return from_bytes(content, expect=expect, most=most_bytes(forms, n, shapes=shapes), **how)
+    return from_bytes(content, expect=expect, most=most_bytes(forms, n, shapes=shapes), **options)
 
 def samples_in(i:int, content:bytes)->int:
     "The number of samples that client i reports."
-    _, about = answer_in('hello', content)
-    if about['client'] != i: raise BadMessage(f"client {i} says that it is client {about['client']}")
-    return about['n']
+    _, header = answer_in('hello', content)
+    if header['client'] != i: raise BadMessage(f"client {i} says that it is client {header['client']}")
+    return header['n']
 
 # %% ../../nbs/federation/exchange.ipynb #797965dd
 ANSWER_FORMS = dict(turn='upload', survey='answer') # kind of message -> kind of its answer's fields
 
-def fields_in(server:ServerSide, kind:str, place:int, i:int, content:bytes, **how)->dict:
+def fields_in(server:ServerSide, kind:str, place:int, i:int, content:bytes, **options)->dict:
     "The fields of client i's answer. One that does not fit clients of its architecture must fit itself."
-    first = server.fed.arch.index(server.fed.arch[i])
-    how |= dict(n=server.fed.sizes[i], device=server.fed.device)
+    alike_client = server.fed.arch.index(server.fed.arch[i])
+    options |= dict(n=server.fed.sizes[i], device=server.fed.device)
     def read_as(j):
         forms = server.schema.forms(ANSWER_FORMS[kind], place, j)
-        return answer_in(kind, content, forms, **how)[0]
-    try: return read_as(first)
+        return answer_in(kind, content, forms, **options)[0]
+    try: return read_as(alike_client)
     except BadMessage:
-        if first == i: raise
+        if alike_client == i: raise
     return read_as(i)
 
 # %% ../../nbs/federation/exchange.ipynb #797965de
@@ -246,7 +248,7 @@ def received(server:ServerSide, stage, fields:dict, messages:dict, roster:Roster
     if masked and missing: # masks do not cancel
         for i in missing: server.refuse(i, f'round {roster.round} is lost without its masked message')
         return fields
-    def use(some): return receive(server.fed, stage.method, fields, some, roster)
+    def use(arrived): return receive(server.fed, stage.method, fields, arrived, roster)
     try: return use(messages)
     except Exception as e:
         odd = unusable(use, messages)
@@ -273,18 +275,18 @@ def score_clients(server:ServerSide, moment='merged')->list: # of Score
     "Each client's own model tested on its own data, if it answers."
     collect = partial(survey_clients, server)
     r, replies, deployed = server_at(server.fed, server.stages, server, moment, collect)
-    about = dict(round=server.round, stage_round=r, moment=moment, split='test', session=server.session)
-    def sent(i): return to_bytes(fields_of_test(deployed, replies[i] if replies else {}), **about)
+    header = dict(round=server.round, stage_round=r, moment=moment, split='test', session=server.session)
+    def sent(i): return to_bytes(fields_of_test(deployed, replies[i] if replies else {}), **header)
     answers = server.deliver('test', {i: sent(i) for i in range(server.fed.n_clients)})
     return list(server.understood(answers, score_in).values())
 
 # %% ../../nbs/federation/exchange.ipynb #76613dab
 def score_in(i:int, content:bytes)->Score:
     "Client i's answer to a test."
-    _, about = answer_in('test', content)
-    if about['correct'] > about['n']:
-        raise BadMessage(f"{about['correct']} of {about['n']} test images are right")
-    return Score(i, about['n'], about['correct'], about['loss'], None)
+    _, header = answer_in('test', content)
+    if header['correct'] > header['n']:
+        raise BadMessage(f"{header['correct']} of {header['n']} test images are right")
+    return Score(i, header['n'], header['correct'], header['loss'], None)
 
 # %% ../../nbs/federation/exchange.ipynb #76613dacc
 def survey_clients(server:ServerSide, survey, question:dict)->dict: # id -> answer
@@ -298,8 +300,8 @@ def survey_clients(server:ServerSide, survey, question:dict)->dict: # id -> answ
 class Apart:
     "Clients that are kept apart in this process; serves as `deliver` of a server."
     def __init__(self, fed:Fed, make_stages:Callable):
-        known = [known_to(fed, i) for i in range(fed.n_clients)]
-        self.clients = [ClientSide(Loop(own), make_stages(), i) for i, own in enumerate(known)]
+        parts = [known_to(fed, i) for i in range(fed.n_clients)]
+        self.clients = [ClientSide(Loop(part), make_stages(), i) for i, part in enumerate(parts)]
         self.fields = [to_bytes(client.fields) for client in self.clients]
         self.seen = [] # (kind, id, bytes to the client, bytes from it)
 
@@ -317,8 +319,8 @@ class Apart:
 # %% ../../nbs/federation/exchange.ipynb #44ac3afb
 def run_apart(fed:Fed, make_stages:Callable, n_rounds:int)->tuple: # (ServerSide, Apart)
     "Rounds of a federation whose server and clients only exchange bytes."
-    apart = Apart(fed, make_stages)
-    server = ServerSide(known_to(fed), make_stages(), apart)
+    clients_apart = Apart(fed, make_stages)
+    server = ServerSide(known_to(fed), make_stages(), clients_apart)
     server.introduce()
     for _ in range(n_rounds): server.one_round()
-    return server, apart
+    return server, clients_apart

@@ -46,9 +46,9 @@ def usual_executor(device:str)->str:
 
 def make_executor(fed:Fed, name:str, workers=1)->Executor:
     "The executor of that name for a federation; `workers`: threads, on a CPU."
-    made = EXECUTORS[name].make(fed, workers if fed.device == 'cpu' else 1)
-    if isinstance(made, Executor): return made
-    lacking = [k for k in ('take_turns', 'tuned', 'kept_rows', 'map', 'close') if not hasattr(made, k)]
+    executor = EXECUTORS[name].make(fed, workers if fed.device == 'cpu' else 1)
+    if isinstance(executor, Executor): return executor
+    lacking = [k for k in ('take_turns', 'tuned', 'kept_rows', 'map', 'close') if not hasattr(executor, k)]
     raise TypeError(f"the executor {name!r} lacks {', '.join(lacking)}: let its class extend `Executor`")
 
 # %% ../../nbs/federation/executors.ipynb #08126da9
@@ -56,10 +56,10 @@ def dealt_work(work:dict, n:int, homes={}, spare=1.2)->list: # of lists of ids, 
     """Assign clients (id -> work) to workers: longest first, each to the worker with the least load.
     `homes`: id -> worker that has its fields, and keeps it up to `spare` times a worker's part."""
     room = spare * sum(work.values()) / n
-    found, load = [[] for _ in range(n)], [0] * n
+    shares, load = [[] for _ in range(n)], [0] * n
     for i in sorted(work, key=work.get, reverse=True):
-        at = homes.get(i)
-        if at is None or load[at] + work[i] > room: at = load.index(min(load))
-        found[at].append(i)
-        load[at] += work[i]
-    return found
+        worker = homes.get(i)
+        if worker is None or load[worker] + work[i] > room: worker = load.index(min(load))
+        shares[worker].append(i)
+        load[worker] += work[i]
+    return shares

@@ -111,17 +111,17 @@ def put_data(self:Fed, store:tuple, train:list, test:list):
 @patch
 def put_rows(self:Fed, part:str, rows:list):
     "Set each client's rows of a part: 'train', 'test', or 'valid', used to select a round and settings."
-    found = [checked_rows(r, len(self.y), f'{part} rows of client {i}') for i, r in enumerate(rows)]
-    self.rows[part] = [torch.as_tensor(r, dtype=torch.long).to(self.device) for r in found]
+    checked = [checked_rows(r, len(self.y), f'{part} rows of client {i}') for i, r in enumerate(rows)]
+    self.rows[part] = [torch.as_tensor(r, dtype=torch.long).to(self.device) for r in checked]
 
 @patch
 def tensor(self:Fed, value)->Tensor: return torch.tensor(value, dtype=self.dtype, device=self.device)
 
 # %% ../../nbs/federation/fed.ipynb #9a7c0003
 @patch
-def drawn(self:Fed, arch:str, *who)->dict:
+def drawn(self:Fed, arch:str, *owner)->dict:
     "The initial weights and buffers of an architecture, drawn from the seed for `who` alone."
-    _, fields, _ = initial(self.archs[arch], self.seed, self.dtype, *who)
+    _, fields, _ = initial(self.archs[arch], self.seed, self.dtype, *owner)
     return {k: v.to(self.device) for k, v in fields.items()}
 
 @patch
@@ -129,8 +129,8 @@ def client(self:Fed, i:int)->dict:
     "A client before its first round: its network, its id, its number of samples."
     arch = self.arch[i]
     net = self.drawn(arch, i) if self.beginning == 'own' else self.init[arch]
-    about = dict(id=torch.tensor(i), n=self.tensor(float(self.sizes[i])))
-    return net | about | dict(seed=torch.tensor(self.seed), round=torch.tensor(-1))
+    facts = dict(id=torch.tensor(i), n=self.tensor(float(self.sizes[i])))
+    return net | facts | dict(seed=torch.tensor(self.seed), round=torch.tensor(-1))
 
 @patch
 def arithmetic(self:Fed):
@@ -149,8 +149,8 @@ def check_store(store, n_classes:int):
     "Raise an error for images and labels that a federation cannot use."
     is_pair = isinstance(store, (tuple, list)) and len(store) == 2
     if not (is_pair and all(isinstance(t, Tensor) for t in store)):
-        found = type(store).__name__ + (f' of {len(store)}' if hasattr(store, '__len__') else '')
-        raise ValueError(f'the store is a pair of tensors, images and labels, got {found}')
+        kind = type(store).__name__ + (f' of {len(store)}' if hasattr(store, '__len__') else '')
+        raise ValueError(f'the store is a pair of tensors, images and labels, got {kind}')
     x, y = store
     if len(x) != len(y): raise ValueError(f'{len(x)} images but {len(y)} labels: give each image one label')
     if not len(x): raise ValueError('the store holds no images')
@@ -191,13 +191,13 @@ def check_clients(train, test, arch, archs:dict):
         raise ValueError(f'{len(train)} clients but {len(arch)} architectures: name one for each')
 
 # %% ../../nbs/federation/fed.ipynb #5371cfd8
-def initial(build:Callable, seed:int, dtype, *who)->tuple[nn.Module,dict,set]:
+def initial(build:Callable, seed:int, dtype, *owner)->tuple[nn.Module,dict,set]:
     """A network built from the seed (and the ids in `who`), its fields, and the names of its buffers. What
     can
     be averaged is a field. Frozen parameters, tables of whole numbers, truth values and buffers with infinite
     numbers (masks of attention) stay in the network as they are."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(stream(seed, 'weights', *who).integers(2**62)))
+        torch.manual_seed(int(stream(seed, 'weights', *owner).integers(2**62)))
         net = build()._apply(lambda v: v.to(dtype) if v.is_floating_point() else v)
     for m in net.modules():
         if hasattr(m, 'num_batches_tracked'): m.num_batches_tracked = None # a counter, never averaged
@@ -321,9 +321,9 @@ def batch_of(fed:Fed, sweep:Sweep, row:dict)->SimpleNamespace:
     x, views = pixels(fed.x[row['at']], fed.dtype), None
     drawn, noise = select(row, 'view.'), unprefixed('noise.', row)
     n_views = len({k.split('.')[1] for k in drawn})
-    seen = [fed.augment.apply(x, unprefixed(f'view.{v}.', drawn)) for v in range(n_views)]
-    if sweep.views: views = torch.stack(seen)
-    elif seen: x = seen[0]
+    augmented = [fed.augment.apply(x, unprefixed(f'view.{v}.', drawn)) for v in range(n_views)]
+    if sweep.views: views = torch.stack(augmented)
+    elif augmented: x = augmented[0]
     return SimpleNamespace(x=x, y=fed.y[row['at']], rows=row['rows'], views=views, noise=noise)
 
 # %% ../../nbs/federation/fed.ipynb #786e9f9b

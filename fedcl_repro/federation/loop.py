@@ -123,8 +123,8 @@ class Loop(Executor):
             try: return fn(worker, i)
             finally: self.free.put(worker)
         order = sorted(ids, key=lambda i: -self.fed.sizes[i])
-        done = dict(zip(order, self.pool.map(call, order)))
-        return {i: done[i] for i in ids}
+        results = dict(zip(order, self.pool.map(call, order)))
+        return {i: results[i] for i in ids}
 
     def __call__(self, sweep:Sweep, clients:dict, key:tuple)->dict:
         def train(worker, i): return sweep_client(self.fed, sweep, worker, i, clients[i], key)
@@ -160,5 +160,5 @@ class Compute:
         "Fields after a sweep over batches, which have what the sweep's function reads, and `y` for the size."
         batches = (SimpleNamespace(**{'noise': {}} | vars(b)) for b in todo)
         fields = fields | dict(round=torch.tensor(r))
-        done = sweep_over(OneClient(self.fed, sweep, self.worker, i, fields), batches, whose='server', r=r)
-        return {k: v for k, v in done.items() if not k.startswith('train.') and k != 'round'}
+        trained = sweep_over(OneClient(self.fed, sweep, self.worker, i, fields), batches, whose='server', r=r)
+        return {k: v for k, v in trained.items() if not k.startswith('train.') and k != 'round'}

@@ -80,8 +80,8 @@ def rows_in_turn(table:Deferred, room=2**24):
     n_rows = math.prod(table.shape[:table.axes])
     row_bytes = math.prod(table.shape[table.axes:]) * table.itemsize
     step = max(1, room // max(1, row_bytes))
-    for at in range(0, n_rows, step):
-        flat = torch.arange(at, min(at + step, n_rows))
+    for start in range(0, n_rows, step):
+        flat = torch.arange(start, min(start + step, n_rows))
         yield table.make(*torch.unravel_index(flat, table.shape[:table.axes]))
 
 # %% ../../nbs/federation/messages.ipynb #d2b83ba2
@@ -107,12 +107,12 @@ def lossy(rate:float)->Callable: # (Inbox) -> Inbox
     if not 0 <= rate < 1: raise ValueError(f'the share of messages lost must lie in [0, 1), got {rate}')
     def arrives(inbox, i, message):
         lost = inbox.draw(f'loss/{i}').random() < rate
-        known = len(message) > 0 and all(isinstance(v, Deferred) and v.stored for v in message.values())
-        return known or not lost # tables that the receiver has from an earlier round are not sent
+        is_stored = len(message) > 0 and all(isinstance(v, Deferred) and v.stored for v in message.values())
+        return is_stored or not lost # tables that the receiver has from an earlier round are not sent
     def wire(inbox):
         keep = [k for k, i in enumerate(inbox.who) if arrives(inbox, i, inbox.messages[k])]
-        who, messages = (tuple(some[k] for k in keep) for some in (inbox.who, inbox.messages))
-        return replace(inbox, who=who, n=inbox.n[keep], messages=messages)
+        senders, messages = (tuple(values[k] for k in keep) for values in (inbox.who, inbox.messages))
+        return replace(inbox, who=senders, n=inbox.n[keep], messages=messages)
     return wire
 
 # %% ../../nbs/federation/messages.ipynb #aa552dcc
@@ -135,10 +135,12 @@ def laid_out(v)->tuple: # (its form, its numbers in pieces)
     if isinstance(v, Deferred):
         pieces = () if v.stored else rows_in_turn(v)
         return dict(kind='table', shape=v.shape, axes=v.axes, stored=v.stored), pieces
-    last = v.ndim == 4 and not v.is_contiguous() and v.is_contiguous(memory_format=torch.channels_last)
-    return dict(kind='tensor', shape=v.shape, last=last), [v.permute(0, 2, 3, 1) if last else v]
+    by_channels = v.ndim == 4 and v.is_contiguous(memory_format=torch.channels_last)
+    channels_last = by_channels and not v.is_contiguous()
+    numbers = v.permute(0, 2, 3, 1) if channels_last else v
+    return dict(kind='tensor', shape=v.shape, last=channels_last), [numbers]
 
-def to_bytes(message:dict, **about)->bytes:
+def to_bytes(message:dict, **header)->bytes:
     "A message, and plain values about it: all numbers, a line of JSON with their forms, a checksum."
     out, forms = io.BytesIO(), {}
     for name, v in message.items():
@@ -147,7 +149,7 @@ def to_bytes(message:dict, **about)->bytes:
             array = np.ascontiguousarray(piece.detach().cpu().numpy())
             forms[name]['dtype'] = str(array.dtype)
             out.write(array)
-    out.write(b'\n' + json.dumps(dict(about=about, fields=forms)).encode())
+    out.write(b'\n' + json.dumps(dict(about=header, fields=forms)).encode())
     out.write(zlib.crc32(out.getbuffer()).to_bytes(4, 'little'))
     return out.getvalue()
 
@@ -156,34 +158,34 @@ def from_bytes(content:bytes, tables:dict=None, device='cpu', expect:Callable=No
     """A message from bytes, and what it says about itself. `tables`: those received from this sender before;
     new ones are added. For a message from a peer, `expect`: (about) -> `Expected`, and `most`: the most bytes
     of its line of JSON, and of all; without them, its fields may be any."""
-    try: message, about = read_message(content, tables or {}, device, expect, most or (len(content),) * 2)
+    try: message, header = read_message(content, tables or {}, device, expect, most or (len(content),) * 2)
     except BadMessage: raise
     except Exception as e: # whatever fails here, fails because of these bytes
         raise BadMessage(f'these bytes are no message ({type(e).__name__}: {e})') from e
     if tables is not None: tables |= {k: v for k, v in message.items() if isinstance(v, Deferred)}
-    return message, about
+    return message, header
 
 def read_message(content:bytes, tables:dict, device, expect, most:tuple)->tuple: # (message, about)
     "The message in these bytes; forms are checked before numbers are read."
     if len(content) > most[1]: raise BadMessage(f'{len(content):,} bytes, at most {most[1]:,} are expected')
     if zlib.crc32(memoryview(content)[:-4]) != int.from_bytes(content[-4:], 'little'):
         raise ValueError('their checksum is another one')
-    end, at = content.rindex(b'\n', max(0, len(content) - 4 - most[0]), -4), 0 # an error if it is longer
+    end, offset = content.rindex(b'\n', max(0, len(content) - 4 - most[0]), -4), 0 # an error if it is longer
     head = json.loads(content[end + 1:-4])
     expected = expect(head['about']) if expect else None
     if expected: expected.check_forms(head['fields'])
     def take(dtype, shape): # the next numbers
-        nonlocal at
-        array = np.frombuffer(content, dtype, math.prod(shape), at)
-        at += array.nbytes
+        nonlocal offset
+        array = np.frombuffer(content, dtype, math.prod(shape), offset)
+        offset += array.nbytes
         return torch.from_numpy(array.reshape(shape).copy()).to(device)
     message = {name: entry_in(form, take, tables.get(name)) for name, form in head['fields'].items()}
-    if at != end: raise ValueError(f'they hold {end} bytes of numbers, their forms {at}')
+    if offset != end: raise ValueError(f'they hold {end} bytes of numbers, their forms {offset}')
     if expected: expected.check_numbers(message)
     return message, head['about']
 
 # %% ../../nbs/federation/messages.ipynb #5ab1e003
-def entry_in(form:dict, take:Callable, known:Deferred):
+def entry_in(form:dict, take:Callable, stored:Deferred):
     "An entry from its form. `take`: (dtype, shape) -> its numbers; `known`: the table received before."
     kind, shape = form['kind'], tuple(form['shape'])
     if kind == 'tensor' and not form['last']: return take(form['dtype'], shape)
@@ -196,8 +198,8 @@ def entry_in(form:dict, take:Callable, known:Deferred):
         value[have] = sent
         return Rows(value, have)
     if kind != 'table': raise ValueError(f'{kind!r} is no kind of field')
-    if form['stored'] and not known: raise BadMessage('its table did not arrive when it was sent')
-    if form['stored']: return replace(known, stored=True)
+    if form['stored'] and not stored: raise BadMessage('its table did not arrive when it was sent')
+    if form['stored']: return replace(stored, stored=True)
     rows = take('float32' if 0 in shape else form['dtype'], shape)
-    def make(*at): return rows[at]
+    def make(*places): return rows[places]
     return Deferred(shape, make, rows.element_size(), axes=len(shape[:form['axes']]))

@@ -69,7 +69,7 @@ class Sweep:
     stream: str = 'local'         # name of its random stream
 
 # %% ../../nbs/federation/method.ipynb #a4ce3eea
-def nothing(*given)->dict:
+def nothing(*arguments)->dict:
     "No fields: nothing is kept, sent or deployed."
     return {}
 
@@ -107,9 +107,9 @@ def unchanged(server, inbox):
     "A serve: the server stays as it is."
     return server
 
-def addressed(who, stacked:dict)->dict:
+def addressed(receivers, stacked:dict)->dict:
     "Fields of a server: client who[a] gets row a of each stacked tensor."
-    return {f'for.{i}.{k}': v[a] for a, i in enumerate(who) for k, v in stacked.items()}
+    return {f'for.{i}.{k}': v[a] for a, i in enumerate(receivers) for k, v in stacked.items()}
 
 def personal(server, i:int)->dict:
     "A reply: the fields that the server has for client i."
@@ -167,11 +167,11 @@ class Stage:
     server: str = 'server'
     everybody: bool = False # all clients take part, whatever the participation, such as in a single phase
 
-def stages_of(made, n_rounds:int)->tuple: # of Stage
+def stages_of(method, n_rounds:int)->tuple: # of Stage
     "The stages of a factory's result that have rounds; a `Method` becomes one stage for all rounds."
-    if not isinstance(made, Method) and not callable(made):
-        raise ValueError(f'a method is a Method, or a function of rounds that returns stages; got {made!r}')
-    stages = (Stage(made, n_rounds),) if isinstance(made, Method) else made(n_rounds)
+    if not isinstance(method, Method) and not callable(method):
+        raise ValueError(f'a method is a Method, or a function of rounds that returns stages; got {method!r}')
+    stages = (Stage(method, n_rounds),) if isinstance(method, Method) else method(n_rounds)
     stages = tuple(s for s in stages if s.rounds)
     lengths = [s.rounds for s in stages]
     if sum(lengths) == n_rounds: return stages

@@ -43,5 +43,5 @@ def measured(specs, scores:np.ndarray, y:np.ndarray)->dict: # text of the spec -
     """The metrics of one client's test that are defined, for scores (n, C) and classes (n,).
     `specs`: of metrics, such as 'auc' or 'top_k(k=3)'."""
     if not len(y) or not np.isfinite(scores).all(): return {}
-    found = {spec: float(METRICS.build(spec, scores, y)) for spec in specs}
-    return {spec: value for spec, value in found.items() if not math.isnan(value)}
+    values = {spec: float(METRICS.build(spec, scores, y)) for spec in specs}
+    return {spec: value for spec, value in values.items() if not math.isnan(value)}

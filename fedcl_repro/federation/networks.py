@@ -56,7 +56,7 @@ class Net:
         else: self._slots.fill(unprefixed(self._prefix, self._fields), self._training)
         if self._training:
             for path, mask in self._noise.items(): self._slots.dropouts[path].mask = mask
-        for other in self._others.values(): other.refresh(noise)
+        for net in self._others.values(): net.refresh(noise)
 
     def at(self, prefix:str, training:bool=None):
         "The same architecture with the fields under a prefix, optionally in eval mode (teachers, targets)."
@@ -64,15 +64,15 @@ class Net:
         key = prefix, training
         if key not in self._others:
             longer = self._prefix + prefix
-            other = Net(self._worker, self._arch, self._fields, training, self.n_classes, longer)
-            other.refresh(self._noise)
-            self._others[key] = other
+            net = Net(self._worker, self._arch, self._fields, training, self.n_classes, longer)
+            net.refresh(self._noise)
+            self._others[key] = net
         return self._others[key]
 
     def using(self, fields:dict):
         "The same architecture with other tensors for some fields (look-ahead steps, interpolated weights)."
-        own = unprefixed(self._prefix, self._fields) | fields
-        return MappedNet(self._slots.net, own, self._training, self.n_classes, self._noise)
+        replaced = unprefixed(self._prefix, self._fields) | fields
+        return MappedNet(self._slots.net, replaced, self._training, self.n_classes, self._noise)
 
 # %% ../../nbs/federation/networks.ipynb #d6bbd5bd
 def no_part(part:str, net:nn.ModuleDict)->AttributeError:

@@ -47,7 +47,7 @@ def sums_at_norms(fed, worker, arch:str, fields:dict, i:int, size=256)->dict:
     def is_norm(module): return getattr(module, 'running_mean', None) is not None
     hooks = [watch(f'body.{k}', m) for k, m in net.body.named_modules() if is_norm(m)]
     with torch.no_grad(), fed.arithmetic():
-        for at in shuffled_batches(fed, i, size): net.body(pixels(fed.x[at], fed.dtype))
+        for rows in shuffled_batches(fed, i, size): net.body(pixels(fed.x[rows], fed.dtype))
     for hook in hooks: hook.remove()
     return sums
 
@@ -64,22 +64,22 @@ def statistics_survey(networks:Callable)->Survey:
     """A survey for the statistics of networks that the server sends; it keeps those of each below its prefix.
     `networks`: (server, fed) -> {prefix: (architecture, fields)}."""
     def ask(server, fed):
-        known, question = list(fed.init), {}
+        architectures, question = list(fed.init), {}
         for name, (arch, fields) in networks(server, fed).items():
-            question[name + '/arch'] = torch.tensor(known.index(arch))
+            question[name + '/arch'] = torch.tensor(architectures.index(arch))
             question |= prefixed(name + '/fields.', fields)
         return question
     def answer(fed, worker, i, question):
-        told = {}
+        sums = {}
         for name in asked_names(question):
             arch = list(fed.init)[int(question[name + '/arch'])]
             fields = unprefixed(name + '/fields.', question)
-            told |= prefixed(name + '/', sums_at_norms(fed, worker, arch, fields, i))
-        return told
+            sums |= prefixed(name + '/', sums_at_norms(fed, worker, arch, fields, i))
+        return sums
     def conclude(server, answers, fed):
         for name in asked_names(ask(server, fed)):
-            found = statistics_of([unprefixed(name + '/', a) for a in answers], fed.dtype)
-            server = server | prefixed(name, found)
+            statistics = statistics_of([unprefixed(name + '/', a) for a in answers], fed.dtype)
+            server = server | prefixed(name, statistics)
         return server
     return Survey(ask, answer, conclude)
 

@@ -32,10 +32,10 @@ def falling(lr:float, over:int, warmup=0)->Callable: # of the step (round, epoch
     "A rate that rises linearly to `lr` in `warmup` steps, and falls along half a cosine to 0 at step `over`."
     if not 0 <= warmup < max(over, 1):
         raise ValueError(f'{warmup} steps of warm-up do not fit into {over} steps')
-    def at(t:int)->float:
+    def rate_of(t:int)->float:
         if t < warmup: return lr * (t + 1) / warmup
         return lr * .5 * (1 + math.cos(math.pi * min(1., (t - warmup) / max(1, over - warmup))))
-    return at
+    return rate_of
 
 # %% ../../nbs/federation/optimisers.ipynb #bd36c05c
 SGD_AS_HERE = dict(foreach=True, dampening=0., nesterov=False, maximize=False)

@@ -24,8 +24,8 @@ def everyone(n:int)->Tensor: # (n, n) bool
 
 def ring(n:int)->Tensor: # (n, n) bool
     "Edges: every client reads the one before it and the one after it."
-    own = torch.eye(n, dtype=torch.bool)
-    return (own.roll(1, 0) | own.roll(-1, 0)) & ~own
+    diagonal = torch.eye(n, dtype=torch.bool)
+    return (diagonal.roll(1, 0) | diagonal.roll(-1, 0)) & ~diagonal
 
 # %% ../../nbs/federation/peers.ipynb #528c916c
 def check_edges(edges:Tensor, n:int)->Tensor:
@@ -40,16 +40,16 @@ def check_edges(edges:Tensor, n:int)->Tensor:
 # %% ../../nbs/federation/peers.ipynb #340f24bb
 def store_messages(server:dict, inbox)->dict:
     "The server after replacing the senders' last messages by those of this round."
-    n, who, new = len(server['edges']), torch.tensor(inbox.who), {}
+    n, senders, new = len(server['edges']), torch.tensor(inbox.who), {}
     for k, v in inbox.stack().items():
         if isinstance(v, Rows):
             raise ValueError('a message to peers has whole fields, '
                              f'{k!r} is a table of rows: send its value')
-        here = who.to(v.device)
-        last = server.get('last.' + k, v.new_zeros((n,) + v.shape[1:]))
+        places = senders.to(v.device)
+        newest = server.get('last.' + k, v.new_zeros((n,) + v.shape[1:]))
         sent = server.get('sent.' + k, torch.zeros(n, dtype=torch.bool, device=v.device))
-        new['last.' + k] = last.index_copy(0, here, v)
-        new['sent.' + k] = sent.index_fill(0, here, True)
+        new['last.' + k] = newest.index_copy(0, places, v)
+        new['sent.' + k] = sent.index_fill(0, places, True)
     return server | new
 
 # %% ../../nbs/federation/peers.ipynb #07f3f7a0
@@ -60,7 +60,7 @@ def relay_messages(server:dict, i:int)->dict:
     may = server['edges'][i]
     if 'reads' in sent and sent['reads'][i]: may = may & server['last.reads'][i]
     rows = {k: Rows(server['last.' + k], may & had) for k, had in sent.items() if k != 'reads'}
-    return {k: Rows(some.filled(torch.nan), some.have) for k, some in rows.items()}
+    return {k: Rows(table.filled(torch.nan), table.have) for k, table in rows.items()}
 
 # %% ../../nbs/federation/peers.ipynb #708269eb
 def peers(method:Method, edges:Callable=everyone)->Method:

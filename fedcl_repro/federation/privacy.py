@@ -28,30 +28,30 @@ def pair_secret(root:int, a:int, b:int)->bytes:
     return hashlib.sha256(f'{root}/{min(a, b)}/{max(a, b)}'.encode()).digest()
 
 # %% ../../nbs/federation/privacy.ipynb #897ffb2a
-def secrets_known_to(i:int, who:tuple, root:int)->dict: # other client -> 32 bytes
+def secrets_known_to(i:int, participants:tuple, root:int)->dict: # other client -> 32 bytes
     "The secrets that client i shares with others, which are all that it could reveal."
-    return {j: pair_secret(root, i, j) for j in who if j != i}
+    return {j: pair_secret(root, i, j) for j in participants if j != i}
 
 
 # %% ../../nbs/federation/privacy.ipynb #e6ecd252
 def mask(secret:bytes, purpose, like:dict)->dict: # of int32, shaped as `like`
     "The mask that the two holders of a secret share for one purpose, such as a round of a session."
     def uniform(k, v):
-        made = hashlib.shake_256(secret + f'/{purpose}/{k}'.encode()).digest(4 * v.numel())
-        numbers = np.frombuffer(made, '<i4').astype(np.int32)
+        random_bytes = hashlib.shake_256(secret + f'/{purpose}/{k}'.encode()).digest(4 * v.numel())
+        numbers = np.frombuffer(random_bytes, '<i4').astype(np.int32)
         return torch.from_numpy(numbers).view(v.shape).to(v.device)
     return {k: uniform(k, v) for k, v in like.items()}
 
 def purpose_of(roster:Roster)->str:
     "What the masks of a round are for: its session, its number and its roster."
-    who = ','.join(f'{i}:{float(n):g}' for i, n in zip(roster.who, roster.n))
-    return f'{roster.session}/{roster.round}/{who}'
+    members = ','.join(f'{i}:{float(n):g}' for i, n in zip(roster.who, roster.n))
+    return f'{roster.session}/{roster.round}/{members}'
 
 # %% ../../nbs/federation/privacy.ipynb #9bd15edf
-def masked(message:dict, n:float, i:int, own:dict, purpose, places:float, bound:float)->dict:
+def masked(message:dict, n:float, i:int, secrets:dict, purpose, places:float, bound:float)->dict:
     "What client i sends: n times its message, under the masks that it shares with the others."
     out = {k: fixed_point(v, n * places, bound, f'field {k!r}') for k, v in message.items()}
-    for j, secret in own.items():
+    for j, secret in secrets.items():
         shared = mask(secret, purpose, out)
         out = {k: v + shared[k] if i < j else v - shared[k] for k, v in out.items()}
     return out
@@ -115,15 +115,15 @@ class secure_aggregation:
         if n < self.least:
             raise ValueError(f'a round of {n} clients with samples cannot be masked, it takes {self.least}: '
                              'ask for a larger participation, or for a method without secure aggregation')
-        own = float(roster.n[roster.who.index(i)])
+        samples_here = float(roster.n[roster.who.index(i)])
         places = self.places(roster.n)
-        known = secrets_known_to(i, roster.who, self.secret)
-        return masked(message, own, i, known, purpose_of(roster), places, self.bound)
+        secrets = secrets_known_to(i, roster.who, self.secret)
+        return masked(message, samples_here, i, secrets, purpose_of(roster), places, self.bound)
 
     def open(self, inbox:Inbox, roster:Roster)->Sealed:
         "Masked messages, of which only the mean can be read."
-        about = dict(compute=None, roster=roster.who, places=self.places(roster.n))
-        return Sealed(**vars(inbox) | about)
+        details = dict(compute=None, roster=roster.who, places=self.places(roster.n))
+        return Sealed(**vars(inbox) | details)
 
     def __call__(self, inbox:Inbox)->Sealed:
         roster = Roster(inbox.round, inbox.who, tuple(inbox.n.tolist()))
@@ -140,7 +140,7 @@ def datamix(low:float=.6, high:float=.9)->Callable: # (n, generator) -> partners
                              'leave out clients with a single image')
         chance = dict(generator=generator, device=generator.device)
         circle = torch.randperm(n, **chance)
-        own = torch.rand(n, **chance)
+        own_share = torch.rand(n, **chance)
         partners = torch.empty_like(circle).index_copy_(0, circle, circle.roll(-1))
-        return partners, low + (high - low) * own
+        return partners, low + (high - low) * own_share
     return draw

@@ -71,8 +71,8 @@ def rounds(execute, stages:tuple, state:'State'=None):
 
 def run(fed:Fed, method, n_rounds:int, execute=None)->'State':
     "The state after a number of rounds of a method; a shortcut for lessons and tests."
-    *_, last = rounds(execute or Loop(fed), stages_of(method, n_rounds))
-    return last
+    *_, state = rounds(execute or Loop(fed), stages_of(method, n_rounds))
+    return state
 
 # %% ../../nbs/federation/rounds.ipynb #71515968
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ def begin(fed:Fed, **keeping)->State:
 
 def roster_of(fed:Fed, stage:Stage, r:int)->Roster:
     "The participants of round r, with their numbers of samples."
-    who = tuple(range(fed.n_clients)) if stage.everybody else participants(fed, r)
-    return Roster(r, who, tuple(fed.sizes[i] for i in who))
+    members = tuple(range(fed.n_clients)) if stage.everybody else participants(fed, r)
+    return Roster(r, members, tuple(fed.sizes[i] for i in members))
 
 # %% ../../nbs/federation/rounds.ipynb #2b0f413d
 def stage_of(stages:tuple, r:int)->tuple: # (Stage, int)
@@ -103,9 +103,9 @@ def stage_of(stages:tuple, r:int)->tuple: # (Stage, int)
 # %% ../../nbs/federation/rounds.ipynb #8e68a938
 def enter(fed:Fed, stages:tuple, c:dict, place:int)->dict:
     "A client that has entered every stage up to this place, without its field `stage`."
-    first = int(c['stage']) + 1 if 'stage' in c else 0
+    next_stage = int(c['stage']) + 1 if 'stage' in c else 0
     c = {k: v for k, v in c.items() if k != 'stage'}
-    for stage in stages[first:place + 1]: c = stage.method.keep(c, fed) | c
+    for stage in stages[next_stage:place + 1]: c = stage.method.keep(c, fed) | c
     return c
 
 def server_of(fed:Fed, stage:Stage, servers:dict)->dict:
@@ -156,11 +156,11 @@ def check_shapes(network:dict, before:dict, after:dict):
 def tuned_once(execute, method:Method, before:dict, merged:dict, r:int)->dict: # id -> client
     """The informed clients after the `tune` steps, reused if the last download was the same.
     `before`: id -> (server, client), as they were before the merge."""
-    asked, known = (method.tune, r, list(before)), execute.tuned
-    if known and known[0] == asked and all(same_download(before[i], known[1][i]) for i in before):
-        return known[2]
+    task, kept_tuning = (method.tune, r, list(before)), execute.tuned
+    if kept_tuning and kept_tuning[0] == task:
+        if all(same_download(before[i], kept_tuning[1][i]) for i in before): return kept_tuning[2]
     after = run_steps(execute, method.tune, {i: merged[i] for i in before}, r)
-    execute.tuned = asked, before, after
+    execute.tuned = task, before, after
     return after
 
 def same_download(a:tuple, b:tuple)->bool: # of (server, client)
@@ -206,7 +206,7 @@ def seals(fed:Fed, method:Method)->bool:
 def check_finite(messages:dict, r:int):
     "Raise an error if a message of any client has a number that is not finite."
     sent = {(i, k): numbers(entry) for i, m in messages.items() for k, entry in m.items()}
-    sent = {at: v for at, v in sent.items() if v is not None}
+    sent = {place: v for place, v in sent.items() if v is not None}
     for (i, k), good in zip(sent, finite(list(sent.values()))):
         if not good: raise NonFinite(f'message field {k!r}', i, r)
 
@@ -219,5 +219,5 @@ def numbers(value): # a tensor, or None
 def finite(values:list)->list: # of bool
     "For each tensor, whether all its numbers are finite; waits for a device only once if they are."
     if not values: return []
-    found = torch.stack(torch._foreach_norm(values)).isfinite().tolist() # the fast norm, which may overflow
-    return [good or bool(v.isfinite().all()) for good, v in zip(found, values)]
+    norms = torch.stack(torch._foreach_norm(values)) # the fast norm, which may overflow
+    return [good or bool(v.isfinite().all()) for good, v in zip(norms.isfinite().tolist(), values)]

@@ -62,14 +62,14 @@ MOST_SAMPLES = 2**24
 MOST_INTEGER = 2**15
 GROWTH = 10 # times the size of what the server has sent: no honest round was seen to change it as much
 
-def bounds(name:str, form_kind:str, dtype:np.dtype, seen:list)->tuple: # (least, most)
+def bounds(name:str, form_kind:str, dtype:np.dtype, entries:list)->tuple: # (least, most)
     "The range of a field's numbers. `seen`: its numbers in rehearsals."
     if dtype.kind == 'f':
         most = float(np.finfo(dtype).max) ** .5
         return (0. if name.endswith('running_var') else -most), most
     if dtype.kind == 'b': return 0, 1
-    found = [int(v.max()) for v in seen if v.numel()]
-    return 0, max(found, default=0) if form_kind == 'table' else MOST_INTEGER
+    largest = [int(v.max()) for v in entries if v.numel()]
+    return 0, max(largest, default=0) if form_kind == 'table' else MOST_INTEGER
 
 # %% ../../nbs/federation/schema.ipynb #6477be0f
 def sent_numbers(entry)->Tensor:
@@ -79,9 +79,9 @@ def sent_numbers(entry)->Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 # %% ../../nbs/federation/schema.ipynb #b0a0d8dc
-def form_of(name:str, seen:list, always:bool)->Form:
+def form_of(name:str, entries:list, always:bool)->Form:
     "The form of a field from rehearsals: (samples of the sender, entry)."
-    full = [(n, v) for n, v in seen if n] or seen
+    full = [(n, v) for n, v in entries if n] or entries
     laid = [laid_out(v)[0] for _, v in full]
     kind, shapes = laid[0]['kind'], [tuple(form['shape']) for form in laid]
     numbers = [sent_numbers(v) for _, v in full]
@@ -99,26 +99,26 @@ def root_mean_square(v:Tensor)->float:
     "Root mean square of numbers; 0 if there are none, or no floating-point ones."
     return float(v.double().square().mean().sqrt()) if v.numel() and v.is_floating_point() else 0.
 
-def samples_counted(seen:list)->float:
+def samples_counted(entries:list)->float:
     "How often numbers count each sample: their sum is this multiple of n in each rehearsal; 0: they do not."
-    if any(v.dtype == torch.bool or not v.numel() for _, v in seen): return 0.
-    totals = {n: float(v.double().sum()) for n, v in seen}
-    whole = all(bool((v >= 0).all() and (v == v.round()).all()) for _, v in seen)
+    if any(v.dtype == torch.bool or not v.numel() for _, v in entries): return 0.
+    totals = {n: float(v.double().sum()) for n, v in entries}
+    whole = all(bool((v >= 0).all() and (v == v.round()).all()) for _, v in entries)
     shares = {total / n for n, total in totals.items() if n}
     return shares.pop() if whole and len(totals) > 1 and len(shares) == 1 else 0.
 
 # %% ../../nbs/federation/schema.ipynb #15821c73
 def pretended(fed:Fed, sizes:dict)->Fed: # sizes: client -> images
     "The federation with noise in place of images, which shows every class."
-    own, total = copy.copy(fed), max(1, sum(sizes.values()))
+    copied, total = copy.copy(fed), max(1, sum(sizes.values()))
     ends = np.cumsum([sizes.get(i, 0) for i in range(fed.n_clients)])
     rows = [np.arange(end - sizes.get(i, 0), end) for i, end in enumerate(ends)]
     noise = torch.from_numpy(stream(0, 'rehearsal').random((total, *fed.x.shape[1:])))
     x = (255*noise if fed.x.dtype == torch.uint8 else 2*noise - 1).to(fed.x.dtype)
-    own.put_data((x, torch.arange(total) % fed.n_classes), rows, rows)
-    own.batch_size, own.wire = max(1, *sizes.values()), None
-    if hasattr(fed.opt, 'lr'): own.opt = replace(fed.opt, lr=0.)
-    return own
+    copied.put_data((x, torch.arange(total) % fed.n_classes), rows, rows)
+    copied.batch_size, copied.wire = max(1, *sizes.values()), None
+    if hasattr(fed.opt, 'lr'): copied.opt = replace(fed.opt, lr=0.)
+    return copied
 
 # %% ../../nbs/federation/schema.ipynb #eca76c6c
 class Rehearsal:
@@ -127,9 +127,9 @@ class Rehearsal:
         self.stages = tuple(replace(s, method=replace(s.method, wire=None)) for s in stages)
         self.i, self.other = i, (i + 1) % fed.n_clients
         self.seen = {} # (kind, stage) -> [(samples of the client, message)]
-        some = fed.n_classes + 1
-        for n, at_once in ((some, True), (some + 1, False), (0, True)):
-            self.fed = pretended(fed, {self.other: some, i: n})
+        n_some = fed.n_classes + 1
+        for n, at_once in ((n_some, True), (n_some + 1, False), (0, True)):
+            self.fed = pretended(fed, {self.other: n_some, i: n})
             self.execute = Loop(self.fed)
             self.run(at_once)
 
@@ -147,12 +147,12 @@ class Rehearsal:
             note_replies(self, place, stage)
             start += stage.rounds
 
-    def one_round(self, place:int, stage, who:list):
+    def one_round(self, place:int, stage, ids:list):
         replies = note_replies(self, place, stage)
-        roster = Roster(self.round, tuple(who), tuple(self.fed.sizes[i] for i in who))
-        turns = take_turns(self.execute, self.stages, {i: self.clients[i] for i in who}, replies, roster)
+        roster = Roster(self.round, tuple(ids), tuple(self.fed.sizes[i] for i in ids))
+        turns = take_turns(self.execute, self.stages, {i: self.clients[i] for i in ids}, replies, roster)
         self.clients |= turns.clients
-        if self.i in who: self.note('upload', place, turns.messages[self.i])
+        if self.i in ids: self.note('upload', place, turns.messages[self.i])
         self.servers[stage.server] = receive(self.fed, stage.method, replies.server, turns.messages, roster)
 
 # %% ../../nbs/federation/schema.ipynb #e04a0f1f
@@ -175,12 +175,12 @@ def note_replies(rehearsal:Rehearsal, place:int, stage)->Replies:
     return replies
 
 # %% ../../nbs/federation/schema.ipynb #72baa20c
-def forms_of(seen:list)->dict: # name -> Form
+def forms_of(messages:list)->dict: # name -> Form
     "The forms of one kind of message from rehearsals: (samples of the client, message)."
     entries = {}
-    for n, message in seen:
+    for n, message in messages:
         for name, entry in message.items(): entries.setdefault(name, []).append((n, entry))
-    return {name: form_of(name, some, len(some) == len(seen)) for name, some in entries.items()}
+    return {name: form_of(name, values, len(values) == len(messages)) for name, values in entries.items()}
 
 class Schema:
     "What each message of a method may hold, rehearsed when it is first asked for."
@@ -192,7 +192,7 @@ class Schema:
         "The fields of a message with client i in a stage: 'reply', 'upload', 'test', 'question', 'answer'."
         if i not in self.known:
             rehearsal = Rehearsal(self.fed, self.stages, i)
-            self.known[i] = {key: forms_of(some) for key, some in rehearsal.seen.items()}
+            self.known[i] = {key: forms_of(messages) for key, messages in rehearsal.seen.items()}
         forms = self.known[i].get((kind, place), {})
         if kind != 'upload' or not seals(self.fed, self.stages[place].method): return forms
         masked = dict(dtype='int32', least=-2**31, most=2**31 - 1, per_sample=0.)
@@ -208,29 +208,29 @@ class Expected:
     blocks: dict = None # name -> shape of which a field may be a block
     sizes: dict = None  # name -> root mean square of a field in the reply of this round
 
-    def check_forms(self, found:dict):
+    def check_forms(self, fields:dict):
         "Refuse an unknown field, a message without one that all have, and a field of another form."
-        unknown = sorted(found.keys() - self.forms.keys())
-        lacking = sorted(k for k, form in self.forms.items() if form.always and k not in found)
+        unknown = sorted(fields.keys() - self.forms.keys())
+        lacking = sorted(k for k, form in self.forms.items() if form.always and k not in fields)
         if unknown: raise BadMessage(f'field {unknown[0]!r} is unknown here')
         if lacking: raise BadMessage(f'field {lacking[0]!r} is missing')
-        for name, said in found.items(): self.check_form(name, said, tuple(said['shape']))
+        for name, said in fields.items(): self.check_form(name, said, tuple(said['shape']))
 
-    def check_form(self, name:str, said:dict, shape:tuple):
+    def check_form(self, name:str, given_form:dict, shape:tuple):
         "Refuse a field by what is said of it."
-        form, known = self.forms[name], (self.shapes or {}).get(name)
-        is_table = said['kind'] == form.kind == 'table'
-        if is_table and said['stored']: return # nothing is sent
+        form, fixed_shape = self.forms[name], (self.shapes or {}).get(name)
+        is_table = given_form['kind'] == form.kind == 'table'
+        if is_table and given_form['stored']: return # nothing is sent
         if is_table and 0 in shape and form.is_short(shape, self.n): return # without a type
-        if (said['kind'], said['dtype']) != (form.kind, form.dtype):
-            what = f"{said['kind']} of {said['dtype']}"
+        if (given_form['kind'], given_form['dtype']) != (form.kind, form.dtype):
+            what = f"{given_form['kind']} of {given_form['dtype']}"
             raise BadMessage(f'field {name!r} is a {what}, not a {form.kind} of {form.dtype}')
-        if known is None and form.leading:
+        if fixed_shape is None and form.leading:
             fits = math.prod(shape[:form.leading]) <= form.per_sample * self.n and form.is_short(shape,
                                                                                                  self.n)
             if fits and len(shape) >= form.leading and shape[form.leading:] == form.shape: return
             raise BadMessage(f'field {name!r} of a client with {self.n} samples has shape {shape}')
-        expected, block = known or form.shape, (self.blocks or {}).get(name, ())
+        expected, block = fixed_shape or form.shape, (self.blocks or {}).get(name, ())
         fits = len(shape) == len(block) and all(1 <= a <= b for a, b in zip(shape, block))
         if shape != expected and not (block and fits):
             raise BadMessage(f'field {name!r} has shape {shape}, not {expected}')
@@ -313,12 +313,12 @@ ANSWERED = dict( # kind -> what the client says
     test=dict(n=WHOLE, correct=WHOLE, loss=Range('[0, inf)')))
 
 # %% ../../nbs/federation/schema.ipynb #44097f0d
-def check_said(said, allowed:dict)->dict:
+def check_said(header, allowed:dict)->dict:
     "What is said, with an empty session if none is; anything else than what is allowed is refused."
-    if not isinstance(said, dict): raise BadMessage('it says nothing about itself')
-    if 'session' in allowed: said = dict(session='') | said
-    for k in sorted(said.keys() ^ allowed.keys()):
+    if not isinstance(header, dict): raise BadMessage('it says nothing about itself')
+    if 'session' in allowed: header = dict(session='') | header
+    for k in sorted(header.keys() ^ allowed.keys()):
         raise BadMessage(f'{k!r} is ' + ('missing' if k in allowed else 'unknown here'))
     for k, rule in allowed.items():
-        if said[k] not in rule: raise BadMessage(f'{k!r} must be a {rule}, got {said[k]!r:.40}')
-    return said
+        if header[k] not in rule: raise BadMessage(f'{k!r} must be a {rule}, got {header[k]!r:.40}')
+    return header

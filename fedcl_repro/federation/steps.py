@@ -34,21 +34,21 @@ def run_steps(execute, steps:tuple, clients:dict, r:int, turn:dict=None)->dict:
 def swept(execute, sweep:Sweep, clients:dict, r:int, turn:dict)->dict:
     "Those clients that take part in a sweep, after the sweep."
     turn[sweep.stream] = turn.get(sweep.stream, -1) + 1
-    here = {i: c for i, c in clients.items() if sweep.when is None or sweep.when(c)}
-    if not here: return {}
-    done = execute(sweep, here, (r, sweep.stream, turn[sweep.stream]))
-    if not sweep.train or not (sweep.opt or execute.fed.opt).fresh: return done
+    taking_part = {i: c for i, c in clients.items() if sweep.when is None or sweep.when(c)}
+    if not taking_part: return {}
+    trained = execute(sweep, taking_part, (r, sweep.stream, turn[sweep.stream]))
+    if not sweep.train or not (sweep.opt or execute.fed.opt).fresh: return trained
     # the state of a field, such as `opt.m.body.0.weight`
     def is_state(k): return k.startswith('opt.') and k.split('.', 2)[2].startswith(sweep.train)
-    return {i: {k: v for k, v in c.items() if not is_state(k)} for i, c in done.items()}
+    return {i: {k: v for k, v in c.items() if not is_state(k)} for i, c in trained.items()}
 
 # %% ../../nbs/federation/steps.ipynb #1a2ecdf0
 def repeated(execute, step:Repeat, clients:dict, r:int, turn:dict)->dict:
     "Clients after the passes of a repetition; each stops when its condition holds."
-    first, going = dict(turn), clients
+    turn_before, going = dict(turn), clients
     for _ in range(step.most):
         turn.clear()
-        turn.update(first)
+        turn.update(turn_before)
         going = run_steps(execute, step.steps, going, r, turn)
         clients = clients | going
         going = {i: c for i, c in going.items() if not step.enough(c)}
@@ -69,10 +69,10 @@ def later(
         raise ValueError(f'{views} views are not a whole number of {together} views together')
     def with_table(execute, i, c):
         images = ViewedImages(execute.fed, step, i)
-        def make(at, groups): # rows (m, ...) of images (m,) and groups of views (m,)
-            seen = [images.blended(at, groups * together + t) for t in range(together)]
-            if together == 1: return applied(execute, fn, i, c, seen[0])
-            return applied(execute, fn, i, c, torch.stack(seen)).movedim(0, 1)
+        def make(images_at, groups): # rows (m, ...) of images (m,) and groups of views (m,)
+            group_views = [images.blended(images_at, groups * together + t) for t in range(together)]
+            if together == 1: return applied(execute, fn, i, c, group_views[0])
+            return applied(execute, fn, i, c, torch.stack(group_views)).movedim(0, 1)
         one = torch.zeros(1, dtype=torch.long, device=execute.fed.device)
         row = make(one, one).shape[1:] if images.n else (0,)
         rows = remembered(execute, name, i, c, images.n, make) if stored else make
@@ -110,25 +110,25 @@ class KeptRows:
     def check_maker(self, name:str, i:int, c:dict):
         "Drop client i's rows if any of its fields has changed."
         net = {k: v for k, v in c.items() if k not in ('round', 'offered', name)}
-        known = self.made_by.get((name, i), {})
-        if net.keys() == known.keys() and all(net[k] is known[k] for k in net): return
+        net_before = self.made_by.get((name, i), {})
+        if net.keys() == net_before.keys() and all(net[k] is net_before[k] for k in net): return
         self.made_by[name, i] = net
         self.blocks = {k: v for k, v in self.blocks.items() if k[:2] != (name, i)}
 
     def size(self)->int: return sum(block.nbytes for block in self.blocks.values())
 
-    def rows(self, key:tuple, n:int, at, make):
+    def rows(self, key:tuple, n:int, places, make):
         "Rows `at` of a block of n rows, which is made in pieces of a fixed size."
         if key not in self.blocks:
-            one = make(at[:1])
+            one = make(places[:1])
             needed = n * one.nbytes
-            if needed > self.most: return make(at)
+            if needed > self.most: return make(places)
             while self.size() + needed > self.most: self.blocks.pop(next(iter(self.blocks)))
             block = apart_from_heap((n, *one.shape[1:]), one)
             for piece in torch.arange(n).split(PIECE): block[piece] = make(piece)
             self.blocks[key] = block
         rows = self.blocks[key] = self.blocks.pop(key)
-        return rows[at]
+        return rows[places]
 
 # %% ../../nbs/federation/steps.ipynb #255448ae
 def remembered(execute, name:str, i:int, c:dict, n:int, make):
@@ -137,11 +137,11 @@ def remembered(execute, name:str, i:int, c:dict, n:int, make):
     if execute.fed.device != 'cpu': return make
     if execute.kept_rows is None: execute.kept_rows = KeptRows()
     execute.kept_rows.check_maker(name, i, c)
-    def make_once(at, groups):
+    def make_once(images_at, groups):
         group = groups[:1]
-        if not len(at) or (groups != group).any(): return make(at, groups)
-        def make_rows(some): return make(some, group.expand(len(some)))
-        return execute.kept_rows.rows((name, i, int(group)), n, at, make_rows)
+        if not len(images_at) or (groups != group).any(): return make(images_at, groups)
+        def make_rows(piece): return make(piece, group.expand(len(piece)))
+        return execute.kept_rows.rows((name, i, int(group)), n, images_at, make_rows)
     return make_once
 
 # %% ../../nbs/federation/steps.ipynb #fc99c02c
@@ -166,16 +166,18 @@ class ViewedImages:
         if v not in self.drawn: self.drawn[v] = self.fed.augment.draw(self.n, side, self.chance(v))
         return self.drawn[v]
 
-    def plain(self, at, views): # (m,), (m,) -> (m, C, H, W)
+    def plain(self, images_at, views): # (m,), (m,) -> (m, C, H, W)
         "The images at these positions, in these views."
-        some, which = views.unique(return_inverse=True)
-        some = some.tolist()
-        drawn = {k: torch.stack([self.draw(v)[k] for v in some])[which, at] for k in self.draw(some[0])}
-        return self.fed.augment.apply(pixels(self.fed.x[self.rows[at]], self.fed.dtype), drawn)
+        distinct, which = views.unique(return_inverse=True)
+        distinct = distinct.tolist()
+        draws = [self.draw(view) for view in distinct]
+        drawn = {k: torch.stack([draw[k] for draw in draws])[which, images_at] for k in draws[0]}
+        return self.fed.augment.apply(pixels(self.fed.x[self.rows[images_at]], self.fed.dtype), drawn)
 
-    def blended(self, at, views):
+    def blended(self, images_at, views):
         "The same, with each image blended with its partner if the step has `mix`."
-        if self.step.mix is None: return self.plain(at, views)
-        partner, own = self.step.mix(self.n, self.chance('mix'))
-        own = own[at].to(self.fed.dtype)[:, None, None, None]
-        return own * self.plain(at, views) + (1 - own) * self.plain(partner[at], views)
+        if self.step.mix is None: return self.plain(images_at, views)
+        partner, own_share = self.step.mix(self.n, self.chance('mix'))
+        own_share = own_share[images_at].to(self.fed.dtype)[:, None, None, None]
+        partners = self.plain(partner[images_at], views)
+        return own_share * self.plain(images_at, views) + (1 - own_share) * partners

@@ -75,10 +75,10 @@ def conv_norm_relu(into:int, out:int, stride=1)->list:
 def rest_of_resnet18(cut:int, width:int)->tuple: # (layers, features)
     "What remains of ResNet-18 behind its first `cut` convolutions."
     blocks = residual_stages(width, width, (2, 2, 2, 2))
-    done = cut - 1                                   # convolutions of blocks that the client has
-    last = width * 2**((done - 1) // 4) if done else width
-    broken = conv_norm_relu(last, last) if done % 2 else []
-    return [*broken, *blocks[(done + 1) // 2:], *pooled_features()], 8 * width
+    n_done = cut - 1                                   # convolutions of blocks that the client has
+    channels = width * 2**((n_done - 1) // 4) if n_done else width
+    broken = conv_norm_relu(channels, channels) if n_done % 2 else []
+    return [*broken, *blocks[(n_done + 1) // 2:], *pooled_features()], 8 * width
 
 # %% ../../nbs/parts/autoencoder.ipynb #583f9d1c
 def rest_of_resnet50(cut:int, width:int)->tuple: # (layers, features)

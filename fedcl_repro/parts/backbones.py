@@ -61,8 +61,8 @@ def googlenet(
     shape:tuple, n_classes:int, *, k:COUNT=512, hidden:COUNT=4096, standardise=False, fresh_last=False,
 ):
     "GoogLeNet without its auxiliary classifiers (MAPL Sec. 5)."
-    how = dict(aux_logits=False, init_weights=True, transform_input=False)
-    net = torchvision_models().googlenet(weights=None, num_classes=k, **how)
+    options = dict(aux_logits=False, init_weights=True, transform_input=False)
+    net = torchvision_models().googlenet(weights=None, num_classes=k, **options)
     if shape[0] != 3: net.conv1.conv = nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False)
     if fresh_last: net.fc = nn.Linear(1024, k)
     return with_heads(without_side_effects(net, 1024), n_classes, k, hidden, standardise*shape[0])

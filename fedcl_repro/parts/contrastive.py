@@ -20,9 +20,9 @@ def at_least_float32(loss):
     "The loss, calculated at least in single precision, even under autocast."
     def raised(t): return at_least_single(t) if isinstance(t, Tensor) else t
     @wraps(loss)
-    def precise(z, *others, **settings):
+    def precise(z, *operands, **settings):
         with torch.autocast(z.device.type, enabled=False):
-            return loss(raised(z), *map(raised, others), **{k: raised(v) for k, v in settings.items()})
+            return loss(raised(z), *map(raised, operands), **{k: raised(v) for k, v in settings.items()})
     return precise
 
 def check_operands(temp=1., **tensors): # name=(tensor, letters of its dimensions, such as 'b k')
@@ -32,8 +32,8 @@ def check_operands(temp=1., **tensors): # name=(tensor, letters of its dimension
         letters = letters.split()
         fits = t.ndim == len(letters) and all(sizes.setdefault(d, n) == n for d, n in zip(letters, t.shape))
         if fits: continue
-        known = ''.join(f', {d} = {n}' for d, n in sizes.items() if d in letters)
-        raise ValueError(f"{name} must be of shape ({', '.join(letters)}){known}, got {tuple(t.shape)}")
+        sizes_words = ''.join(f', {d} = {n}' for d, n in sizes.items() if d in letters)
+        raise ValueError(f"{name} must be of shape ({', '.join(letters)}){sizes_words}, got {tuple(t.shape)}")
     if isinstance(temp, (int, float)) and not temp > 0:
         raise ValueError(f'temp, the temperature, must be above 0, got {temp}')
 
@@ -122,9 +122,9 @@ def supcon(
     tensor([0.2395, 0.2395, 0.2395, 0.2395])
     """
     check_operands(temp, z=(z, 'b k'), y=(y, 'b'))
-    others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
-    same_class = (y[:, None] == y) & others
-    return attract(cosines(z) / temp, same_class, others, form)
+    not_self = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    same_class = (y[:, None] == y) & not_self
+    return attract(cosines(z) / temp, same_class, not_self, form)
 
 # %% ../../nbs/parts/contrastive.ipynb #9d56dcd9
 def ntxent(
@@ -159,10 +159,10 @@ def global_and_local(
     check_operands(temp, z=(z, 'b k'), y=(y, 'b'), mean=(mean, 'C k'), have=(have, 'C'))
     z = F.normalize(z, dim=1)
     classes = torch.arange(len(mean), device=z.device)
-    others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    not_self = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
     sim = z @ torch.cat([F.normalize(mean, dim=1), z]).T / temp
-    positive = torch.cat([(y[:, None] == classes) & have, (y[:, None] == y) & others], 1)
-    among = torch.cat([have.expand(len(z), -1), others], 1)
+    positive = torch.cat([(y[:, None] == classes) & have, (y[:, None] == y) & not_self], 1)
+    among = torch.cat([have.expand(len(z), -1), not_self], 1)
     return attract(sim, positive, among)
 
 # %% ../../nbs/parts/contrastive.ipynb #23b08e68
@@ -199,8 +199,8 @@ def uniformity(
     """
     check_operands(temp, prototypes=(prototypes, 'C k'))
     C = len(prototypes)
-    others = ~torch.eye(C, dtype=torch.bool, device=prototypes.device)
+    not_self = ~torch.eye(C, dtype=torch.bool, device=prototypes.device)
     v = prototypes if reading == 'code' else F.normalize(prototypes, dim=1)
     sim = v @ v.T
     if reading == 'code': sim = (sim / temp).exp()
-    return torch.where(others, sim, 0.).sum() / C                     # MAPL Eq. 5
+    return torch.where(not_self, sim, 0.).sum() / C                     # MAPL Eq. 5

@@ -70,9 +70,9 @@ class HalvingPool(nn.MaxPool2d):
 
     def forward(self, x):
         needs_indices = torch.is_grad_enabled() and x.requires_grad
-        last = x.ndim == 4 and x.stride(1) == 1 and x.device.type == 'cpu'
+        channels_last = x.ndim == 4 and x.stride(1) == 1 and x.device.type == 'cpu'
         whole = x.ndim == 4 and x.shape[2] % 2 == x.shape[3] % 2 == 0
-        if needs_indices or not (last and whole) or torch._C._are_functorch_transforms_active():
+        if needs_indices or not (channels_last and whole) or torch._C._are_functorch_transforms_active():
             return super().forward(x)
         pixels = x.permute(0, 2, 3, 1)
         wide = torch.maximum(pixels[:, :, 0::2], pixels[:, :, 1::2])
@@ -84,10 +84,10 @@ def two_stages(channels:int, side:int, a:int, b:int, norm=False)->tuple: # (laye
     def stage(into, out):
         norms = [nn.BatchNorm2d(out)] if norm else []
         return [nn.Conv2d(into, out, 5), *norms, HalvingPool(), nn.ReLU()]
-    left = ((side - 4) // 2 - 4) // 2
-    if left < 1:
+    side_left = ((side - 4) // 2 - 4) // 2
+    if side_left < 1:
         raise ValueError(f'images of {side}x{side} are too small for two 5x5 stages: 16x16 is the least')
-    return [*stage(channels, a), *stage(a, b), nn.Flatten()], b * left**2
+    return [*stage(channels, a), *stage(a, b), nn.Flatten()], b * side_left**2
 
 # %% ../../nbs/parts/models.ipynb #c363f13f
 @MODELS.add('cnn')
@@ -118,9 +118,9 @@ class Standardise(nn.Module):
 def moon_cnn(shape:tuple, n_classes:int, *, width:COUNT=256, standardise=True):
     "MOON's small network; body: encoder and projection. Colour images are standardised like CIFAR-10."
     channels, side, _ = shape
-    first = [Standardise(CIFAR10_MEAN, CIFAR10_STD, side)] if standardise and channels == 3 else []
+    standardiser = [Standardise(CIFAR10_MEAN, CIFAR10_STD, side)] if standardise and channels == 3 else []
     stages, n = two_stages(channels, side, 6, 16)
-    encoder = [*first, *stages, nn.Linear(n, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()]
+    encoder = [*standardiser, *stages, nn.Linear(n, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()]
     body = nn.Sequential(*encoder, nn.Linear(84, 84), nn.ReLU(), nn.Linear(84, width)) # the projection
     return nn.ModuleDict(dict(body=body, head=Head(width, n_classes)))
 
@@ -141,10 +141,10 @@ def check_weights(net:nn.ModuleDict):
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise ValueError(f'{name} has no values yet: call the lazy layer once before')
         if p.is_complex(): raise ValueError(f'{name} is complex, and clients train real numbers')
-    first = {id(p): name for name, p in net.named_parameters()}
+    name_of = {id(p): name for name, p in net.named_parameters()}
     for name, p in net.named_parameters(remove_duplicate=False):
-        if name == first[id(p)]: continue
-        raise ValueError(f'{name} and {first[id(p)]} are one parameter, and each part has its own weights: '
+        if name == name_of[id(p)]: continue
+        raise ValueError(f'{name} and {name_of[id(p)]} are one parameter, and each part has its own weights: '
                          'use it in one place')
     for name, m in net.named_modules():
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats and m.momentum is None:
@@ -160,42 +160,42 @@ def built(spec, shape:tuple, n_classes:int)->nn.ModuleDict:
 def made_as_named(spec, shape:tuple, n_classes:int)->tuple: # what its function returns, names of parts
     "A network by its spec; of a user's network a copy, which shares nothing with the user or other clients."
     spec = MODELS.resolve(spec)
-    made = MODELS.build(spec, shape, n_classes)
-    if is_users(spec): made = copied(made)
-    return made, MODELS[spec.name].about['parts'].split()
+    network = MODELS.build(spec, shape, n_classes)
+    if is_users(spec): network = copied(network)
+    return network, MODELS[spec.name].about['parts'].split()
 
 # %% ../../nbs/parts/models.ipynb #595b7c5c
-def copied(made):
+def copied(network):
     "A copy of a user's network."
-    try: return copy.deepcopy(made)
+    try: return copy.deepcopy(network)
     except Exception as e:
-        raise ValueError(f'the network {type(made).__name__} cannot be copied ({type(e).__name__}: {e}), and '
-                         'every client has a copy: make its weights parameters of their own') from e
+        raise ValueError(f'the network {type(network).__name__} cannot be copied ({type(e).__name__}: {e}), '
+                         'and every client has a copy: make its weights parameters of their own') from e
 
 # %% ../../nbs/parts/models.ipynb #595b7c5d
-def as_parts(made, names=('body', 'head'))->nn.ModuleDict:
+def as_parts(network, names=('body', 'head'))->nn.ModuleDict:
     "Named parts from a model function's result: an `nn.ModuleDict`, a tuple, or a module with attributes."
-    made = uncompiled(made)
-    parts = made if isinstance(made, nn.ModuleDict) else nn.ModuleDict(named_parts(made, names))
+    network = uncompiled(network)
+    parts = network if isinstance(network, nn.ModuleDict) else nn.ModuleDict(named_parts(network, names))
     for name, part in parts.items(): parts[name] = uncompiled(part)
     check_weights(parts)
     return parts
 
-def uncompiled(made):
+def uncompiled(network):
     "What `torch.compile` was given; anything else as it is."
-    return getattr(made, '_orig_mod', made)
+    return getattr(network, '_orig_mod', network)
 
 # %% ../../nbs/parts/models.ipynb #595b7c5e
-def named_parts(made, names)->dict: # name -> module
+def named_parts(network, names)->dict: # name -> module
     "The parts of a tuple, or of a module that has them as attributes."
-    if isinstance(made, (tuple, list)): found = dict(zip(names, made))
-    else: found = {p: getattr(made, p, None) for p in names}
-    wrong = [p for p in names if not isinstance(found.get(p), nn.Module)]
-    if wrong or isinstance(made, (tuple, list)) and len(made) != len(names):
+    if isinstance(network, (tuple, list)): parts = dict(zip(names, network))
+    else: parts = {p: getattr(network, p, None) for p in names}
+    wrong = [p for p in names if not isinstance(parts.get(p), nn.Module)]
+    if wrong or isinstance(network, (tuple, list)) and len(network) != len(names):
         raise ValueError(f"a network has the parts {', '.join(names)}: return them as a tuple, or a "
-                         f"module that has them as attributes; got {type(made).__name__} "
+                         f"module that has them as attributes; got {type(network).__name__} "
                          f"without {', '.join(wrong) or 'just these'}")
-    return found
+    return parts
 
 # %% ../../nbs/parts/models.ipynb #e0dd5d9e
 def member_specs(spec)->list: # of Spec
@@ -214,7 +214,7 @@ def short_name(spec:Spec)->str:
 def parts_of(spec)->tuple: # names of parts
     "The parts that every architecture of a spec has."
     parts = [MODELS[s.name].about['parts'].split() for s in member_specs(spec)]
-    return tuple(p for p in parts[0] if all(p in others for others in parts))
+    return tuple(p for p in parts[0] if all(p in names for names in parts))
 
 # %% ../../nbs/parts/models.ipynb #6880016e
 @MODELS.add('mlp', reads='anything')

@@ -18,8 +18,8 @@ def to_simplex(v:Tensor)->Tensor: # (..., m) -> (..., m) >= 0, sum 1
     """
     u = v.sort(-1, descending=True).values
     level = (u.cumsum(-1) - 1) / torch.arange(1, v.shape[-1] + 1, dtype=v.dtype, device=v.device)
-    last = ((u > level).sum(-1, keepdim=True) - 1).clamp(min=0)   # with NaN no entry is above: entry 0
-    return (v - level.gather(-1, last)).clamp(min=0)
+    last_positive = ((u > level).sum(-1, keepdim=True) - 1).clamp(min=0) # with NaN none is above: entry 0
+    return (v - level.gather(-1, last_positive)).clamp(min=0)
 
 # %% ../../nbs/parts/simplex.ipynb #1d713138
 def simplex_qp(
@@ -38,6 +38,6 @@ def simplex_qp(
     sums = torch.ones_like(root[..., :1, :])
     problems = torch.cat([root, sums], -2).flatten(0, -3) if Q.ndim > 2 else torch.cat([root, sums])[None]
     target = torch.eye(Q.shape[-1] + 1, dtype=torch.double)[-1]
-    found = [torch.from_numpy(nnls(p.numpy(), target.numpy())[0]) for p in problems]
-    weights = torch.stack(found).reshape(Q.shape[:-1])
+    solutions = [torch.from_numpy(nnls(p.numpy(), target.numpy())[0]) for p in problems]
+    weights = torch.stack(solutions).reshape(Q.shape[:-1])
     return weights / weights.sum(-1, keepdim=True)

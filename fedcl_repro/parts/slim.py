@@ -33,8 +33,8 @@ def slim_cnn(
     "FedCoSR's two-stage CNN at a fraction of its width."
     a, b, k = (narrowed(w, rate) for w in (32, 64, k))
     stages, n = two_stages(shape[0], shape[1], a, b, norm)
-    last = [nn.Linear(n, k), nn.BatchNorm1d(k)] if norm else [nn.Linear(n, k)]
-    body = nn.Sequential(*stages, *last, nn.ReLU())
+    top = [nn.Linear(n, k), nn.BatchNorm1d(k)] if norm else [nn.Linear(n, k)]
+    body = nn.Sequential(*stages, *top, nn.ReLU())
     return nn.ModuleDict(dict(body=body, head=Head(k, n_classes, dropout)))
 
 # %% ../../nbs/parts/slim.ipynb #525d13d1
@@ -66,8 +66,8 @@ def preresnet18(shape:tuple, n_classes:int, *, rate:Range('(0, 1]')=1.):
     blocks, into = [], stem
     for full in (64, 128, 256, 512):
         width = narrowed(full, rate)
-        first = PreBlock(into, width, 1 if full == 64 else 2)
-        blocks += [first, PreBlock(width, width, 1)]
+        entry = PreBlock(into, width, 1 if full == 64 else 2)
+        blocks += [entry, PreBlock(width, width, 1)]
         into = width
     body = nn.Sequential(
         nn.Conv2d(shape[0], stem, 3, 1, 1, bias=False), *blocks,

@@ -29,10 +29,10 @@ def pair_statistics(
     variant='pooled', # 'code': without the variance between the views (Table 18)
 )->tuple:             # (2K, groups) means and variances, equal for both views of an image
     "The statistics of pairs (MFCL Eq. 2), from those of single views."
-    first, second = mean.unflatten(0, (2, -1))
-    mu = (first + second) / 2                                                    # Eq. 2
+    first_view, second_view = mean.unflatten(0, (2, -1))
+    mu = (first_view + second_view) / 2                                                    # Eq. 2
     pair_var = var.unflatten(0, (2, -1)).mean(0)                                 # Eq. 2
-    if variant == 'pooled': pair_var = pair_var + ((first - second) / 2)**2      # Eq. 2
+    if variant == 'pooled': pair_var = pair_var + ((first_view - second_view) / 2)**2      # Eq. 2
     return mu.repeat(2, 1), pair_var.repeat(2, 1)
 
 # %% ../../nbs/parts/twin_norm.ipynb #916d3adb

@@ -95,7 +95,7 @@ def thumbnail(page:str, which:int, part:tuple)->bytes: # PNG
     sheet = Image.new('RGB', (wide, high), 'white')
     sheet.paste(picture, ((wide - picture.width) // 2, (high - picture.height) // 2))
     file = io.BytesIO()
-    sheet.quantize(64).save(file, 'PNG', optimize=True)
+    sheet.quantize(128, Image.Quantize.FASTOCTREE, dither=0).save(file, 'PNG', optimize=True) # keeps hues
     return file.getvalue()
 
 def strip_name(page:str)->str: return f"inside-{page.replace('/', '-')}.png"

@@ -170,17 +170,20 @@ def panels(down:int, across:int, size:tuple, legend=False, **how):
     plt.show()
 
 def labels_at_ends(ax, apart=.07):
-    """The name of each line beside its end, in place of a legend; `apart`: of the axis, so that names do not
-    touch."""
+    """The name of each line beside its end, in place of a legend, which stays if two have one colour;
+    `apart`: of the axis, so that names do not touch."""
     low, high = ax.get_ylim()
     lines = [line for line in ax.lines if not line.get_label().startswith('_') and len(line.get_xdata()) > 1]
+    if len({to_hex(line.get_color()) for line in lines}) < len(lines): return
     lines.sort(key=lambda line: line.get_ydata()[-1])
-    last = -np.inf
-    for line in lines:
-        height = (line.get_ydata()[-1] - low) / (high - low)
-        last = max(height, last + apart)
-        ax.annotate(line.get_label(), (1, last), (4, 0), xycoords='axes fraction', textcoords='offset points',
-                    color=line.get_color(), fontsize=8.5, va='center', annotation_clip=False)
+    ends = [(line.get_ydata()[-1] - low) / (high - low) for line in lines]
+    heights = []
+    for end in ends: heights.append(max(end, heights[-1] + apart) if heights else end)
+    moved = heights[-1] - ends[-1]
+    for line, height in zip(lines, heights):
+        ax.annotate(line.get_label(), (1, height - moved / 2), (4, 0), xycoords='axes fraction',
+                    textcoords='offset points', color=line.get_color(), fontsize=8.5, va='center',
+                    annotation_clip=False)
     if ax.get_legend(): ax.get_legend().remove()
 
 # %% ../../nbs/show/figures.ipynb #ba0e507e

@@ -21,11 +21,11 @@ import pandas as pd
 
 from ..data.partition import class_counts
 from ..federation.messages import nbytes
-from ..federation.method import FAMILIES, Stage
+from ..federation.method import Stage
 from ..federation.rounds import begin, one_round
 from .drawings import bubbles
 from ..evidence.experiments import committed, committed_verdicts
-from .figures import curves, say_start
+from .figures import curves, labels_at_ends, say_start
 from .result_page import rows_in_words, verdicts_in_words
 from ..evidence.ask import PAPER_OF
 from ..runs.rows import LATE_TESTS, late_rounds, per_round
@@ -247,12 +247,12 @@ def is_trained(table:pd.DataFrame)->pd.Series: # of bools
 def draw_payoff(table:pd.DataFrame): # the axes
     "The curve of each label with a band of one standard deviation; a level line for what is not trained."
     trained = is_trained(table)
-    colour = dict(zip(dict.fromkeys(table.label), FAMILIES)) # few lines: one each, whatever the family
-    ax = curves(table[trained].assign(family=table.label.map(colour)), 'micro', ylabel='test accuracy, %')
+    ax = curves(table[trained], 'micro', ylabel='test accuracy, %')
     for label, level in table[~trained].groupby('label').micro.mean().items():
         ax.axhline(level, color='0.45', ls=':', label=label)
     say_start(ax)
     ax.legend(fontsize=8)
+    labels_at_ends(ax)
     return ax
 
 # %% ../../nbs/show/tour.ipynb #80cc3786

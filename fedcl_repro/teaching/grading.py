@@ -118,6 +118,7 @@ IN_WORDS = { # part of an error -> what it means
     'missing the required "forward"': 'A `ModuleDict` cannot be called: call its parts (`net[...]`), or the '
                                       "page's function that does.",
     'match the size': 'Two tensors do not fit together: print their shapes.',
+    'batch2 tensor': 'Two tensors do not fit together: print their shapes.',
     'be multiplied': 'Two tensors do not fit together: print their shapes.'}
 
 ORDINALS = 'first', 'second', 'third', 'fourth'
@@ -174,7 +175,7 @@ def numbers_in_words(got, want, lengths:dict)->str:
     if b.isfinite().all() and not a.isfinite().all():
         return 'some numbers are not finite (nan or inf): is something divided by 0, or 0 times infinity?'
     if (a - b).abs().max() < 1e-5 * b.abs().max():
-        return 'nearly right: is something float32 that should be float64?'
+        return 'nearly right: is something float32 that should be float64, or is a small term wrong?'
     factor = (a @ b / (b @ b).clamp(min=1e-300)).item()
     usual = any(min(abs(factor * n - 1), abs(factor - n)) < 1e-9 for n in (-1, 100, *lengths))
     telling = len(b) > 1 or usual # one number is always some multiple of another

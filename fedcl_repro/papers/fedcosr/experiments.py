@@ -350,7 +350,7 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
         out.append(claim_of_runs(sentence, list(held), evidence, 'FedCoSR Table II', size))
     return out
 
-@experiment(FEDCOSR, 'fedcosr/compat', 'Printed values that a fault may explain', also=judge_compat)
+@experiment(FEDCOSR, 'fedcosr/compat', 'Published values that a fault may explain', also=judge_compat)
 def compat(profile):
     names = [n for name, (faulty, _, _) in FAULTS.items() for n in (name, faulty, 'fedavg')]
     return runs(dict.fromkeys(names), profile, [PRACTICAL], partition_seed=0)
@@ -409,7 +409,7 @@ def by_reading(table:pd.DataFrame)->pd.DataFrame:
 
 LOCAL = Paper(('reading',), by_reading, say, sizes=('fedcosr/table2',), says=FEDCOSR_SAID, personal=True)
 
-@experiment(LOCAL, 'fedcosr/local', 'What could print 69.9 % for training alone', kind='extra')
+@experiment(LOCAL, 'fedcosr/local', 'What could explain 69.9 % for training alone', kind='extra')
 def training_alone(profile):
     first, = (r for r in runs(['local'], profile, [PRACTICAL], **SIZES[profile]['few']) if r.seed == 0)
     again = reseeded([first], range(4))

@@ -80,7 +80,7 @@ FEDCOSR_SAID = dict(
             gap=[f'{name}, bfloat16', f'{name}, float32'])
           for name in ('FedCoSR', 'FedPer', 'Local', 'FedProto', 'FedAvg'))),
     local=[ # readings of Table II's split under which Local is trained
-        limited('Local', 'training alone is above the printed 69.9 %', '{:.1f} %', low=69.9,
+        limited('Local', 'training alone is above the published 69.9 %', '{:.1f} %', low=69.9,
             where=dict(reading=['β = 0.1']), place='ours')])
 
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #8d24c3e6

@@ -176,4 +176,4 @@ def fig2(profile):
     return fedssc_runs(dict.fromkeys(shown), profile)
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #20ada88b
-claims_page('fedssc', 'What the sentences say')
+claims_page('fedssc', 'The claims')
