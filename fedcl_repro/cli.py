@@ -261,6 +261,7 @@ def _docs():
       FEDCL_PAPERS=notebooks/papers fedcl reproduce fedcosr/fig8     with what was changed in the copy
     """
 
+# %% ../nbs/cli.ipynb #8a9ad8e0
 @verb('pages', flag('--print only_print', 'print the verdicts and write nothing'))
 def _report():
     """Write the pages on verdicts and on speed, the README's findings, and its pictures.
@@ -323,6 +324,7 @@ def wrapped(text:str)->str:
              if len(line) > wide else line for line in text.splitlines()]
     return '\n'.join(lines)
 
+# %% ../nbs/cli.ipynb #bf960cf9
 def main(argv=None)->int:
     "Run the command; its exit code."
     for f in (sys.stdout, sys.stderr): # letters that a terminal lacks are written as numbers

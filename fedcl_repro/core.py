@@ -188,7 +188,7 @@ def explain(attributes:dict)->str: # name -> Attribute
     return '; '.join(words) or 'its name alone'
 
 # %% ../nbs/core.ipynb #5d02d0e0
-def checked_about(kind:str, name:str, attributes:dict, values:dict)->dict: # name -> value
+def checked_about(kind:str, name:str, attributes:dict, values:dict)->dict[str, object]: # name -> value
     """All attributes of an entry of this kind and name, defaults filled in; an error if one is missing,
     unknown or impossible. `known`: name -> Attribute; `given`: name -> value."""
     missing = [k for k, attribute in attributes.items() if attribute.default is REQUIRED and k not in values]
@@ -381,6 +381,7 @@ class HeldFolder:
         if os.getpid() == pid: shutil.rmtree(name, ignore_errors=True) # not in a forked process
         os.close(descriptor)
 
+# %% ../nbs/core.ipynb #54bce34d
 def lock_alone(descriptor:int)->bool: # also where the file system has no locks
     "Lock an open file or folder; False if another process has."
     try: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -47,6 +47,7 @@ def documented(doc:str, comments:dict)->str:
     if told: parts[1] += ''.join(f'\n    {name}: {text}' for name, text in told.items())
     return '\n\n'.join(filter(None, parts))
 
+# %% ../nbs/docments.ipynb #4231c0de
 def document(
     body:list,  # nodes of a module or class
     there,      # that module or class

@@ -258,7 +258,7 @@ def files_beside(path:Path, names)->dict: # name of a module -> (file, bytes)
     return {n: (f, f.read_bytes()) for n, f in files.items() if f.is_relative_to(path.parent) and f.is_file()}
 
 # %% ../nbs/user_code.ipynb #fe67ed2a
-def used_files()->tuple: # of Path
+def used_files()->tuple[Path, ...]:
     "The files that FEDCL_USE names."
     named = os.environ.get('FEDCL_USE', '').split(os.pathsep)
     return tuple(Path(p).expanduser().resolve() for p in named if p)

@@ -500,6 +500,7 @@ def archive_content(path:Path)->str:
         with zipfile.ZipFile(path) as z: return repr([(i.filename, i.file_size, i.CRC) for i in z.infolist()])
     except zipfile.BadZipFile: return file_content(path)
 
+# %% ../../nbs/data/datasets.ipynb #c1c4c553
 def file_content(path:Path)->str:
     "SHA-256 of a file, which is read again if the system says that it has changed, or may have."
     state = file_state(path)

@@ -291,6 +291,7 @@ def aligned_by_name(x, y, test=None, clients=None)->tuple: # the same four
     if test is not None: test = test[0], by_index(test[0], test[1], 'test labels')
     return x, by_index(x, y, 'labels'), test, by_index(x, clients, 'clients')
 
+# %% ../../nbs/data/own_data.ipynb #aab4a303
 def by_index(x, column, what:str):
     "A column in the order of a table's rows, if both have an index."
     index, column_index = (getattr(v, 'index', None) for v in (x, column))

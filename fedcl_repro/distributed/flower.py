@@ -235,6 +235,7 @@ def save_server(server, rows:list, plan:str, out:Path):
     with atomic_write(out/'rows.csv') as new, open(new, 'w', newline='') as file:
         csv.writer(file, lineterminator='\n').writerows([SCORE_COLUMNS, *rows])
 
+# %% ../../nbs/distributed/flower.ipynb #56748378
 def resume_server(server, plan:str, out:Path)->list: # of rows
     "Set a server to the last round in its folder; refuse to write over what it cannot go on with."
     from fedcl_repro.federation.exchange import from_bytes
@@ -250,7 +251,6 @@ def resume_server(server, plan:str, out:Path)->list: # of rows
     server.servers = {name: unprefixed(f'{name}/', fields) for name in header['servers']}
     server.session, server.round = header['session'], header['round']
     return [tuple(row) for row in header['rows']]
-
 
 # %% ../../nbs/distributed/flower.ipynb #b72ff6fd
 PYPROJECT = '''[build-system]

@@ -73,7 +73,7 @@ def call_by_name(place:str):
     return getattr(module, function)()
 
 # %% ../../nbs/distributed/nodes.ipynb #d297656a
-def dealt(run:Run, data_root=None)->list: # of ClientData
+def dealt(run:Run, data_root=None)->list[ClientData]:
     "The data of each client as a simulation deals them out, for a trial of nodes."
     data, split = dataset(run.data, str(find_root(data_root))), shards(run, data_root)
     def rows(part, i): return np.asarray(part[i])

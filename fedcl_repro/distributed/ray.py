@@ -200,6 +200,7 @@ def take(self:RunsOnRay, reference):
     elif content: self.keep(run, content)
     self.ended(outcome)
 
+# %% ../../nbs/distributed/ray.ipynb #21384e5d
 @patch
 def bury(self:RunsOnRay, run, error:Exception):
     "Send a run again, unless its worker has died too often."
@@ -229,7 +230,7 @@ def check_cluster(ray, cpus:float, gpus:float):
 
 # %% ../../nbs/distributed/ray.ipynb #247a7e6c
 def train_on_ray(runs:list, store:Store, jobs:int, options:dict, progress, *,
-                 address='local', cpus=1., gpus=0.)->list: # of Outcome
+                 address='local', cpus=1., gpus=0.)->list[Outcome]:
     "Train runs on a cluster, at most `jobs` at a time (0: as many as fit). `cpus`, `gpus`: of one run."
     ray = connect_ray(address)
     if options['device'] != 'cpu': gpus = gpus or 1.

@@ -98,7 +98,7 @@ class Paper:
     @property
     def name(self)->str: return self.sizes[0].split('/')[0] if self.sizes else ''
 
-    def claims_on(self, artifact:str, profile:str)->list: # of Claim
+    def claims_on(self, artifact:str, profile:str)->list[Claim]:
         "What the paper says of a table or figure, as it is asked of the runs of a profile."
         claims = self.says.get(artifact, ())
         return list(claims(profile) if callable(claims) else claims)
@@ -242,6 +242,7 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     holds = all_above_zero(c, uncorrected, joint)
     return Decision('fails' if fails else 'holds' if holds else 'open', joint, part)
 
+# %% ../../nbs/evidence/ask.ipynb #c862e7e3
 def decided_by_votes(c:Claim, table, margin:pd.DataFrame)->Decision:
     "Whether a share, such as that of the columns in which something is so, is above the claim's."
     votes = c.votes(table)
@@ -374,6 +375,7 @@ def chance_of(paper:Paper, c:Claim, table:pd.DataFrame, facts:pd.DataFrame)->Cha
         once=len(runs) > 0 and runs.evaluations.min() < 4,
         differs=differences_in_words(paper, runs.settings))
 
+# %% ../../nbs/evidence/ask.ipynb #be1b8c51
 def as_another_replicate(paper:Paper, c:Claim, table:pd.DataFrame, facts:pd.DataFrame, setting:str):
     # (degrees of freedom, (draw, replicate) x label), or None
     "One replicate as another one of its families might have been, if all of them were repeated."
@@ -398,7 +400,7 @@ def printed_margins(paper:Paper, cells)->dict: # values of the keys -> table of 
 def ask(
     paper:Paper, claims, rows:pd.DataFrame, profile:str,
     cells=None, # measure -> published cells with the paper's keys; their margins stand beside our intervals
-)->list: # of Verdict
+)->list[Verdict]:
     "Verdicts: one for each claim and each of its settings that has what it needs; else 'not run'."
     out, measures = [], dict.fromkeys(c.of for c in claims)
     tables = {measure: by_seed(paper.measured(rows, measure), paper.keys) for measure in measures}
@@ -514,7 +516,7 @@ def name_of_cell(paper:Paper, c)->str: # 'FedCoSR, practical CIFAR-10'
     if paper.cell: return paper.cell(c)
     return f"{c.label}, {paper.say(*(getattr(c, k) for k in paper.keys), 'paper')}"
 
-def cells_judged(paper:Paper, cells:pd.DataFrame, rows, source:str, more='')->list: # of Verdict
+def cells_judged(paper:Paper, cells:pd.DataFrame, rows, source:str, more='')->list[Verdict]:
     "A verdict for each published cell. `more`: words added to all their names."
     def name(c): return name_of_cell(paper, c) + more
     return cell_verdicts(beside_print(paper, cells, rows), name, source)
@@ -593,7 +595,7 @@ def printed_tables(cells:pd.DataFrame, keys, labels)->dict: # values of the keys
     return {key: t.reindex(columns=labels) for key, t in tables.items()}
 
 # %% ../../nbs/evidence/ask.ipynb #605f42eb
-def claims_in_print(paper:Paper, *artifacts)->list: # of Claim, whose `printed` is a dict
+def claims_in_print(paper:Paper, *artifacts)->list[Claim]: # whose `printed` is a dict
     "Claims of the paper that its printed tables can support: these tables, or all."
     def with_artifact(c):
         return c if isinstance(c.printed, dict) else replace(c, printed=dict(artifact=c.printed))

@@ -17,7 +17,7 @@ def citations()->dict: # key -> title, authors, methods; year, venue, url and re
     text = (files('fedcl_repro') / 'published' / 'citations.toml').read_text(encoding='utf-8')
     return tomllib.loads(text)
 
-def citations_of(method:str)->list: # of dicts; empty for a method without a paper of its own
+def citations_of(method:str)->list[dict]: # empty for a method without a paper of its own
     "The papers of a registered method."
     return [c for c in citations().values() if method in c['methods']]
 

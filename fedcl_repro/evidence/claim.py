@@ -70,7 +70,7 @@ class Claim:
         reasons = (below_floors(compared, self.higher, self.floors, t, verdict == 'holds') for t in tables)
         return next(filter(None, reasons), '')
 
-def claims(place:str, *given_claims:Claim, **fields)->list: # of Claim
+def claims(place:str, *given_claims:Claim, **fields)->list[Claim]:
     "The claims of a paper in one place. `more`: other fields that they share, such as `of` or `where`."
     return [replace(c, place=place, **fields) for c in given_claims]
 

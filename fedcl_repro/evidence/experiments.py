@@ -75,29 +75,29 @@ def experiments()->Register:
 
 def paper_of(name:str)->str: return EXPERIMENTS[name].about['paper']
 
-def runs_of(name:str, profile:str)->list: # of Run
+def runs_of(name:str, profile:str)->list[Run]:
     "The runs of an experiment in a profile, without repetitions."
     if profile not in PROFILES:
         raise ValueError(f"unknown profile {profile!r}: choose from {', '.join(PROFILES)}")
     return list(made_once(experiments()[name].make, profile))
 
-def shown_runs(name:str, profile:str)->list: # of Run
+def shown_runs(name:str, profile:str)->list[Run]:
     "The runs of an experiment whose committed rows are shown, including those of earlier sizes."
     earlier = experiments()[name].about['earlier']
     return [*runs_of(name, profile), *(made_once(earlier, profile) if earlier else ())]
 
 @cache
-def made_once(make, profile:str)->tuple: # of Run
+def made_once(make, profile:str)->tuple[Run, ...]:
     "The runs that an experiment's function returns; called once in a process, since judges need them often."
     return tuple(dict.fromkeys(make(profile)))
 
 # %% ../../nbs/evidence/experiments.ipynb #507702ba
-def matrix(methods, settings, seeds, **base)->list: # of Run
+def matrix(methods, settings, seeds, **base)->list[Run]:
     """Runs of every method in every setting (a dict of what differs) with every seed; seed by seed, so that
     a table fills evenly."""
     return [Run.of(m, **{**base, **s}, seed=seed) for seed, s, m in product(seeds, settings, methods)]
 
-def reseeded(runs, seeds)->list: # of Run
+def reseeded(runs, seeds)->list[Run]:
     "Replicates: the runs once for each seed, which also draws a partition of its own."
     return [replace(r, seed=seed, partition_seed=seed) for seed in seeds for r in runs]
 
@@ -161,11 +161,11 @@ class Page:
         if self.train: tell_problems(train_all(self.available(), self.store, **training))
         self.rows = read_rows(self.available(), self.store, self.data_root)
 
-    def available(self)->list: # of Run
+    def available(self)->list[Run]:
         "Runs whose data are available; the others stay 'not run'."
         return [r for r in self.runs if has_data(str(r.data), self.data_root)]
 
-    def judge(self, *from_page)->list: # of Verdict
+    def judge(self, *from_page)->list[Verdict]:
         "Verdicts on the trained runs, and `more` from the page itself, written for the report."
         if runs_of(self.name, 'paper'): computed = self.entry.about['judge'](self.rows, self.profile)
         else: computed = verdicts_alone(self.name, self.profile)
@@ -293,7 +293,7 @@ def committed_rows(rows:pd.DataFrame, with_tables:bool)->pd.DataFrame: # COMMITT
     return table.sort_values(['run', 'round', 'client', 'moment', 'split', 'metric'], kind='stable')
 
 # %% ../../nbs/evidence/experiments.ipynb #58115ca1
-def run_records(rows:pd.DataFrame, store:Store, notes:dict, before:dict)->list: # of dicts
+def run_records(rows:pd.DataFrame, store:Store, notes:dict, before:dict)->list[dict]:
     """The committed record of each run: the columns that its rows share, its provenance, and a note for its
     data set or for all, else the one before."""
     records = []
@@ -420,7 +420,7 @@ def committed_verdicts(name:str)->tuple: # (profile, verdicts)
         if open_yet[0] is None: open_yet = profile, list(verdicts)
     return open_yet
 
-def judged(name:str, profile:str)->list: # of Verdict
+def judged(name:str, profile:str)->list[Verdict]:
     "Verdicts on committed rows, and on the maps that belong to them."
     attributes, rows = experiments()[name].about, committed(name, profile)
     verdicts = list(attributes['judge'](rows, profile))
@@ -445,7 +445,7 @@ def computed_folder()->Path:
     return expanded(home) / 'fedcl_repro_verdicts'
 
 # %% ../../nbs/evidence/experiments.ipynb #a1494cccc
-def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
+def kept_verdicts(name:str, profile:str, judge)->tuple[Verdict, ...]:
     """The verdicts of `judge()` on an experiment; computed once for each state of the code. They are kept in
     the user's own cache, never in a store, which somebody else may have written."""
     path, state = computed_folder() / f'{in_one_word(name)}-{profile}.json', state_of_code()
@@ -464,7 +464,7 @@ def kept_verdicts(name:str, profile:str, judge)->tuple: # of Verdict
 
 # %% ../../nbs/evidence/experiments.ipynb #a1494ccd
 @cache
-def verdicts_alone(name:str, profile='paper')->tuple: # of Verdict
+def verdicts_alone(name:str, profile='paper')->tuple[Verdict, ...]:
     "The verdicts on an experiment without runs."
     def judge(): return experiments()[name].about['judge'](read_rows([], None), profile)
     return kept_verdicts(name, profile, judge)
@@ -500,7 +500,7 @@ def claims_page(paper:str, title:str, more=None):
     EXPERIMENTS.add(name, **attributes, judge=judge, judge_maps=judge_maps, earlier=earlier)(runs)
 
 # %% ../../nbs/evidence/experiments.ipynb #6aab6be3
-def claims_of(name:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
+def claims_of(name:str, rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Verdicts on the paper's own claims of one experiment, given rows of several."
     judge = EXPERIMENTS[name].about['judge']
     alone = not runs_of(name, 'paper')

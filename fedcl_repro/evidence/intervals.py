@@ -128,6 +128,7 @@ class Spread:
         "Of one method's number."
         return self.common**2 + self.own**2, self.df
 
+# %% ../../nbs/evidence/intervals.ipynb #89eebd49
 def pooled_spread(tables)->Spread: # None if nothing was repeated
     "The spread in tables replicate x label, one for each setting."
     numbers = [t.dropna(axis=1).to_numpy(dtype=float) for t in tables]

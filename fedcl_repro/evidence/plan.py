@@ -24,13 +24,13 @@ def run_from(config:dict)->Run:
     "The run that `config` describes; it is not checked."
     return Run(**settings_recorded(config))
 
-def provenance_in(path:Path)->list: # of dicts
+def provenance_in(path:Path)->list[dict]:
     "The records in a JSON file: one, several, or none if it is damaged."
     try: records = json_in(path.read_text(encoding='utf-8'), str(path))
     except (OSError, ValueError): return []
     return records if isinstance(records, list) else [records]
 
-def committed_records()->list: # of dicts
+def committed_records()->list[dict]:
     "The provenance of all committed runs."
     paths = sorted(papers_folder().glob('*/results/*.json'))
     return [record for path in paths for record in provenance_in(path)]
@@ -52,6 +52,7 @@ def seconds_of(record:dict)->float:
 
 DEALING = 'data', 'partition', 'scarcity', 'n_clients', 'partition_seed', 'validation'
 
+# %% ../../nbs/evidence/plan.ipynb #da25de35
 @cache
 def refused(*dealing)->bool: # the settings above, the folder of the data
     "Whether the data cannot be dealt to clients: checked once for all runs that deal alike."
@@ -83,6 +84,6 @@ def plan_line(what:str, states:list)->str: # of Standing
     took = [f'{seconds:,.0f} s until now'] if seconds else []
     return f'{what}: ' + '; '.join([missing + waiting, *filter(None, [', '.join(other_words)]), *took])
 
-def committed_of(name:str, profile:str)->dict: # run -> provenance
+def committed_of(name:str, profile:str)->dict[Run, dict]: # run -> provenance
     "The committed runs of an experiment."
     return {run: record for _, run, record in committed_runs(name, profile).values()}

@@ -34,7 +34,7 @@ def split_setting(
     read = {text: values_in(text) for text in settings.unique()}
     return pd.DataFrame([read[text] for text in settings], index=settings.index)
 
-def values_in(text:str)->dict: # name -> value
+def values_in(text:str)->dict[str, object]: # name -> value
     "The names and values in one setting."
     pairs = (part.split('=', 1) for part in text.split(';'))
     return {name: parse_value(value) for name, value in pairs}

@@ -138,7 +138,7 @@ def between_words(cell)->str:
     "The interval of a cell: '37.1 to 43.5', empty if it is not known."
     return '' if pd.isna(cell.low) else f'{cell.low:.1f} to {cell.high:.1f}'
 
-def cell_verdicts(cells:pd.DataFrame, what, source='')->list: # of Verdict
+def cell_verdicts(cells:pd.DataFrame, what, source='')->list[Verdict]:
     "A verdict for each compared cell. `what`: cell -> its name."
     out = []
     for c in cells.itertuples():

@@ -18,6 +18,7 @@ from .fed import Fed
 from .loop import Loop, one_thread
 from .messages import Deferred
 from .rounds import Turns, take_turns
+from ..parts.fields import Fields
 
 # %% ../../nbs/federation/actors.ipynb #01c598a2
 class Seat:
@@ -45,7 +46,7 @@ def as_sent(message:dict, known=())->tuple: # (message or bytes, names of stored
     tables = {k: replace(v, stored=v.stored and k in known) for k, v in tables.items()}
     return to_bytes(message | tables), stored
 
-def as_received(sent, stored, tables:dict, device)->dict:
+def as_received(sent, stored, tables:dict, device)->Fields:
     "The message from its sent form. `tables`: the sender's tables that are here; new ones are added."
     if isinstance(sent, dict): return sent
     message, _ = from_bytes(sent, tables, device)
@@ -59,7 +60,7 @@ class Resident:
     notes: dict   # its running training loss, available without the fields
     seat: int     # index of the actor
 
-    def fields(self)->dict: return fetched(self.place)
+    def fields(self)->Fields: return fetched(self.place)
 
 def fetched(place):
     "A federation or a client's fields, from themselves, or a reference to them, perhaps in a list."

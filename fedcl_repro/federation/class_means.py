@@ -10,9 +10,10 @@ import torch
 
 from ..parts.centroids import class_means, class_sums, pool_centroids
 from .messages import Rows
+from ..parts.fields import Fields
 
 # %% ../../nbs/federation/class_means.ipynb #0ed01d4c
-def class_notes(net, z, y)->dict:
+def class_notes(net, z, y)->Fields:
     "Notes: sums of representations and counts of each class in a batch."
     sums, n = class_sums(z.detach(), y, net.n_classes)
     return dict(z=sums, n=n)
@@ -21,14 +22,14 @@ def measure_classes(net, client, batch):
     "Sums of representations and counts of each class, as notes."
     return None, class_notes(net, net.body(batch.x), batch.y)
 
-def means_message(client, at_least=1)->dict:
+def means_message(client, at_least=1)->Fields:
     "Means and counts of the classes of which the client has at least so many images (FedCoSR Eq. 3: one)."
     z, n = client['sum.z'], client['sum.n']
     have = n >= max(1, at_least)
     return dict(mean=Rows(class_means(z, n), have), count=Rows(n, have))
 
 # %% ../../nbs/federation/class_means.ipynb #65083cf9
-def serve_centroids(server, inbox, weighted=True)->dict:
+def serve_centroids(server, inbox, weighted=True)->Fields:
     "The server with new global centroids `mean` and `have`."
     got = inbox.stack('mean', 'count')
     mean, present = pool_centroids(got['mean'].filled(), got['count'].filled(), weighted)
@@ -37,7 +38,7 @@ def serve_centroids(server, inbox, weighted=True)->dict:
     return server | dict(mean=torch.where(present[:, None], mean, old), have=present | ever)
 
 # %% ../../nbs/federation/class_means.ipynb #b5c0a2c4
-def no_centroids(client, fed)->dict:
+def no_centroids(client, fed)->Fields:
     "A client's centroids before it has received any."
     mean = torch.zeros(fed.n_classes, fed.width, dtype=fed.dtype, device=fed.device)
     return dict(mean=mean, have=torch.zeros(fed.n_classes, dtype=torch.bool, device=fed.device))

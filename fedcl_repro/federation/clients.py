@@ -20,6 +20,7 @@ from torch import Tensor
 from ..core import HeldFolder, remove_dead_folders
 from .fed import Fed
 from .messages import nbytes
+from ..parts.fields import Fields
 
 # %% ../../nbs/federation/clients.ipynb #317c7418
 class Clients(Sequence):
@@ -46,7 +47,7 @@ class Clients(Sequence):
         if self.folder: changed = within_memory(changed, self.memory, Path(self.folder.name))
         return Clients(self.fed, changed, self.memory, self.folder)
 
-def fields_of(client)->dict: return client if isinstance(client, dict) else client.fields()
+def fields_of(client)->Fields: return client if isinstance(client, dict) else client.fields()
 
 def client_folder()->HeldFolder:
     "A temporary folder for fields; those that killed processes have left are removed."
@@ -72,7 +73,7 @@ class Stored:
         self.device = device # of the tensors; None: that of the saved ones
         self.place = place   # (fields) -> fields, where they are needed
 
-    def fields(self)->dict:
+    def fields(self)->Fields:
         content = io.BytesIO(self.read())
         return self.place(torch.load(content, weights_only=True, map_location=self.device))
 

@@ -150,11 +150,11 @@ class Graphs(Loop):
             if 'train.loss' in c and not c['train.loss'].isfinite(): raise NonFinite('the loss', i, key[0])
         return {i: trained[i] for i in clients}
 
-    def advance(self, sweep:Sweep, members:list, key:tuple)->dict: # id -> client
+    def advance(self, sweep:Sweep, members:list, key:tuple)->dict[int, dict]: # id -> client
         try: return self.replay(sweep, members, key)
         except ShapeChanged: return Loop.__call__(self, sweep, {m.i: m.client for m in members}, key)
 
-    def replay(self, sweep:Sweep, members:list, key:tuple)->dict: # id -> client
+    def replay(self, sweep:Sweep, members:list, key:tuple)->dict[int, dict]: # id -> client
         "Take similar clients through a sweep, on all streams at once."
         inputs = [to_device(self.fed, m, sweep, key) for m in members]
         work = {a: len(m.todo) for a, m in enumerate(members)}

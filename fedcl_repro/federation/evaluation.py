@@ -60,7 +60,7 @@ def tested(execute, stages, stage_round:int, clients:dict, replies, deployed:dic
     clients = {i: c | deployed for i, c in clients.items()}
     return stage.method, run_steps(execute, stage.method.adapt, clients, r)
 
-def surveyed(execute, survey, question:dict, ids)->dict: # id -> answer
+def surveyed(execute, survey, question:dict, ids)->dict[int, dict]: # id -> answer
     "The answers of clients to the server's question before a test."
     def answer(worker, i): return survey.answer(execute.fed, worker, i, question)
     return execute.map(answer, ids)
@@ -84,7 +84,7 @@ class Score(NamedTuple):
         return cls(i, len(y), int((predicted == y).sum()), float(loss), predicted, scores, y)
 
 # %% ../../nbs/federation/evaluation.ipynb #10e8e1d5
-def scored(execute, method, clients:dict, split:str)->list: # of Score
+def scored(execute, method, clients:dict, split:str)->list[Score]:
     "Test each client's `predict` on its own samples of a split."
     fed, rows = execute.fed, execute.fed.rows[split]
     scores = outputs_of_clients(execute, method.predict, clients, rows)
@@ -150,7 +150,7 @@ def fitted(execute, method, clients:dict, rows:dict): # (scores of representatio
     y = fed.y[torch.cat(list(rows.values()))]
     return linear_classifier(z, y, fed.n_classes, stream(fed.seed, 'probe'))
 
-def probed(execute, method, clients:dict, split:str, owners:dict=None)->list: # of Score
+def probed(execute, method, clients:dict, split:str, owners:dict=None)->list[Score]:
     """Test each client's representations with a linear classifier fitted to all clients' training images.
     `owners`: all clients; one classifier is fitted, to each training image as its owner represents it."""
     fed, results = execute.fed, []

@@ -25,7 +25,7 @@ from .rounds import Replies, receive, roster_of, seals, server_of
 from .rounds import stage_of, take_turns
 from .schema import (
     ANSWERED, ASKED, Expected, Schema, check_said, fields_of_test, most_bytes, root_mean_square)
-from ..parts.fields import prefixed, unprefixed
+from ..parts.fields import Fields, prefixed, unprefixed
 
 # %% ../../nbs/federation/exchange.ipynb #5b733a65
 def known_to(fed:Fed, i=None)->Fed:
@@ -218,7 +218,7 @@ def samples_in(i:int, content:bytes)->int:
 # %% ../../nbs/federation/exchange.ipynb #797965dd
 ANSWER_FORMS = dict(turn='upload', survey='answer') # kind of message -> kind of its answer's fields
 
-def fields_in(server:ServerSide, kind:str, place:int, i:int, content:bytes, **options)->dict:
+def fields_in(server:ServerSide, kind:str, place:int, i:int, content:bytes, **options)->Fields:
     "The fields of client i's answer. One that does not fit clients of its architecture must fit itself."
     alike_client = server.fed.arch.index(server.fed.arch[i])
     options |= dict(n=server.fed.sizes[i], device=server.fed.device)
@@ -231,7 +231,7 @@ def fields_in(server:ServerSide, kind:str, place:int, i:int, content:bytes, **op
     return read_as(i)
 
 # %% ../../nbs/federation/exchange.ipynb #797965de
-def upload_in(server:ServerSide, place:int, replies:Replies, i:int, content:bytes)->dict:
+def upload_in(server:ServerSide, place:int, replies:Replies, i:int, content:bytes)->Fields:
     """Client i's message of a round. A field that the reply had, too, has the shape that it had there, and
     not
     much larger numbers."""
@@ -271,7 +271,7 @@ def unusable(use:Callable, messages:dict)->dict: # id -> why
     return odd if len(odd) < max(2, len(messages)) else {}
 
 # %% ../../nbs/federation/exchange.ipynb #76613dac
-def score_clients(server:ServerSide, moment='merged')->list: # of Score
+def score_clients(server:ServerSide, moment='merged')->list[Score]:
     "Each client's own model tested on its own data, if it answers."
     collect = partial(survey_clients, server)
     r, replies, deployed = server_at(server.fed, server.stages, server, moment, collect)
@@ -289,7 +289,7 @@ def score_in(i:int, content:bytes)->Score:
     return Score(i, header['n'], header['correct'], header['loss'], None)
 
 # %% ../../nbs/federation/exchange.ipynb #76613dacc
-def survey_clients(server:ServerSide, survey, question:dict)->dict: # id -> answer
+def survey_clients(server:ServerSide, survey, question:dict)->dict[int, dict]: # id -> answer
     "The answers of all clients to the server's question before a test."
     _, place = stage_of(server.stages, server.round)
     content = to_bytes(question, session=server.session, round=server.round)

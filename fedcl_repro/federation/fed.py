@@ -23,7 +23,7 @@ from ..data.augment import AUGMENTATIONS
 from ..data.partition import checked_rows
 from .method import Sweep, chunks, epochs
 from .optimisers import Adam
-from ..parts.fields import prefixed, select, unprefixed
+from ..parts.fields import Fields, prefixed, select, unprefixed
 from ..parts.models import Head
 from ..parts.twin_norm import Twins, TwinNorm
 
@@ -119,13 +119,13 @@ def tensor(self:Fed, value)->Tensor: return torch.tensor(value, dtype=self.dtype
 
 # %% ../../nbs/federation/fed.ipynb #9a7c0003
 @patch
-def drawn(self:Fed, arch:str, *owner)->dict:
+def drawn(self:Fed, arch:str, *owner)->Fields:
     "The initial weights and buffers of an architecture, drawn from the seed for `who` alone."
     _, fields, _ = initial(self.archs[arch], self.seed, self.dtype, *owner)
     return {k: v.to(self.device) for k, v in fields.items()}
 
 @patch
-def client(self:Fed, i:int)->dict:
+def client(self:Fed, i:int)->Fields:
     "A client before its first round: its network, its id, its number of samples."
     arch = self.arch[i]
     net = self.drawn(arch, i) if self.beginning == 'own' else self.init[arch]
@@ -270,7 +270,7 @@ def batches(fed:Fed, i:int, sweep:Sweep, key:tuple):
     for row in batch_rows(fed, i, sweep, key, plan(fed, i, sweep, key)): yield batch_of(fed, sweep, row)
 
 # %% ../../nbs/federation/fed.ipynb #fa4ebc71
-def plan(fed:Fed, i:int, sweep:Sweep, key:tuple)->list: # of arrays of rows
+def plan(fed:Fed, i:int, sweep:Sweep, key:tuple)->list[np.ndarray]: # of arrays of rows
     "The samples of each batch of a client's sweep, as positions in its training data."
     order = sweep.order or (epochs(fed.local_epochs) if sweep.train else chunks(fed.chunk))
     batches = order(fed.sizes[i], fed.batch_size, stream(fed.seed, 'batches', i, *key))
@@ -299,7 +299,7 @@ def draws(fed:Fed, i:int, sweep:Sweep, key:tuple, n:int)->dict: # 'view.name' ->
     return drawn
 
 # %% ../../nbs/federation/fed.ipynb #9fcf8dd4
-def batch_rows(fed:Fed, i:int, sweep:Sweep, key:tuple, todo:list)->list: # of dicts, one a batch
+def batch_rows(fed:Fed, i:int, sweep:Sweep, key:tuple, todo:list)->list[dict]: # of dicts, one a batch
     "All that a client's sweep sees, as tensors: rows, dropout masks, draws of the augmentation."
     if not todo: return []
     lengths = [len(rows) for rows in todo]
@@ -309,7 +309,7 @@ def batch_rows(fed:Fed, i:int, sweep:Sweep, key:tuple, todo:list)->list: # of di
     whole |= prefixed('view.', draws(fed, i, sweep, key, len(rows)))
     return in_batches(whole, lengths)
 
-def in_batches(whole:dict, lengths:list)->list: # of dicts
+def in_batches(whole:dict, lengths:list)->list[dict]:
     "Split tensors of a whole sweep, which have one or several rows for each sample, into its batches."
     n = max(1, sum(lengths))
     parts = {k: v.split([len(v) // n * b for b in lengths]) for k, v in whole.items()}

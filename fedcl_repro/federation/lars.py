@@ -13,7 +13,7 @@ import torch
 
 from ..core import POSITIVE
 from .optimisers import MOMENTUM_RANGE, OPTIMISERS, rate
-from ..parts.fields import prefixed
+from ..parts.fields import Fields, prefixed
 
 # %% ../../nbs/federation/lars.ipynb #0aade6a2
 @OPTIMISERS.add('lars')
@@ -26,7 +26,7 @@ class LARS:
     trust: POSITIVE = 1e-3
     fresh: bool = False
 
-    def start(self, params:dict)->dict:
+    def start(self, params:dict)->Fields:
         return prefixed('opt.lars.', {k: torch.zeros_like(v) for k, v in params.items()})
 
     def step_(self, c:dict, grads:dict):

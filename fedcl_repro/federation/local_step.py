@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .fed import Fed
 from .method import Sweep, add_up
-from ..parts.fields import at_least_single, prefixed
+from ..parts.fields import Fields, at_least_single, prefixed
 
 # %% ../../nbs/federation/local_step.ipynb #479a3820
 def local_step(carrier:'Carrier', sweep:Sweep, batch):
@@ -33,7 +33,7 @@ def take_notes(carrier:'Carrier', sweep:Sweep, notes:dict):
     if sweep.after is add_up: carrier.add(notes)
     else: carrier.replace(carrier.changed(sweep.after, notes))
 
-def changed_fields(after, fields:dict, notes:dict)->dict:
+def changed_fields(after, fields:dict, notes:dict)->Fields:
     "The fields that `after` replaces, by name."
     return {k: v for k, v in after(fields, notes).items() if v is not fields.get(k)}
 
@@ -55,7 +55,7 @@ class Carrier:
         "Add notes to the sums of the sweep."
         for k, v in prefixed('sum.', notes).items(): self.live[k] = self.live[k] + v if k in self.live else v
 
-    def changed(self, after, notes:dict)->dict:
+    def changed(self, after, notes:dict)->Fields:
         "The fields that `after` replaces; it sees the client without gradients."
         fields = {k: v.detach() for k, v in self.live.items()}
         notes = {k: v.clone() for k, v in notes.items()} # a note may be part of a weight
@@ -82,7 +82,7 @@ def own_copy(v:Tensor)->Tensor:
     return v.detach().clone(memory_format=order)
 
 # %% ../../nbs/federation/local_step.ipynb #a4683ea4
-def training_loss(c:dict, total, rows:int)->dict:
+def training_loss(c:dict, total, rows:int)->Fields:
     "A client's running training loss: `train.loss` summed over `train.rows` samples of this round."
     if not rows: return {}
     return {

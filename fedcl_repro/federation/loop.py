@@ -22,11 +22,11 @@ from .local_step import Carrier, NonFinite, local_step, own_copy, prepare
 from .local_step import take_notes, training_loss
 from .method import Sweep, add_up
 from .networks import Net, Worker
-from ..parts.fields import select
+from ..parts.fields import Fields, select
 from ..parts.models import HalvingPool
 
 # %% ../../nbs/federation/loop.ipynb #d612d339
-def sweep_client(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, key:tuple)->dict:
+def sweep_client(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, key:tuple)->Fields:
     "Client i after a sweep over its own data."
     carrier, todo = OneClient(fed, sweep, worker, i, c), batches(fed, i, sweep, key)
     if has_constant_body(carrier, i) and sees_again(fed, sweep, i, key): # the cheap question first
@@ -35,7 +35,7 @@ def sweep_client(fed:Fed, sweep:Sweep, worker:Worker, i:int, c:dict, key:tuple)-
     return sweep_over(carrier, todo, whose=i, r=key[0])
 
 # %% ../../nbs/federation/loop.ipynb #538f2be1
-def sweep_over(carrier:'OneClient', todo, *, whose, r:int)->dict:
+def sweep_over(carrier:'OneClient', todo, *, whose, r:int)->Fields:
     "A client's fields after a sweep over the batches `todo`. Error messages name `whose` and `r`."
     sweep, rows = carrier.sweep, 0
     for batch in todo:
@@ -156,7 +156,7 @@ class Compute:
 
     def net(self, fields:dict, training=False, i=0)->Net: return self.worker.net(i, fields, training)
 
-    def train(self, sweep:Sweep, fields:dict, todo, r:int, i=0)->dict:
+    def train(self, sweep:Sweep, fields:dict, todo, r:int, i=0)->Fields:
         "Fields after a sweep over batches, which have what the sweep's function reads, and `y` for the size."
         batches = (SimpleNamespace(**{'noise': {}} | vars(b)) for b in todo)
         fields = fields | dict(round=torch.tensor(r))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core import stream
-from ..parts.fields import select
+from ..parts.fields import Fields, select
 from ..parts.mixing import mix, shares
 
 # %% ../../nbs/federation/messages.ipynb #c4e9e93d
@@ -35,7 +35,7 @@ class Inbox:
     n_clients: int | None = None # number of all clients of the federation
     initial: dict = field(default_factory=dict) # architecture -> initial weights and buffers, known to all
 
-    def stack(self, *prefixes:str)->dict:
+    def stack(self, *prefixes:str)->Fields:
         "Fields of all messages with a leading client axis."
         names = select(self.messages[0], *(prefixes or ('',)))
         return {k: stacked([m[k] for m in self.messages]) for k in names}
@@ -44,7 +44,7 @@ class Inbox:
         "Shares of the samples, or equal shares of all senders that have samples."
         return shares((self.n > 0).to(self.n) if uniform else self.n)
 
-    def mean(self, *prefixes:str, uniform=False)->dict:
+    def mean(self, *prefixes:str, uniform=False)->Fields:
         "Means of the fields, weighted by samples or equally; an averaging server needs nothing else."
         weights = self.shares(uniform)
         return {k: mix(weights, v) for k, v in self.stack(*prefixes).items()}

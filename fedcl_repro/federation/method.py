@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from ..core import Attribute, Register, is_number
 from .optimisers import METHOD_RATE
-from ..parts.fields import select, unprefixed
+from ..parts.fields import Fields, select, unprefixed
 
 # %% ../../nbs/federation/method.ipynb #8d7472e0
 NET = 'body.', 'head.' # the fields that a supervised method trains
@@ -69,11 +69,11 @@ class Sweep:
     stream: str = 'local'         # name of its random stream
 
 # %% ../../nbs/federation/method.ipynb #a4ce3eea
-def nothing(*arguments)->dict:
+def nothing(*arguments)->Fields:
     "No fields: nothing is kept, sent or deployed."
     return {}
 
-def to_everybody(server, i:int)->dict: return server
+def to_everybody(server, i:int)->Fields: return server
 
 # %% ../../nbs/federation/method.ipynb #78b3b40e
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ def unchanged(server, inbox):
     "A serve: the server stays as it is."
     return server
 
-def addressed(receivers, stacked:dict)->dict:
+def addressed(receivers, stacked:dict)->Fields:
     "Fields of a server: client who[a] gets row a of each stacked tensor."
     return {f'for.{i}.{k}': v[a] for a, i in enumerate(receivers) for k, v in stacked.items()}
 
-def personal(server, i:int)->dict:
+def personal(server, i:int)->Fields:
     "A reply: the fields that the server has for client i."
     return unprefixed(f'for.{i}.', server)
 
@@ -167,7 +167,7 @@ class Stage:
     server: str = 'server'
     everybody: bool = False # all clients take part, whatever the participation, such as in a single phase
 
-def stages_of(method, n_rounds:int)->tuple: # of Stage
+def stages_of(method, n_rounds:int)->tuple[Stage, ...]:
     "The stages of a factory's result that have rounds; a `Method` becomes one stage for all rounds."
     if not isinstance(method, Method) and not callable(method):
         raise ValueError(f'a method is a Method, or a function of rounds that returns stages; got {method!r}')

@@ -15,7 +15,7 @@ from ..core import stream
 from .fed import pixels
 from .method import Survey
 from .networks import Net
-from ..parts.fields import prefixed, unprefixed
+from ..parts.fields import Fields, prefixed, unprefixed
 
 # %% ../../nbs/federation/norm_statistics.ipynb #a97013bd
 def statistics_of(answers:list, dtype)->dict: # name of a buffer -> (channels,)
@@ -29,7 +29,7 @@ def statistics_of(answers:list, dtype)->dict: # name of a buffer -> (channels,)
     return statistics
 
 # %% ../../nbs/federation/norm_statistics.ipynb #cc7b83ac
-def trained_fields(fields:dict)->dict:
+def trained_fields(fields:dict)->Fields:
     "The fields without the running statistics of batch norms."
     return {k: v for k, v in fields.items() if not k.endswith(('running_mean', 'running_var'))}
 

@@ -17,7 +17,7 @@ from torch.optim.adam import adam as torch_adam
 from torch.optim.sgd import sgd as torch_sgd
 
 from ..core import POSITIVE, Range, Register
-from ..parts.fields import prefixed
+from ..parts.fields import Fields, prefixed
 
 # %% ../../nbs/federation/optimisers.ipynb #db8d0c59
 OPTIMISERS = Register('optimiser')
@@ -48,7 +48,7 @@ class SGD:
     decay: float = 0.
     fresh: bool = True
 
-    def start(self, params:dict)->dict:
+    def start(self, params:dict)->Fields:
         if not self.momentum: return {}
         return prefixed('opt.sgd.', {k: torch.zeros_like(v) for k, v in params.items()})
 
@@ -80,7 +80,7 @@ class Adam:
     eps: float = 1e-8
     fresh: bool = False
 
-    def start(self, params:dict)->dict:
+    def start(self, params:dict)->Fields:
         zeros = {k: torch.zeros_like(v) for k, v in params.items()}
         counts = {k: torch.zeros((), device=v.device) for k, v in params.items()}
         return prefixed('opt.m.', zeros) | prefixed('opt.v.', zeros) | prefixed('opt.t.', counts)
@@ -100,7 +100,7 @@ def adam(*, lr=.003, beta1:MOMENTUM_RANGE=.9, fresh=False):
     return Adam(lr, (beta1, .999), fresh=fresh)
 
 # %% ../../nbs/federation/optimisers.ipynb #37e31f06
-def clipped(grads:dict, most:float)->dict:
+def clipped(grads:dict, most:float)->Fields:
     "The gradients, scaled together to a Euclidean length of at most `most`, as in `clip_grad_norm_`."
     norm = torch.stack([(g * g).sum() for g in grads.values()]).sum().sqrt()
     return {k: g * (most / (norm + 1e-6)).clamp(max=1.) for k, g in grads.items()}

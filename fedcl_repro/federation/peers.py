@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .messages import Rows
 from .method import Method
-from ..parts.fields import unprefixed
+from ..parts.fields import Fields, unprefixed
 from ..parts.mixing import mix
 
 # %% ../../nbs/federation/peers.ipynb #0a2f7465
@@ -38,7 +38,7 @@ def check_edges(edges:Tensor, n:int)->Tensor:
     return edges
 
 # %% ../../nbs/federation/peers.ipynb #340f24bb
-def store_messages(server:dict, inbox)->dict:
+def store_messages(server:dict, inbox)->Fields:
     "The server after replacing the senders' last messages by those of this round."
     n, senders, new = len(server['edges']), torch.tensor(inbox.who), {}
     for k, v in inbox.stack().items():
@@ -53,7 +53,7 @@ def store_messages(server:dict, inbox)->dict:
     return server | new
 
 # %% ../../nbs/federation/peers.ipynb #07f3f7a0
-def relay_messages(server:dict, i:int)->dict:
+def relay_messages(server:dict, i:int)->Fields:
     """The messages that client i may and wants to read; each field has a row for each client, of NaN where it
     may not read, so that its use is noticed."""
     sent = unprefixed('sent.', server)

@@ -20,7 +20,7 @@ from torch import Tensor
 # %% ../../nbs/federation/privacy.ipynb #9d1e66da
 from ..core import COUNT, check_value
 from .messages import Inbox, Roster
-from ..parts.fields import select
+from ..parts.fields import Fields, select
 
 # %% ../../nbs/federation/privacy.ipynb #8b13bc16
 def pair_secret(root:int, a:int, b:int)->bytes:
@@ -48,7 +48,7 @@ def purpose_of(roster:Roster)->str:
     return f'{roster.session}/{roster.round}/{members}'
 
 # %% ../../nbs/federation/privacy.ipynb #9bd15edf
-def masked(message:dict, n:float, i:int, secrets:dict, purpose, places:float, bound:float)->dict:
+def masked(message:dict, n:float, i:int, secrets:dict, purpose, places:float, bound:float)->Fields:
     "What client i sends: n times its message, under the masks that it shares with the others."
     out = {k: fixed_point(v, n * places, bound, f'field {k!r}') for k, v in message.items()}
     for j, secret in secrets.items():
@@ -109,7 +109,7 @@ class secure_aggregation:
         room = 2**31 / (self.bound * max(1., float(sum(n))))
         return 2.**math.floor(math.log2(room * .999))
 
-    def seal(self, message:dict, i:int, roster:Roster)->dict:
+    def seal(self, message:dict, i:int, roster:Roster)->Fields:
         "What client i sends instead of its message."
         n = sum(samples > 0 for samples in roster.n) # a client without samples hides nobody
         if n < self.least:

@@ -28,6 +28,7 @@ from .method import NET, Sweep, ce, logits, represent, steps
 from .networks import Worker
 from .rounds import begin, one_round
 from ..parts.models import as_parts, built, copied, is_users, made_as_named
+from ..parts.fields import Fields
 
 # %% ../../nbs/federation/rehearsal.ipynb #8330a4fc
 class Refused(ValueError): "A run that its rehearsal refuses."
@@ -82,7 +83,7 @@ class RehearsalCopy:
     def images(self, i:int, part='train')->Tensor:
         return pixels(self.fed.x[self.fed.rows[part][i]], self.fed.dtype)
 
-    def step(self, i:int, c:dict)->dict:
+    def step(self, i:int, c:dict)->Fields:
         "The client after a step of training."
         c = c | dict(round=torch.tensor(0))
         return sweep_client(self.exact, STEP, self.worker, i, c, (0, 'local', 0))
@@ -145,7 +146,7 @@ def compare_outputs(r:RehearsalCopy, i:int, c:dict, x:Tensor, needs:list):
 def form(v)->str: return f'shape {tuple(v.shape)}' if isinstance(v, Tensor) else f"a {type(v).__name__}"
 
 # %% ../../nbs/federation/rehearsal.ipynb #277be8b9
-def lost_memory(r:RehearsalCopy, i:int, c:dict, x:Tensor)->list: # of names, or of 'something'
+def lost_memory(r:RehearsalCopy, i:int, c:dict, x:Tensor)->list[str]: # of names, or of 'something'
     "What an architecture remembers outside a client's fields."
     arch, before = r.exact.arch[i], r.call(logits, i, c, x)
     r.fault = f'a client cannot train on {len(x)} images'
@@ -160,7 +161,7 @@ def lost_memory(r:RehearsalCopy, i:int, c:dict, x:Tensor)->list: # of names, or 
 @torch.no_grad()
 def by_parts(net:nn.ModuleDict, x:Tensor): return net['head'](net['body'](x))
 
-def unsaved(net:nn.Module)->dict: # name -> tensor
+def unsaved(net:nn.Module)->dict[str, Tensor]: # name -> tensor
     "What a network may remember: buffers, and attributes that are tensors or numbers."
     modules = [(path, m) for path, m in net.named_modules() if not hasattr(m, 'draw')]
     plain = {f'{path}.{k}': v for path, m in modules for k, v in {**vars(m), **m._buffers}.items()
@@ -240,7 +241,7 @@ def compare_buffers(r:RehearsalCopy, i:int):
     if r.sent & set(odd): raise Refused(f"{what}. Say buffers='local', or use a network without such buffers")
     r.warnings.append(f'{what}. Each client keeps its own, which do not quite fit a merged model')
 
-def not_affine(r:RehearsalCopy, i:int, names:list)->list: # of names
+def not_affine(r:RehearsalCopy, i:int, names:list)->list[str]: # of names
     "Those buffers whose update by a step is not affine in these buffers."
     c = r.exact.client(i)
     low, middle, high = (r.step(i, c | {k: c[k] + t * wave(c[k]).abs() for k in names}) for t in (0., .5, 1.))

@@ -24,6 +24,7 @@ from .loop import Compute, Loop
 from .messages import BadMessage, Deferred, Inbox, Roster, Rows, nbytes
 from .method import Method, Stage, stages_of
 from .steps import run_steps
+from ..parts.fields import Fields
 
 # %% ../../nbs/federation/rounds.ipynb #1e21f95e
 def one_round(execute, stages:tuple, state:'State')->'State':
@@ -101,18 +102,18 @@ def stage_of(stages:tuple, r:int)->tuple: # (Stage, int)
     return stages[place], place
 
 # %% ../../nbs/federation/rounds.ipynb #8e68a938
-def enter(fed:Fed, stages:tuple, c:dict, place:int)->dict:
+def enter(fed:Fed, stages:tuple, c:dict, place:int)->Fields:
     "A client that has entered every stage up to this place, without its field `stage`."
     next_stage = int(c['stage']) + 1 if 'stage' in c else 0
     c = {k: v for k, v in c.items() if k != 'stage'}
     for stage in stages[next_stage:place + 1]: c = stage.method.keep(c, fed) | c
     return c
 
-def server_of(fed:Fed, stage:Stage, servers:dict)->dict:
+def server_of(fed:Fed, stage:Stage, servers:dict)->Fields:
     "The fields of a stage's server: the current ones, or those it starts with."
     return servers[stage.server] if stage.server in servers else stage.method.start(fed)
 
-def without_training_loss(c:dict)->dict:
+def without_training_loss(c:dict)->Fields:
     "A client without the running training loss of its last training."
     return {k: v for k, v in c.items() if not k.startswith('train.')}
 
@@ -153,7 +154,7 @@ def check_shapes(network:dict, before:dict, after:dict):
         raise BadMessage(f'field {k!r} has shape {tuple(after[k].shape)}, not {tuple(before[k].shape)}')
 
 # %% ../../nbs/federation/rounds.ipynb #ad1f9dd6
-def tuned_once(execute, method:Method, before:dict, merged:dict, r:int)->dict: # id -> client
+def tuned_once(execute, method:Method, before:dict, merged:dict, r:int)->dict[int, dict]: # id -> client
     """The informed clients after the `tune` steps, reused if the last download was the same.
     `before`: id -> (server, client), as they were before the merge."""
     task, kept_tuning = (method.tune, r, list(before)), execute.tuned
@@ -169,13 +170,13 @@ def same_download(a:tuple, b:tuple)->bool: # of (server, client)
     return a[0] is b[0] and c.keys() == d.keys() and all(c[k] is d[k] for k in c)
 
 # %% ../../nbs/federation/rounds.ipynb #d24e9b32
-def without_local_buffers(fed:Fed, i:int, message:dict)->dict:
+def without_local_buffers(fed:Fed, i:int, message:dict)->Fields:
     "A message from or to client i, without buffers if these are not sent."
     if fed.buffers == 'average': return message
     return {k: v for k, v in message.items() if not fed.is_buffer(i, k)}
 
 # %% ../../nbs/federation/rounds.ipynb #babce71b
-def uploads(fed:Fed, method:Method, clients:dict, roster:Roster)->dict: # id -> message
+def uploads(fed:Fed, method:Method, clients:dict, roster:Roster)->dict[int, dict]: # id -> message
     "The message of each client, checked, and sealed if the method or the federation has a sealing wire."
     messages = {i: without_local_buffers(fed, i, method.upload(c)) for i, c in clients.items()}
     check_finite(messages, roster.round)
@@ -184,7 +185,7 @@ def uploads(fed:Fed, method:Method, clients:dict, roster:Roster)->dict: # id -> 
         messages = {i: wire.seal(m, i, roster) for i, m in messages.items()}
     return messages
 
-def receive(fed:Fed, method:Method, server:dict, messages:dict, roster:Roster)->dict:
+def receive(fed:Fed, method:Method, server:dict, messages:dict, roster:Roster)->Fields:
     "The server after the messages of a round (id -> message)."
     samples = dict(zip(roster.who, roster.n))
     n = fed.tensor([float(samples[i]) for i in messages])
@@ -216,7 +217,7 @@ def numbers(value): # a tensor, or None
     return value if isinstance(value, Tensor) and value.is_floating_point() and value.numel() else None
 
 # %% ../../nbs/federation/rounds.ipynb #fc369a49
-def finite(values:list)->list: # of bool
+def finite(values:list)->list[bool]: # of bool
     "For each tensor, whether all its numbers are finite; waits for a device only once if they are."
     if not values: return []
     norms = torch.stack(torch._foreach_norm(values)) # the fast norm, which may overflow

@@ -24,7 +24,7 @@ from .fed import Fed
 from .loop import Loop
 from .messages import BadMessage, Roster, laid_out
 from .rounds import Replies, receive, seals, server_of, take_turns
-from ..parts.fields import prefixed
+from ..parts.fields import Fields, prefixed
 
 # %% ../../nbs/federation/schema.ipynb #1c9aa4ef
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Rehearsal:
         self.servers[stage.server] = receive(self.fed, stage.method, replies.server, turns.messages, roster)
 
 # %% ../../nbs/federation/schema.ipynb #e04a0f1f
-def fields_of_test(deployed:dict, reply:dict)->dict:
+def fields_of_test(deployed:dict, reply:dict)->Fields:
     "The message of a test: deployed fields, and the reply if the clients are tested after a download."
     return prefixed('deployed.', deployed) | prefixed('reply.', reply)
 
@@ -175,7 +175,7 @@ def note_replies(rehearsal:Rehearsal, place:int, stage)->Replies:
     return replies
 
 # %% ../../nbs/federation/schema.ipynb #72baa20c
-def forms_of(messages:list)->dict: # name -> Form
+def forms_of(messages:list)->dict[str, Form]: # name -> Form
     "The forms of one kind of message from rehearsals: (samples of the client, message)."
     entries = {}
     for n, message in messages:
@@ -188,7 +188,7 @@ class Schema:
         self.fed, self.stages = fed, stages
         self.known = {} # client -> (kind, stage) -> name -> Form
 
-    def forms(self, kind:str, place:int, i:int)->dict: # name -> Form
+    def forms(self, kind:str, place:int, i:int)->dict[str, Form]: # name -> Form
         "The fields of a message with client i in a stage: 'reply', 'upload', 'test', 'question', 'answer'."
         if i not in self.known:
             rehearsal = Rehearsal(self.fed, self.stages, i)

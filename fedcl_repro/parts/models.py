@@ -186,7 +186,7 @@ def uncompiled(network):
     return getattr(network, '_orig_mod', network)
 
 # %% ../../nbs/parts/models.ipynb #595b7c5e
-def named_parts(network, names)->dict: # name -> module
+def named_parts(network, names)->dict[str, nn.Module]: # name -> module
     "The parts of a tuple, or of a module that has them as attributes."
     if isinstance(network, (tuple, list)): parts = dict(zip(names, network))
     else: parts = {p: getattr(network, p, None) for p in names}
@@ -198,7 +198,7 @@ def named_parts(network, names)->dict: # name -> module
     return parts
 
 # %% ../../nbs/parts/models.ipynb #e0dd5d9e
-def member_specs(spec)->list: # of Spec
+def member_specs(spec)->list[Spec]:
     "The models that a spec stands for."
     spec = MODELS.resolve(spec)
     if spec.name != 'mixed': return [spec]

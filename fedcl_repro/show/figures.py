@@ -169,6 +169,7 @@ def panels(down:int, across:int, size:tuple, legend=False, **how):
     if legend: shared_legend(fig)
     plt.show()
 
+# %% ../../nbs/show/figures.ipynb #52e32c4a
 def labels_at_ends(ax, apart=.07):
     """The name of each line beside its end, in place of a legend, which stays if two have one colour;
     `apart`: of the axis, so that names do not touch."""

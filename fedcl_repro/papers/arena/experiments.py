@@ -249,6 +249,7 @@ def draw_names(ax, rows:pd.DataFrame, x:float, side:str):
         box = dict(fc='white', ec='none', pad=.8) # no line goes through a name
         ax.annotate(row.label, (row.sent, row.pooled), (x, height), bbox=box, **how)
 
+# %% ../../../nbs/papers/arena/experiments.ipynb #5051bcd6
 def draw_prices(ax, table:pd.DataFrame):
     "Accuracy against the bytes of a client on a logarithmic axis, names beside the points."
     from fedcl_repro.show.figures import log_ticks

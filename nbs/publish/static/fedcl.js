@@ -17,14 +17,20 @@ for (const image of document.querySelectorAll('div.cell_output img')) {      // 
 }
 addEventListener('load', () => {      // on a telephone a long page opens in sections
   if (innerWidth > 736 || document.documentElement.scrollHeight < 15000) return;
-  for (const heading of document.querySelectorAll('article h2')) {
-    const fold = document.createElement('details'), title = document.createElement('summary');
+  const folded = (title, nodes) => {
+    const fold = document.createElement('details'), summary = document.createElement('summary');
     fold.className = 'part';
-    while (heading.nextSibling) fold.append(heading.nextSibling);
-    heading.replaceWith(fold);
-    title.append(heading);
-    fold.prepend(title);
+    summary.append(title);
+    fold.append(summary, ...nodes);
+    return fold;
+  };
+  const headings = document.querySelectorAll('article h2');
+  for (const heading of headings) {
+    const section = heading.parentNode, nodes = [...section.childNodes];
+    section.append(folded(heading, nodes.slice(nodes.indexOf(heading) + 1)));
   }
+  if (!headings.length)      // a page of the library: its functions and classes
+    for (const body of document.querySelectorAll('dl.py > dd')) body.append(folded('What it is', [...body.childNodes]));
   const show = () => {      // where an address points to
     const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!place) return;
