@@ -29,9 +29,8 @@ def plain_mathml(latex:str, display=False)->str: # HTML
     tree = convert_to_element(latex, display='block' if display else 'inline')
     for node in tree.iter(): set_letters(node)
     out = ElementTree.tostring(tree, encoding='unicode')
-    commands = re.findall(r'\\[a-zA-Z]+', out)
-    if commands:
-        raise ValueError(f'cannot write {", ".join(commands)} of {latex!r} as MathML: use another command')
+    names = re.findall(r'\\[a-zA-Z]+', out)
+    if names: raise ValueError(f'cannot write {", ".join(names)} of {latex!r} as MathML: use another command')
     return out
 
 def mathml(latex:str, display=False)->str: # HTML
