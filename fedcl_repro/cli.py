@@ -51,7 +51,7 @@ EARLIER = dict(
 
 class Fedcl(click.Group):
     "The command: verbs in the order in which they are declared, and how to begin."
-    def list_commands(self, ctx)->list: return list(self.commands)
+    def list_commands(self, ctx)->list[str]: return list(self.commands)
     format_epilog = Verb.format_epilog
 
     def resolve_command(self, ctx, args:list)->tuple:
@@ -106,8 +106,8 @@ def verb(module:str, *options)->Callable:
             verbs = import_module(f'fedcl_repro.commands.{module}')
             return int(bool(getattr(verbs, f'{name}_verb')(SimpleNamespace(**values))))
         help, _, examples = (inspect.getdoc(function) or '').partition('\n') # none under python -OO
-        about = dict(help=help, short_help=help, epilog=examples.strip('\n'))
-        fedcl.add_command(Verb(name, callback=answer, params=list(options), **about))
+        texts = dict(help=help, short_help=help, epilog=examples.strip('\n'))
+        fedcl.add_command(Verb(name, callback=answer, params=list(options), **texts))
     return declare
 
 # %% ../nbs/cli.ipynb #69995808
@@ -341,8 +341,8 @@ def main(argv=None)->int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as e:
-        said = f'fedcl: {e}'
-        print(wrapped(said) if sys.stderr.isatty() else said, file=sys.stderr)
+        message = f'fedcl: {e}'
+        print(wrapped(message) if sys.stderr.isatty() else message, file=sys.stderr)
         return 2
     except KeyboardInterrupt as e:
         rest = 'finished runs are kept, and the same command continues with the rest'

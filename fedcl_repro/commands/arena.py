@@ -22,36 +22,36 @@ from .show import fitted_text, width
 from .train import prepared_store, train_as_asked, training_of
 
 # %% ../../nbs/commands/arena.ipynb #daeb93a9
-def users_methods(files)->list: # of Spec
+def users_methods(files)->list[Spec]:
     "The methods that these files register."
-    found = [Spec(n) for n, e in methods().items()
+    specs = [Spec(n) for n, e in methods().items()
              if is_own(e) and Path(inspect.getfile(e.make)).resolve() in files]
-    for title in (arena_label(s.name) for s in found):
+    for title in (arena_label(s.name) for s in specs):
         if title not in arena_specs('quick'): continue
         raise ValueError(f'the arena has a method with the title {title!r}: give yours another')
-    return found
+    return specs
 
 # %% ../../nbs/commands/arena.ipynb #ece5fddd
 def arena_verb(options)->int:
     "Tune what is new, train what the store lacks, print the table and the five answers."
-    profile, own = options.profile, users_methods(used_files())
-    if options.use and not own:
+    profile, user_specs = options.profile, users_methods(used_files())
+    if options.use and not user_specs:
         raise ValueError(f"{', '.join(options.use)}: no method is registered; write "
                          '@METHODS.add(NAME, title=..., family=..., owner=...) on its function')
-    store, how = prepared_store(options), training_of(options)
+    store, training = prepared_store(options), training_of(options)
     missing = why_missing(str(arena_runs(profile)[0].data), options.data_root)
     if missing: raise ValueError(missing)
-    wanted = [*(arena_specs(profile).values() if options.tune else ()), *own]
-    tuned = tuned_in_arena(wanted, profile, store, options.data_root, how) if wanted else None
-    if options.tune: write_arena_tuning(tuned[:-len(own) or None])
+    wanted = [*(arena_specs(profile).values() if options.tune else ()), *user_specs]
+    tuned = tuned_in_arena(wanted, profile, store, options.data_root, training) if wanted else None
+    if options.tune: write_arena_tuning(tuned[:-len(user_specs) or None])
     chosen = settings_chosen(tuned, profile) if wanted else {}
-    runs = [r for r in arena_runs(profile, own, chosen) if not options.seeds or r.seed < options.seeds]
+    runs = [r for r in arena_runs(profile, user_specs, chosen) if not options.seeds or r.seed < options.seeds]
     n_failed = train_as_asked(runs, store, options)
     rows = read_rows(runs, store, options.data_root)
     if not len(rows): return n_failed
     for name, trial in chosen.items(): print(f"{name}: {', '.join(f'{k}={v}' for k, v in trial.items())}")
     print(fitted_text(arena_shown(arena_table(rows, store))))
-    for line in arena_answers(arena_verdicts(rows, profile, own)).itertuples():
+    for line in arena_answers(arena_verdicts(rows, profile, user_specs)).itertuples():
         why = textwrap.fill(line.why, width(), initial_indent='  ', subsequent_indent='  ')
         print(f'\n{line.question} {line.answer}\n{why}')
     return n_failed

@@ -25,16 +25,16 @@ def compare_verb(options)->int:
     runs = replicates(options.methods, options.seeds, asked_settings(options))
     store = prepared_store(options)
     n_failed = train_as_asked(runs, store, options)
-    found = comparison_of(runs, store, options.data_root)
-    print(found)
-    if not len(found.runs): return n_failed
+    comparison = comparison_of(runs, store, options.data_root)
+    print(comparison)
+    if not len(comparison.runs): return n_failed
     label = f'tab:{Path(options.table).stem}' if options.table else 'tab:compare'
-    write_tables(options, found.table(style='paper', label=label), numbers_of(found))
-    if options.figure: save_picture_as(found.draw(), options.figure)
+    write_tables(options, comparison.table(style='paper', label=label), numbers_of(comparison))
+    if options.figure: save_picture_as(comparison.draw(), options.figure)
     return n_failed
 
 # %% ../../nbs/commands/compare.ipynb #a613e73e
-def grid_as_asked(texts:list)->dict: # name -> values
+def grid_as_asked(texts:list)->dict[str, list]: # name -> values
     "Grids from texts such as `optimiser.lr=0.001,0.01`."
     grid = {}
     for text in texts:
@@ -46,7 +46,7 @@ def grid_as_asked(texts:list)->dict: # name -> values
     return grid
 
 # %% ../../nbs/commands/compare.ipynb #a613e73b
-def listed_values(text:str)->list: # of texts
+def listed_values(text:str)->list[str]:
     "The values between commas; a comma inside brackets separates nothing: `adam(lr=0.1, fresh=True),sgd`."
     values, depth = [''], 0
     for letter in text:
@@ -60,21 +60,21 @@ def sweep_verb(options)->int:
     "Search a grid, and print the choice for each method."
     settings = dict(validation=.1) | asked_settings(options)
     grid, store = grid_as_asked(options.grid), prepared_store(options)
-    found = sweep(list(options.methods), grid, store=store, budget=options.budget, seeds=options.seeds,
+    chosen = sweep(list(options.methods), grid, store=store, budget=options.budget, seeds=options.seeds,
                   data_root=options.data_root, options=training_of(options), **settings)
-    print(*trial_lines(found), sep='\n')
+    print(*trial_lines(chosen), sep='\n')
     print(f'percent; *: chosen by the validation rows ({settings["validation"]:g} of the training images), '
           'test accuracy at the round that they chose')
     print(f'rows: {store.root.resolve()}/RUN/rows.csv')
-    return found.attrs['failed']
+    return chosen.attrs['failed']
 
 # %% ../../nbs/commands/compare.ipynb #deb04f91
-def trial_lines(chosen:pd.DataFrame)->list: # see `sweep`
+def trial_lines(chosen:pd.DataFrame)->list[str]: # see `sweep`
     "All trials, method by method in the order of the grid; the chosen ones have a star."
     best, lines = set(zip(chosen.method, chosen.settings)), []
-    for method, own in pd.DataFrame(chosen.attrs['trials']).groupby('method', sort=False):
+    for method, trials in pd.DataFrame(chosen.attrs['trials']).groupby('method', sort=False):
         lines.append(f"{method}\n{'valid':>7} {'test':>6}")
-        for t in own.itertuples():
+        for t in trials.itertuples():
             spread = f' ± {t.sd_seeds:.1f} over {t.seeds} seeds' if t.seeds > 1 else ''
             star = '*' if (method, t.settings) in best else ' '
             text = f'{star}{t.valid:6.1f} {t.test:6.1f}{spread}  {t.settings}'

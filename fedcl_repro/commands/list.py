@@ -26,21 +26,21 @@ def plural(kind:str)->str:
     "The plural name of a register's entries: `methods`, `scarcities`."
     return kind[:-1] + 'ies' if kind.endswith('y') else kind + 's'
 
-def registers()->dict: # name of a list -> Register
+def registers()->dict[str, dict]: # name of a list -> Register
     "Everything that is registered for runs, imported."
     methods()
     load_all('fedcl_repro.federation')
     return {plural(register.kind): register for register in (*REGISTERS.values(), METRICS, EXECUTORS)}
 
 # %% ../../nbs/commands/list.ipynb #bb303cfd
-def described_entry(name:str, entry)->dict:
+def described_entry(name:str, entry)->dict[str, object]:
     "The facts about an entry of a register that JSON can hold."
-    known = {k: v for k, v in entry.about.items() if not callable(v)}
+    attributes = {k: v for k, v in entry.about.items() if not callable(v)}
     ranges = {k: str(v) for k, v in entry.ranges.items()}
-    return dict(name=name, **known, settings=entry.settings, ranges=ranges, about=entry.doc)
+    return dict(name=name, **attributes, settings=entry.settings, ranges=ranges, about=entry.doc)
 
 # %% ../../nbs/commands/list.ipynb #bb303cfb
-def described_setting(field)->dict:
+def described_setting(field)->dict[str, object]:
     "A setting of a run, with its default and range."
     register = REGISTERS.get(field.name)
     default = str(field.default or '') if register else field.default
@@ -53,7 +53,7 @@ def setting_text(name:str, default, allowed='')->str:
     return f'{name}={default!r}' + (f'  {allowed}' if allowed else '')
 
 # %% ../../nbs/commands/list.ipynb #bb303cfdd
-def listing(what:str, data_root=None)->list: # of dicts
+def listing(what:str, data_root=None)->list[dict]:
     "The entries of a list, with the facts about each; of data sets also what the data folder has."
     if what == 'settings': return [described_setting(f) for f in fields(Run) if f.name != 'method']
     if what == 'datasets': return datasets_there(data_root)
@@ -67,8 +67,8 @@ def list_verb(options):
     "Print a list: names with what they are, or one entry with everything about it."
     rows = {row['name']: row for row in listing(options.what, options.data_root)}
     if options.name and options.name not in rows:
-        hint, known = did_you_mean(options.name, rows), ', '.join(rows)
-        raise ValueError(f'no {options.name!r} among {options.what}{hint}: choose from {known}')
+        hint, names = did_you_mean(options.name, rows), ', '.join(rows)
+        raise ValueError(f'no {options.name!r} among {options.what}{hint}: choose from {names}')
     shown = [rows[options.name]] if options.name else list(rows.values())
     if options.json: print(json.dumps(shown, indent=1))
     elif options.name: print(details(shown[0]))
@@ -76,7 +76,7 @@ def list_verb(options):
         if options.what == 'datasets': print(f'data folder: {find_root(options.data_root)}')
         print(*by_family(shown), sep='\n')
 
-def by_family(rows:list)->list: # of lines
+def by_family(rows:list)->list[str]:
     "A line for each entry; methods, models and other entries with a family or a paper are grouped under it."
     key = next((key for key in ('family', 'paper') if rows and key in rows[0]), '')
     groups = {}
@@ -88,35 +88,35 @@ def by_family(rows:list)->list: # of lines
 def row_line(row:dict)->str:
     "An entry in one line of the terminal."
     room = max(20, width() - 22)
-    about = row.get('about') or row.get('title', '')
-    if 'default' in row: about = f"{row['default']!r}: {about}"
-    about = about if len(about) <= room else about[:room - 1].rstrip() + '…'
-    return f"{row['name']:21} {about}"
+    text = row.get('about') or row.get('title', '')
+    if 'default' in row: text = f"{row['default']!r}: {text}"
+    text = text if len(text) <= room else text[:room - 1].rstrip() + '…'
+    return f"{row['name']:21} {text}"
 
 def details(row:dict)->str:
     "All facts about an entry: settings with their ranges, and the paper of a method."
-    told = 'name', 'title', 'about', 'settings', 'ranges', 'revision', 'default', 'range'
+    printed = 'name', 'title', 'about', 'settings', 'ranges', 'revision', 'default', 'range'
     lines = [': '.join(t for t in (row['name'], row.get('title', '')) if t), row.get('about', '')]
     if 'default' in row: lines.append(f"  {setting_text(row['name'], row['default'], row['range'])}")
     settings = row.get('settings', {})
     lines += [f"  {setting_text(k, v, row['ranges'].get(k, ''))}" for k, v in settings.items()]
-    plain = {k: v for k, v in row.items() if k not in told and v not in (None, '', [], {}, False)}
+    plain = {k: v for k, v in row.items() if k not in printed and v not in (None, '', [], {}, False)}
     lines += [f"  {k}: {', '.join(map(str, v)) if isinstance(v, list) else v}" for k, v in plain.items()]
     lines += [reference_text(c) for c in citations_of(row['name'])] if 'family' in row else []
     return '\n'.join(textwrap.fill(line, width(), subsequent_indent='    ') for line in lines if line)
 
 # %% ../../nbs/commands/list.ipynb #9ab4b4d5
-def datasets_there(data_root=None)->list: # of dicts
+def datasets_there(data_root=None)->list[dict]:
     "The facts about each data set, and about its file in the data folder."
     root = find_root(data_root)
     if root.exists() and not root.is_dir():
         raise ValueError(f'{root} is no folder: name one with --data-root')
     return [described_dataset(**row) for row in present(data_root)]
 
-def described_dataset(name:str, **there)->dict:
+def described_dataset(name:str, **facts)->dict[str, object]:
     "The facts about a data set, and about its file."
     row = described_entry(name, DATASETS[name])
-    megabytes, sizes = (there['bytes'] or 0) / 1e6, f"{there['n_train']} + {there['n_test']} images"
-    size = f'{megabytes:.1f} MB, {sizes}' if there['n_train'] else there['state']
-    about = '; '.join(filter(None, (size, there['fidelity'])))
-    return row | {k: v for k, v in there.items() if v is not None} | dict(about=about)
+    megabytes, sizes = (facts['bytes'] or 0) / 1e6, f"{facts['n_train']} + {facts['n_test']} images"
+    size = f'{megabytes:.1f} MB, {sizes}' if facts['n_train'] else facts['state']
+    text = '; '.join(filter(None, (size, facts['fidelity'])))
+    return row | {k: v for k, v in facts.items() if v is not None} | dict(about=text)

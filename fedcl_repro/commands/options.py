@@ -25,9 +25,9 @@ class Between(click.ParamType):
         try: number = kind(value)
         except ValueError: number = math.nan
         if self.least <= number <= self.most: return number
-        word = 'a whole number' if kind is int else 'a number'
+        noun = 'a whole number' if kind is int else 'a number'
         limits = f'at least {self.least}' if self.most == math.inf else f'from {self.least} to {self.most}'
-        self.fail(f'must be {word}, {limits}, got {value!r}', param, ctx)
+        self.fail(f'must be {noun}, {limits}, got {value!r}', param, ctx)
 
 class OneWord(click.Choice):
     "One of these words; an unknown one gets a suggestion."
@@ -51,11 +51,12 @@ def text(name:str, metavar:str, help:str, default=None)->Option:
     "An option whose value is a text, which is not empty."
     return Option(name.split(), metavar=metavar, help=help, default=default, callback=filled)
 
-def run_option(name:str, help:str, **about)->Option: return Option([name], metavar='NAME', help=help, **about)
+def run_option(name:str, help:str, **attributes)->Option:
+    return Option([name], metavar='NAME', help=help, **attributes)
 
-def several(name:str, metavar:str, help:str, **about)->Option:
+def several(name:str, metavar:str, help:str, **attributes)->Option:
     "An option that may be repeated; `NAME ...` as `metavar`: it takes all words up to the next option."
-    return Option(name.split(), metavar=metavar, help=help, multiple=True, **about)
+    return Option(name.split(), metavar=metavar, help=help, multiple=True, **attributes)
 
 def number(name:str, default, least, help:str, most=math.inf, metavar='NUMBER')->Option:
     "An option whose value is a number of the type of `least`."
@@ -64,7 +65,7 @@ def number(name:str, default, least, help:str, most=math.inf, metavar='NUMBER')-
 # %% ../../nbs/commands/options.ipynb #2dbd6119
 class Verb(click.Command):
     "A command that is refused if an option has two values; called without what it needs, it prints its help."
-    def parse_args(self, ctx, args:list)->list:
+    def parse_args(self, ctx, args:list)->list[str]:
         args = self.spread(args) or ['--help'] * any(p.required for p in self.params)
         _, _, order = self.make_parser(ctx).parse_args(list(args))
         single = [p for p in order if isinstance(p, Option) and not (p.multiple or p.is_flag)]
@@ -73,15 +74,15 @@ class Verb(click.Command):
                 ctx.fail(f'{p.opts[0]} is given twice: leave one out')
         return super().parse_args(ctx, args)
 
-    def spread(self, args:list)->list:
+    def spread(self, args:list)->list[str]:
         "The arguments with an option whose `metavar` ends in `...` repeated before each of its words."
         several = {p.opts[0] for p in self.params if (p.metavar or '').endswith(' ...')}
-        found, option = [], ''
-        for k, word in enumerate(args):
-            if word.startswith('--'): option = word if word in several else ''
-            elif option and args[k - 1] != option: found.append(option)
-            found.append(word)
-        return found
+        words, option = [], ''
+        for k, arg in enumerate(args):
+            if arg.startswith('--'): option = arg if arg in several else ''
+            elif option and args[k - 1] != option: words.append(option)
+            words.append(arg)
+        return words
 
     def format_epilog(self, ctx, formatter):
         "The examples as they are written."

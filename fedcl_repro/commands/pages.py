@@ -66,8 +66,8 @@ def report_verb(options):
     if not readme.exists() and not options.only_print:
         raise ValueError(f'no README to write: looked for {readme}; this is for a clone of the repository. '
                          '--print shows the verdicts')
-    committed = {about['run']: about for about in committed_records()}.values()
-    stale = stale_text([changed_since(run_from(about['config']), about) for about in committed])
+    committed = {record['run']: record for record in committed_records()}.values()
+    stale = stale_text([changed_since(run_from(record['config']), record) for record in committed])
     if stale: print(stale, file=sys.stderr)
     if options.only_print: print(status_table())
     else:

@@ -47,26 +47,26 @@ def spec_text(value)->str:
     return str(Spec.of(**value)) if isinstance(value, dict) else str(value)
 
 # %% ../../nbs/commands/show.ipynb #f8b382fb
-def stored(store:Store, last=0, start='')->dict: # run id -> provenance
+def stored(store:Store, last=0, start='')->dict[str, dict]: # run id -> provenance
     """The finished runs of a store with their provenance, the newest last. `last`: so many of them; 0: all.
     `start`: of their ids."""
-    found = {}
+    records = {}
     paths = sorted(store.root.glob(f'{start}*/run.json'), key=lambda p: p.stat().st_mtime)
     for path in paths[-last:]:
         try:
-            about = json_in(path.read_text(encoding='utf-8'), str(path))
-            shown_of(about['config'])
+            record = json_in(path.read_text(encoding='utf-8'), str(path))
+            shown_of(record['config'])
         except (OSError, ValueError, KeyError, TypeError): continue # training or reading it gives an error
-        found[path.parent.name] = about
-    return found
+        records[path.parent.name] = record
+    return records
 
 # %% ../../nbs/commands/show.ipynb #f8b382fc
 def names_method(store:Store, id:str, name:str)->bool:
     "Whether a run is of a method; its rows are not read."
-    about = json_in((store.folder(id)/'run.json').read_text(encoding='utf-8'), id)
-    return about['config']['method']['name'] == name
+    record = json_in((store.folder(id)/'run.json').read_text(encoding='utf-8'), id)
+    return record['config']['method']['name'] == name
 
-def shown_of(config:dict)->dict:
+def shown_of(config:dict)->dict[str, object]:
     "The columns of a run in a table, from its configuration."
     return dict(method=spec_text(changed_part('method', config['method'])), data=config['data']['name'],
                 partition=config['partition']['name'], clients=config['n_clients'], seed=config['seed'])
@@ -74,11 +74,11 @@ def shown_of(config:dict)->dict:
 # %% ../../nbs/commands/show.ipynb #f8b382fe
 def rows_of(store:Store, ids)->pd.DataFrame:
     "Rows of stored runs, with `run` and the columns of a table."
-    found = []
+    tables = []
     for id in ids:
-        rows, about = store.read(id)
-        found.append(with_names(rows, about).assign(run=id, **shown_of(about['config'])))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+        rows, record = store.read(id)
+        tables.append(with_names(rows, record).assign(run=id, **shown_of(record['config'])))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 # %% ../../nbs/commands/show.ipynb #48fe519f
 def width()->int: return shutil.get_terminal_size().columns
@@ -92,9 +92,9 @@ def as_texts(table:pd.DataFrame)->pd.DataFrame:
 def fitted_text(table:pd.DataFrame)->str:
     "A table as text that fits the terminal: what all its lines share stands above it, long words are cut."
     table = table.dropna(axis=1, how='all')
-    alike = [c for c in table.columns[2:] if len(table) > 1 and table[c].nunique(dropna=False) == 1]
-    head = ', '.join(f'{c} {table[c].iloc[0]}' for c in alike)
-    table = as_texts(table.drop(columns=alike))
+    constants = [c for c in table.columns[2:] if len(table) > 1 and table[c].nunique(dropna=False) == 1]
+    head = ', '.join(f'{c} {table[c].iloc[0]}' for c in constants)
+    table = as_texts(table.drop(columns=constants))
     text = table.to_string(index=False, max_colwidth=max(12, width() * 2 // 3), line_width=width())
     return f'{textwrap.fill(head, width())}\n{text}' if head else text
 
@@ -109,35 +109,36 @@ def text_chart(
     "Curves as text; the first curve is drawn last, so it is on top."
     if not curves: return 'no evaluation yet'
     table = pd.DataFrame(curves)
-    first, last, low, high = table.index.min(), table.index.max(), table.min().min(), table.max().max()
+    first_round, last_round = table.index.min(), table.index.max()
+    low, high = table.min().min(), table.max().max()
     lines = [[' '] * width for _ in range(height)]
     for mark, name in reversed(list(zip(PLOT_MARKS, table))):
         for r, v in table[name].dropna().items():
-            column = round((r - first) / max(1, last - first) * (width - 1))
+            column = round((r - first_round) / max(1, last_round - first_round) * (width - 1))
             line = round((high - v) / ((high - low) or 1) * (height - 1))
             lines[line][column] = mark
     labels = [f'{v:6.1f} |' for v in np.linspace(high, low, height)]
     text = [label + ''.join(line).rstrip() for label, line in zip(labels, lines)]
     text.append(' ' * 7 + '+' + '-' * width)
-    text.append(' ' * 8 + f'{first}' + f'round {last}'.rjust(width - len(str(first))))
+    text.append(' ' * 8 + f'{first_round}' + f'round {last_round}'.rjust(width - len(str(first_round))))
     if len(curves) > 1: text += [f'  {mark} {name}' for mark, name in zip(PLOT_MARKS, table)]
     return '\n'.join(text)
 
 # %% ../../nbs/commands/show.ipynb #eed515a6
-def run_curves(rows:pd.DataFrame)->dict: # name -> column of percent by round
+def run_curves(rows:pd.DataFrame)->dict[str, pd.Series]: # name -> percent by round
     "Test accuracy of merged models by round, for the first runs."
     table = per_round(rows)
     name = 'label' if 'label' in table else 'method'
     runs = list(table.groupby('run', sort=False))[:len(PLOT_MARKS)]
     return {f'{curve[name].iloc[0]} [{run}]': curve.set_index('round').micro for run, curve in runs}
 
-def curves_of_methods(rows:pd.DataFrame)->dict: # name -> column of percent by round
+def curves_of_methods(rows:pd.DataFrame)->dict[str, pd.Series]: # name -> percent by round
     "The same of the first methods in the first data and partition, each the mean of its replicates."
     _, table = next(iter(per_round(rows).groupby(['dataset', 'partition'], sort=False)))
     groups = list(table.groupby('label', sort=False))[:len(PLOT_MARKS)]
     return {label: curve.groupby('round').micro.mean() for label, curve in groups}
 
-def curves_of_clients(rows:pd.DataFrame)->dict: # name -> column of percent by round
+def curves_of_clients(rows:pd.DataFrame)->dict[str, pd.Series]: # name -> percent by round
     "The same of each client, if the clients have names."
     if 'client_name' not in rows: return {}
     tests = rows.query("metric == 'accuracy' and moment == 'merged' and split == 'test'")
@@ -198,10 +199,10 @@ def results_in(store:Store, ids:list)->pd.DataFrame:
 
 def file_stamps(store:Store, id:str)->list: # whatever is written to them, this is another list
     "The version of this package, and identity, bytes and last change of the files that a result is from."
-    some = [os.stat(store.folder(id)/name) for name in ('run.json', 'rows.csv')]
-    return [fedcl_repro.__version__, *(n for s in some for n in (s.st_ino, s.st_size, s.st_ctime_ns))]
+    stats = [os.stat(store.folder(id)/name) for name in ('run.json', 'rows.csv')]
+    return [fedcl_repro.__version__, *(n for s in stats for n in (s.st_ino, s.st_size, s.st_ctime_ns))]
 
-def read_index(path:Path)->dict: # run id -> line
+def read_index(path:Path)->dict[str, dict]: # run id -> line
     "The lines of an index; none if it is damaged."
     try: lines = [json_in(line, str(path)) for line in path.read_text(encoding='utf-8').splitlines()]
     except (OSError, ValueError): return {}
@@ -215,16 +216,16 @@ def show_run(store:Store, id:str)->'Shown':
     if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')
     return shown
 
-def show_committed(rows:pd.DataFrame, about:dict, path:Path)->'Shown':
+def show_committed(rows:pd.DataFrame, record:dict, path:Path)->'Shown':
     "Print a committed run."
-    id = about['run']
-    shown = print_run(with_names(rows, about).assign(run=id, **shown_of(about['config'])), about, id)
+    id = record['run']
+    shown = print_run(with_names(rows, record).assign(run=id, **shown_of(record['config'])), record, id)
     print(f'rows: {path.resolve()}')
     return shown
 
-def print_run(rows:pd.DataFrame, about:dict, id:str)->'Shown':
+def print_run(rows:pd.DataFrame, record:dict, id:str)->'Shown':
     "Print a run: its tests, its curve, and the command that repeats it, which has all unusual settings."
-    config = about['config']
+    config = record['config']
     print(paragraph(f"run {id}: {spec_text(config['method'])}"))
     for moment in ('merged', 'trained'):
         for r in summary(rows, moment, 'last').itertuples():
@@ -234,8 +235,8 @@ def print_run(rows:pd.DataFrame, about:dict, id:str)->'Shown':
     if (rows.split == 'valid').any():
         best = summary(rows, at='valid').iloc[0]
         print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
-    if 'stopped_after' in about:
-        print(f"  stopped after round {about['stopped_after']} of {config['n_rounds']}: "
+    if 'stopped_after' in record:
+        print(f"  stopped after round {record['stopped_after']} of {config['n_rounds']}: "
               f"no better validation accuracy in {config['patience']} evaluations")
     if 'client_name' in rows: print(fitted_text(by_client(rows)))
     for metric in config.get('metrics', []):
@@ -268,16 +269,16 @@ def quoted(text:str)->str:
     "A word of a command, readable where it has single quotes."
     return f'"{text}"' if "'" in text and not set('"$`!\\') & set(text) else shlex.quote(text)
 
-def files_of(config:dict)->list: # of paths; FILE.py for one that is not imported here
+def files_of(config:dict)->list[str]: # paths; FILE.py for one that is not imported here
     "The files of a user that a run takes its parts from."
-    found = []
+    files = []
     for kind, value in config.items():
         if kind not in REGISTERS or kind == 'data': continue
         entry = REGISTERS[kind].get(value['name'])
-        if not entry: found.append('FILE.py')
-        elif is_own(entry): found.append(getattr(sys.modules.get(entry.make.__module__), '__file__',
+        if not entry: files.append('FILE.py')
+        elif is_own(entry): files.append(getattr(sys.modules.get(entry.make.__module__), '__file__',
                                                  'FILE.py'))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 def given_path(data:dict)->str: # "patients.csv(label='diagnosis')"
     "Data of a user as the option --data takes them."
@@ -324,7 +325,7 @@ def show_artifact(name:str)->Shown:
     the paper's sentences, each with its verdict."""
     print(textwrap.fill(f"{name}: {experiments()[name].about['title']}", width()))
     profile, verdicts = committed_verdicts(name)
-    counts = ', '.join(f'{word} {n}' for word, n in verdict_counts(verdicts).items())
+    counts = ', '.join(f'{verdict} {n}' for verdict, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
     rows = committed(name, profile) if profile in PROFILES else pd.DataFrame()
     of_rows = cells_by_run(name, rows.settings.unique()) if len(rows) else {}
@@ -346,26 +347,27 @@ def show_artifact(name:str)->Shown:
 # %% ../../nbs/commands/show.ipynb #40c41e79
 def has_numbers(v:Verdict)->bool: # a cost or a number of rounds has only evidence in words
     "Whether a verdict is about a cell whose published and own numbers it carries."
-    known = v.label and v.margin is not None and v.printed is not None
-    return bool(known) and not math.isnan(v.printed)
+    has_values = v.label and v.margin is not None and v.printed is not None
+    return bool(has_values) and not math.isnan(v.printed)
 
 def tables_beside_print(
     verdicts:list,
     runs={}, # of which these are, see `cells_by_run`
-)->dict:     # setting -> method, published, ours, interval, verdict, images, rounds, replicates, rate
-    "The compared cells of each setting, the highest published number first."
-    found, cells = {}, filter(has_numbers, verdicts)
+)->dict[str, pd.DataFrame]: # by setting
+    """The compared cells of each setting, the highest published number first: method, published, ours,
+    interval, verdict, images, rounds, replicates, rate."""
+    by_heading, cells = {}, filter(has_numbers, verdicts)
     for v in sorted(cells, key=attrgetter('printed'), reverse=True):
         measure, _, setting = v.what.partition(v.label) # 'spread of FedCoSR, practical CIFAR-10'
         line = dict(method=v.label, published=f'{v.printed:g}', ours=f'{v.margin:.2f}')
         line |= dict(interval='{:.1f} to {:.1f}'.format(*v.interval) if v.interval else '', verdict=v.word)
-        own = runs_in(runs, v.what.removeprefix(measure))
-        if own: line |= run_sizes(own)
+        cell_runs = runs_in(runs, v.what.removeprefix(measure))
+        if cell_runs: line |= run_sizes(cell_runs)
         heading = setting.removeprefix(', ') + (f", {measure.removesuffix(' of ')}" if measure else '')
-        found.setdefault(heading, []).append(line)
-    return {heading: pd.DataFrame(lines) for heading, lines in found.items()}
+        by_heading.setdefault(heading, []).append(line)
+    return {heading: pd.DataFrame(lines) for heading, lines in by_heading.items()}
 
-def sentences_judged(verdicts:list)->list: # of texts
+def sentences_judged(verdicts:list)->list[str]:
     "Each claim, and each cell whose numbers are only in words, with its verdict and the evidence below it."
     return [sentence_judged(v) for v in verdicts if v.kind == 'claim' or v.evidence and not has_numbers(v)]
 
@@ -390,14 +392,14 @@ def shown_as_asked(what:str, store:Store, last=20)->Shown: # last: so many runs,
     newest = last + 1 if last and not what else 0
     ids = list(stored(store, newest, start='' if of_method else glob.escape(what)))
     if what and len(ids) == 1 and not of_method: return show_run(store, ids[0])
-    kept = committed_run(what) if len(what) > 3 and not ids else None
-    if kept: return show_committed(*kept)
+    committed_rows = committed_run(what) if len(what) > 3 and not ids else None
+    if committed_rows: return show_committed(*committed_rows)
     if of_method: ids = [id for id in ids if names_method(store, id, what)]
     if ids: return show_runs(store, ids, last)
-    known = f'{len(list(stored(store, last=0)))} finished runs in {store.root.resolve()}'
-    if not what: raise ValueError(f'nothing to show: {known}. `fedcl run --method fedavg` trains one')
+    finished = f'{len(list(stored(store, last=0)))} finished runs in {store.root.resolve()}'
+    if not what: raise ValueError(f'nothing to show: {finished}. `fedcl run --method fedavg` trains one')
     of_paper = [n for n, e in experiments().items() if e.about['paper'] == what]
     if of_paper:
-        raise ValueError(f"{what!r} is a paper: name one of its artifacts, {', '.join(of_paper)}; {known}")
-    raise ValueError(f'{what!r} is no run, no method with a finished run and no PAPER/ARTIFACT: {known}; '
+        raise ValueError(f"{what!r} is a paper: name one of its artifacts, {', '.join(of_paper)}; {finished}")
+    raise ValueError(f'{what!r} is no run, no method with a finished run and no PAPER/ARTIFACT: {finished}; '
                      '`fedcl show` lists them')

@@ -54,21 +54,21 @@ def read_study(path, data_root=None)->Study:
     if profile not in PROFILES:
         raise ValueError(f"{path}: unknown profile {profile!r}: choose from {', '.join(PROFILES)}")
     names = tuple(experiments()[str(name)].name for name in content.get('experiments', []))
-    found = []
+    runs = []
     for n, entry in enumerate(content.get('runs', []), 1):
-        try: found += runs_of_entry(content.get('common', {}) | entry, path.parent, data_root)
+        try: runs += runs_of_entry(content.get('common', {}) | entry, path.parent, data_root)
         except (ValueError, TypeError) as e: raise ValueError(f'{path}, [[runs]] number {n}: {e}') from e
-    return Study(tuple(dict.fromkeys(found)), names, profile, listed=bool(names))
+    return Study(tuple(dict.fromkeys(runs)), names, profile, listed=bool(names))
 
 # %% ../../nbs/commands/study.ipynb #5dd74f7a
-def runs_of_entry(entry:dict, folder:Path, data_root=None)->list: # of Run
+def runs_of_entry(entry:dict, folder:Path, data_root=None)->list[Run]:
     "The runs of one entry: a list stands for several runs, except the list of `metrics`."
     if 'method' not in entry: raise ValueError(f'no method is named: {FORM}')
     several = {k: v if isinstance(v, list) and k != 'metrics' else [v] for k, v in entry.items()}
     empty = [k for k, values in several.items() if not values]
     if empty: raise ValueError(f"{', '.join(empty)} is an empty list: a list stands for several runs")
-    each = product(*several.values())
-    return [run_of_settings(dict(zip(several, values)), folder, data_root) for values in each]
+    combinations = product(*several.values())
+    return [run_of_settings(dict(zip(several, values)), folder, data_root) for values in combinations]
 
 def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
     "A run from plain values; a data file or folder may be in the folder of the study."

@@ -40,44 +40,45 @@ from .show import show_run, show_runs
 from .study import Study, read_study
 
 # %% ../../nbs/commands/train.ipynb #3d5d7926
-def chosen(names:list, everything=False)->list: # of experiment names
+def chosen(names:list, everything=False)->list[str]: # experiment names
     "The experiments that the names stand for; without names, the highlights."
-    known = experiments()
-    if everything: return list(known)
-    if not names: return [n for n, e in known.items() if e.about['highlight']]
-    papers = list(dict.fromkeys(e.about['paper'] for e in known.values()))
+    entries = experiments()
+    if everything: return list(entries)
+    if not names: return [n for n, e in entries.items() if e.about['highlight']]
+    papers = list(dict.fromkeys(e.about['paper'] for e in entries.values()))
     out = []
     for name in names:
         if '/' not in name and name not in papers:
             hint = did_you_mean(name, papers)
             raise ValueError(f"unknown paper {name!r}{hint}: choose from {', '.join(sorted(papers))}")
-        out += [n for n in known if known[n].about['paper'] == name] or [known[name].name]
+        out += [n for n in entries if entries[n].about['paper'] == name] or [entries[name].name]
     return list(dict.fromkeys(out))
 
-def available_runs(names:list, options)->list: # of Run
+def available_runs(names:list, options)->list[Run]:
     "The runs of these experiments whose data are present, each once."
-    runs = [run for asked in runs_asked(names, options).values() for run in asked]
+    runs = [run for experiment_runs in runs_asked(names, options).values() for run in experiment_runs]
     return [run for run in dict.fromkeys(runs) if has_data(str(run.data), options.data_root)]
 
-def runs_asked(names:list, options)->dict: # name of an experiment -> list of Run
+def runs_asked(names:list, options)->dict[str, list[Run]]: # name of an experiment -> its runs
     "The runs of experiments: of the cells of `--only`, or all; `--seeds` of each, or all if it is 0."
     only = getattr(options, 'only', ())
     in_cells = {run for text in only for run in runs_of_cell(names, options.profile, text)}
-    def asked(run): return (not only or run in in_cells) and (not options.seeds or run.seed < options.seeds)
-    return {name: list(filter(asked, runs_of(name, options.profile))) for name in names}
+    def is_asked(run):
+        return (not only or run in in_cells) and (not options.seeds or run.seed < options.seeds)
+    return {name: list(filter(is_asked, runs_of(name, options.profile))) for name in names}
 
-def runs_of_cell(names:list, profile:str, text:str)->list: # of Run
+def runs_of_cell(names:list, profile:str, text:str)->list[Run]:
     "The runs of a cell of these experiments; an error with the most similar cells if there is none."
     cells = [cells_by_run(name, runs_of(name, profile)) for name in names]
-    found = [run for some in cells for run in runs_in(some, text)]
-    if found: return found
-    known = dict.fromkeys(c for some in cells for names_of_run in some.values() for c in names_of_run)
-    near = get_close_matches(text, known, 3, .1)
+    runs = [run for run_cells in cells for run in runs_in(run_cells, text)]
+    if runs: return runs
+    cell_names = dict.fromkeys(name for run_cells in cells for names in run_cells.values() for name in names)
+    near = get_close_matches(text, cell_names, 3, .1)
     hint = ', '.join(map(repr, near)) or 'none'
     raise ValueError(f"no cell {text!r} in {', '.join(names)}, profile {profile}; there is {hint}")
 
 # %% ../../nbs/commands/train.ipynb #b9993ffa
-def asked_settings(options)->dict: # setting -> value
+def asked_settings(options)->dict[str, object]: # setting -> value
     "The settings that the options name; own data add the settings that they need."
     settings = {k: getattr(options, k) for k in WITH_OPTION if getattr(options, k) not in (None, ())}
     for text in options.set:
@@ -117,22 +118,22 @@ def prepared_store(options)->Store:
     return store
 
 # %% ../../nbs/commands/train.ipynb #5de3762b
-def training_of(options)->dict: # keywords of `train_all`
+def training_of(options)->dict[str, object]: # keywords of `train_all`
     "The options of training, apart from the data folder; whole runs on a cluster if one is requested."
     names = 'jobs', 'minutes', 'device', 'executor', 'checkpoint', 'retrain'
-    how = {k: getattr(options, k) for k in names}
-    how['extras'] = Extras(options.keep_models, tuple(options.log))
-    how['state_memory'] = options.state_memory * 2**30 or math.inf
+    keywords = {k: getattr(options, k) for k in names}
+    keywords['extras'] = Extras(options.keep_models, tuple(options.log))
+    keywords['state_memory'] = options.state_memory * 2**30 or math.inf
     if options.ray and options.executor != 'ray':
         from fedcl_repro.distributed.ray import train_on_ray
         place = dict(address=options.ray, cpus=options.run_cpus, gpus=options.run_gpus)
-        how['trainer'] = partial(train_on_ray, **place)
-    return how
+        keywords['trainer'] = partial(train_on_ray, **place)
+    return keywords
 
 # %% ../../nbs/commands/train.ipynb #d3f2aa52
-def train_as_asked(runs:list, store:Store, options, **how)->int: # how many failed
+def train_as_asked(runs:list, store:Store, options, **keywords)->int: # how many failed
     "Train the runs that the store lacks, with the command's options, and print the unfinished ones."
-    try: outcomes = train_all(runs, store, data_root=options.data_root, **training_of(options), **how)
+    try: outcomes = train_all(runs, store, data_root=options.data_root, **training_of(options), **keywords)
     except Interrupted as e:
         tell_problems(e.outcomes)
         raise
@@ -146,10 +147,10 @@ def check_options(options):
                          'compares several')
     of_single = [f'--{k}' for k in (*WITH_OPTION, 'set') if getattr(options, k) not in (None, ())]
     unread = ['all', 'save', 'note', 'profile', 'seeds']
-    others = ['names of experiments'] * bool(options.names)
-    others += [f'--{k}' for k in unread if getattr(options, k) not in ((), False, 0, 'quick')]
-    if options.methods and others:
-        raise ValueError(f"--method is for a single run, {', '.join(others)} only for experiments: "
+    conflicts = ['names of experiments'] * bool(options.names)
+    conflicts += [f'--{k}' for k in unread if getattr(options, k) not in ((), False, 0, 'quick')]
+    if options.methods and conflicts:
+        raise ValueError(f"--method is for a single run, {', '.join(conflicts)} only for experiments: "
                          'use --data, --partition and --set NAME=VALUE, or leave --method out')
     if of_single and not options.methods:
         raise ValueError(f"{', '.join(of_single)} changes a single run: say which with --method; "
@@ -169,12 +170,12 @@ def study_file(options)->str: # empty: there is none
     "The name of the study among the names; it goes with no others."
     files = [name for name in options.names if name.endswith('.toml')]
     if not files: return ''
-    others = ['other names'] * (len(options.names) > 1) + ['--all'] * options.all
-    others += ['--profile'] * (options.profile != 'quick')
-    if others: raise ValueError(f"{files[0]} says what is trained: leave {', '.join(others)} out")
+    conflicts = ['other names'] * (len(options.names) > 1) + ['--all'] * options.all
+    conflicts += ['--profile'] * (options.profile != 'quick')
+    if conflicts: raise ValueError(f"{files[0]} says what is trained: leave {', '.join(conflicts)} out")
     return files[0]
 
-def wanted_runs(study:Study, options)->list: # of Run
+def wanted_runs(study:Study, options)->list[Run]:
     "The runs that should be trained, without committed ones if a file names the experiments."
     names = study.experiments
     runs = [*study.runs, *available_runs(names, options)]
@@ -217,8 +218,8 @@ def print_missing(study:Study, options):
     lines = [plan_line('runs', states(study.runs))] if study.runs else []
     for name, runs in runs_asked(study.experiments, options).items():
         if not runs: continue
-        found = states(runs, committed_of(name, study.profile))
-        lines.append(plan_line(f'{name} {study.profile}', found))
+        run_states = states(runs, committed_of(name, study.profile))
+        lines.append(plan_line(f'{name} {study.profile}', run_states))
     if not lines:
         names = ', '.join(study.experiments)
         raise ValueError(f'{names}: nothing to train in profile {study.profile}')
@@ -226,7 +227,7 @@ def print_missing(study:Study, options):
     print(*lines, sep='\n')
 
 # %% ../../nbs/commands/train.ipynb #4462d373
-def finished_runs(runs:list, store:Store, options)->dict: # run id -> Run
+def finished_runs(runs:list, store:Store, options)->dict[str, Run]: # by id
     "Those of the runs whose rows are in the store."
     ids = {run_id(r, options.data_root): r for r in runs}
     return {id: r for id, r in ids.items() if store.has(id)}
@@ -245,10 +246,10 @@ def save_rows(names:list, store:Store, options):
         print(f'saved: {path}')
         write_majority_of(name, options.profile, options.data_root)
 
-def notes_of(given:list)->dict: # name of a data set, or '' for all -> note
+def notes_of(texts:list)->dict[str, str]: # name of a data set, or '' for all -> note
     "The notes by data set: 'NAME=TEXT' concerns one data set, any other text all of them."
     notes = {}
-    for whole in given:
+    for whole in texts:
         name, _, text = whole.partition('=')
         notes |= {name: text} if name in DATASETS else {'': whole}
     return notes
@@ -280,7 +281,7 @@ def reproduce_verb(options)->int:
     return n_failed + len(bad)
 
 # %% ../../nbs/commands/train.ipynb #061f021b
-def page_parameters(store:Store, options)->dict:
+def page_parameters(store:Store, options)->dict[str, object]:
     "The parameters of all pages; their runs were trained before, so the pages train nothing."
     data_root = str(expanded(options.data_root).resolve()) if options.data_root else ''
     return dict(store=str(store.root.resolve()), data_root=data_root, device=options.device,
@@ -299,9 +300,9 @@ def report_on(pages:list, out:Path, store:Store, options, trained:list, seconds:
     from fedcl_repro.evidence.verdict import amount_of
     verdicts = {page['name']: read_verdicts(store, page['name'], options.profile) for page in pages}
     methods = amount_of(len({run.method.name for run in trained}), 'method')
-    told = f"{amount_of(len(trained), 'run')} of {methods}" if trained else ''
-    about = dict(version=fedcl_repro.__version__, profile=options.profile, device=options.device,
-                 seconds=seconds, trained=told, python=platform.python_version())
-    path = write_report(pages, out, verdicts, about)
-    print('\n'.join(report_summary(pages, verdicts, about)))
+    amount = f"{amount_of(len(trained), 'run')} of {methods}" if trained else ''
+    facts = dict(version=fedcl_repro.__version__, profile=options.profile, device=options.device,
+                 seconds=seconds, trained=amount, python=platform.python_version())
+    path = write_report(pages, out, verdicts, facts)
+    print('\n'.join(report_summary(pages, verdicts, facts)))
     return path

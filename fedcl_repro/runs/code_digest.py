@@ -18,8 +18,8 @@ from .run import Run, own_sources
 # %% ../../nbs/runs/code_digest.ipynb #fe7fbf0d
 def code_hash(*sources:str)->str: # 12 hex digits
     "A hash of the instructions of Python sources, without docstrings and assertions."
-    found = [instructions(compile(text, '', 'exec', optimize=2, dont_inherit=True)) for text in sources]
-    return hashlib.sha256(repr(found).encode()).hexdigest()[:12]
+    codes = [instructions(compile(text, '', 'exec', optimize=2, dont_inherit=True)) for text in sources]
+    return hashlib.sha256(repr(codes).encode()).hexdigest()[:12]
 
 def instructions(code)->list: # plain values, nested as functions are
     "What code does, without positions, and without the instruction that stands where a docstring was."
@@ -41,8 +41,8 @@ CODE = ('core.py', 'data', 'parts', 'federation', 'methods', 'runs/run.py', 'run
 def package_code()->str: # 12 hex digits
     "Hash of the package's code that can change a row, as its files were at the first call."
     top = Path(fedcl_repro.__file__).parent
-    found = [[top/what] if what.endswith('.py') else (top/what).glob('*.py') for what in CODE]
-    files = sorted(f for some in found for f in some)
+    groups = [[top/what] if what.endswith('.py') else (top/what).glob('*.py') for what in CODE]
+    files = sorted(f for group in groups for f in group)
     return code_hash(*[f.read_text(encoding='utf-8') for f in files])
 
 def sources(run:Run)->str: # 12 hex digits
@@ -50,17 +50,19 @@ def sources(run:Run)->str: # 12 hex digits
     return hashlib.sha256(repr([package_code(), sorted(own_sources(run).items())]).encode()).hexdigest()[:12]
 
 # %% ../../nbs/runs/code_digest.ipynb #b4972df6
-def changed_since(run:Run, about:dict): # bool; None: unknown
+def changed_since(run:Run, record:dict): # bool; None: unknown
     "Whether the code has changed since a run was trained, given its provenance."
-    return about['sources'] != sources(run) if about.get('sources') else None
+    return record['sources'] != sources(run) if record.get('sources') else None
 
 # %% ../../nbs/runs/code_digest.ipynb #11de5cef
 def stale_text(changes:list)->str: # of `changed_since`, one per run; empty: all is well
     "The message before rows of finished or committed runs are used: empty, one sentence, or two."
     changed, unknown = (sum(c is wanted for c in changes) for wanted in (True, None))
-    said = []
-    if changed: said.append(f'{changed} finished: trained by other code, which has changed since. '
-                            'The rows are used; --retrain trains them again.')
+    sentences = []
+    if changed:
+        sentences.append(f'{changed} finished: trained by other code, which has changed since. '
+                         'The rows are used; --retrain trains them again.')
     if unknown:
-        said.append(f'{unknown} finished: trained before digests were kept, by the code of their commit.')
-    return ' '.join(said)
+        sentences.append(f'{unknown} finished: trained before digests were kept, '
+                         'by the code of their commit.')
+    return ' '.join(sentences)

@@ -38,10 +38,10 @@ def models_to_keep(run:Run, execute, todo:tuple, state, moments)->dict: # tensor
         models[moment] = {i: kept_fields(c) for i, c in clients.items()}
     return dict(shape=[channels, *sides], n_classes=fed.n_classes, round=state.round, models=models)
 
-def kept_fields(client:dict)->dict:
+def kept_fields(client:dict)->dict[str, Tensor]:
     "The tensors of a client that predictions may need, on the CPU."
-    kept = {k: v for k, v in client.items() if isinstance(v, Tensor) and not k.startswith(PASSING)}
-    return {k: v.detach().cpu() for k, v in kept.items()}
+    tensors = {k: v for k, v in client.items() if isinstance(v, Tensor) and not k.startswith(PASSING)}
+    return {k: v.detach().cpu() for k, v in tensors.items()}
 
 # %% ../../nbs/runs/models.ipynb #d5843b9c
 def load_model(
@@ -58,28 +58,28 @@ def load_model(
     if isinstance(run, str): id, run = run_named(run, store)
     elif isinstance(run, Run): id = run_id(run, data_root)
     else: raise ValueError(f"a run is its id, or made with Run.of('fedavg', ...), got {run!r}")
-    kept = read_models(store, id)
+    content = read_models(store, id)
     if at not in ('last', 'valid'): raise ValueError(f"at must be 'last' or 'valid', got {at!r}")
-    if at == 'valid' and 'chosen' not in kept:
+    if at == 'valid' and 'chosen' not in content:
         raise ValueError(f'run {id} keeps no models that validation chose: train it with --validation 0.1')
-    if at == 'valid': kept = kept['chosen']
-    if moment not in kept['models']:
-        raise ValueError(f"run {id} keeps models {' and '.join(kept['models'])}, not {moment!r}")
-    clients = kept['models'][moment]
+    if at == 'valid': content = content['chosen']
+    if moment not in content['models']:
+        raise ValueError(f"run {id} keeps models {' and '.join(content['models'])}, not {moment!r}")
+    clients = content['models'][moment]
     if client not in clients:
         raise ValueError(f'run {id} has clients 0 to {max(clients)}, got {client!r}')
-    model = module_of(run, kept, clients[client], client)
+    model = module_of(run, content, clients[client], client)
     model.image_scale = dataset(run.data, str(find_root(data_root))).scale
     return model
 
-def run_named(name:str, store:Store)->tuple: # (id, Run)
+def run_named(name:str, store:Store)->tuple[str, Run]:
     "A run of a store by the first letters of its id. Its data are not looked at."
     ids = sorted(p.parent.name for p in store.root.glob('*/run.json') if p.parent.name.startswith(name))
     if len(ids) != 1:
-        known = ', '.join(ids[:5]) or '`fedcl show` lists them'
-        raise ValueError(f'{len(ids)} runs in {store.root} begin with {name!r}: {known}')
-    said = {k: v for k, v in store.check(ids[0])['config'].items() if k != 'data'}
-    return ids[0], run_recorded(said)
+        candidates = ', '.join(ids[:5]) or '`fedcl show` lists them'
+        raise ValueError(f'{len(ids)} runs in {store.root} begin with {name!r}: {candidates}')
+    config = {k: v for k, v in store.check(ids[0])['config'].items() if k != 'data'}
+    return ids[0], run_recorded(config)
 
 # %% ../../nbs/runs/models.ipynb #55a1453a
 def read_models(store:Store, id:str)->dict:
@@ -96,15 +96,15 @@ def read_models(store:Store, id:str)->dict:
                          '--keep-models') from e
 
 # %% ../../nbs/runs/models.ipynb #f83f76ea
-def module_of(run:Run, kept:dict, fields:dict, client:int)->nn.Module:
+def module_of(run:Run, content:dict, fields:dict, client:int)->nn.Module:
     "Fields of a client as a module: body and head in sequence if the method predicts with them."
-    archs = architectures(run.model, tuple(kept['shape']), kept['n_classes'])
+    archs = architectures(run.model, tuple(content['shape']), content['n_classes'])
     build = archs[list(archs)[client % len(archs)]]
     net, *_ = initial(build, run.seed, fields['n'].dtype) # with its frozen weights, which are no fields
     predict = stages(run)[-1].method.predict
-    if predict is not logits: return ClientModel(net, fields, predict, kept['n_classes'])
-    own = {k: fields[k] for k in net.state_dict() if k in fields}
-    net.load_state_dict(own, strict=False) # counters of batch norm are not kept
+    if predict is not logits: return ClientModel(net, fields, predict, content['n_classes'])
+    weights = {k: fields[k] for k in net.state_dict() if k in fields}
+    net.load_state_dict(weights, strict=False) # counters of batch norm are not kept
     return nn.Sequential(OrderedDict(body=net['body'], head=net['head'])).eval()
 
 # %% ../../nbs/runs/models.ipynb #bdc452c0
@@ -132,11 +132,11 @@ def network_input(
 )->Tensor:  # (n, C, H, W) in [-1, 1], or (n, d)
     "Images in the form that a network takes."
     kind, *limits = getattr(like, 'image_scale', ()) or ('',)
-    known = as_numbers(x, 'images').dtype.kind.replace('u', 'i') == kind # as the images of the run
-    x = torch.from_numpy(own_inputs(x, value_range=tuple(limits) if known else ()))
+    same_kind = as_numbers(x, 'images').dtype.kind.replace('u', 'i') == kind # as the images of the run
+    x = torch.from_numpy(own_inputs(x, value_range=tuple(limits) if same_kind else ()))
     if x.ndim == 4: x = x.permute(0, 2, 3, 1)
-    first = next((p for p in like.parameters() if p.is_floating_point()), None) if like is not None else None
-    return pixels(x, torch.float32 if first is None else first.dtype)
+    dtypes = [p.dtype for p in like.parameters() if p.is_floating_point()] if like is not None else []
+    return pixels(x, dtypes[0] if dtypes else torch.float32)
 
 # %% ../../nbs/runs/models.ipynb #5f559080
 def labels_for(model:nn.Module, x:Tensor, y)->Tensor: # (n,) int64
@@ -170,9 +170,9 @@ def adapt(
     rng = stream(seed, 'adapt')
     for _ in range(steps):
         if not order: order = list(torch.from_numpy(rng.permutation(len(y))).split(batch_size))
-        at = order.pop()
+        batch = order.pop()
         opt.zero_grad()
-        F.cross_entropy(model(x[at]), y[at]).backward()
+        F.cross_entropy(model(x[batch]), y[batch]).backward()
         opt.step()
     return model
 

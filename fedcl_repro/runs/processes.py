@@ -135,21 +135,21 @@ class Died:
     code: int # exit code; minus the number of a signal
 
     def __str__(self):
-        how = f'ended with exit code {self.code}'
-        if self.code and self.code < 0: how = f'was ended by {signal_name(-self.code)}'
-        return (f'its process {how} twice, the second time with no other beside it. SIGKILL often means that '
-                'memory was short: free some, or take a smaller model, fewer clients or smaller batches')
+        ending = f'ended with exit code {self.code}'
+        if self.code and self.code < 0: ending = f'was ended by {signal_name(-self.code)}'
+        return (f'its process {ending} twice, the second time with no other beside it. SIGKILL often means '
+                'that memory was short: free some, or take a smaller model, fewer clients or smaller batches')
 
 # %% ../../nbs/runs/processes.ipynb #f00d3001
 class Team:
     "Workers that walk one list of tasks."
-    def __init__(self, tasks:dict, n:int, prepare, told, died):
-        self.tasks, self.n, self.prepare, self.told, self.died = tasks, n, prepare, told, died
+    def __init__(self, tasks:dict, n:int, prepare, on_message, died):
+        self.tasks, self.n, self.prepare, self.on_message, self.died = tasks, n, prepare, on_message, died
         self.open = dict.fromkeys(tasks) # tasks that nobody has begun, as far as we heard
         self.workers, self.results, self.deaths = [], {}, {}
         self.stopping, self.barren = False, 0 # barren: processes that ended before they had begun a task
 
-    def run(self)->tuple: # (key -> result, key -> exit code of its process)
+    def run(self)->tuple[dict, dict]: # key -> result; key -> exit code of its process
         "Let the workers do the tasks."
         with tempfile.TemporaryDirectory() as self.claims:
             try:
@@ -184,10 +184,10 @@ class Team:
 def hear(self:Team, pipe):
     "Handle a message of a worker, or its end."
     (worker,) = (w for w in self.workers if w.pipe is pipe)
-    word, key, what = worker.hear()
-    if word == 'told': self.told(key, what)
-    elif word == 'ended': self.bury(worker, what)
-    elif word == 'begun':
+    event, key, what = worker.hear()
+    if event == 'told': self.on_message(key, what)
+    elif event == 'ended': self.bury(worker, what)
+    elif event == 'begun':
         worker.key, worker.begun = key, True
         self.open.pop(key, None)
     else:
@@ -210,14 +210,14 @@ def bury(self:Team, worker:WorkerProcess, code:int):
         self.died(key, code)
 
 # %% ../../nbs/runs/processes.ipynb #f00d3003
-def do_all(tasks:dict, n:int, prepare=quiet_worker, told=print, died=print)->dict:
+def do_all(tasks:dict, n:int, prepare=quiet_worker, on_message=print, died=print)->dict:
     """Do all tasks, key -> (function, args), in n processes: key -> result or `Died`, without those that a
-    signal prevented. `prepare` is called at the start of a process, `told` with (key, message) of a task,
-    `died` with (key, exit code) when a task is to be tried again."""
-    results, _ = Team(tasks, n, prepare, told, died).run()
+    signal prevented. `prepare` is called at the start of a process, `on_message` with (key, message) of a
+    task, `died` with (key, exit code) when a task is to be tried again."""
+    results, _ = Team(tasks, n, prepare, on_message, died).run()
     for key in [k for k in tasks if k not in results]:
         if noted(): break
-        again, deaths = Team({key: tasks[key]}, 1, prepare, told, ignore_death).run()
+        again, deaths = Team({key: tasks[key]}, 1, prepare, on_message, ignore_death).run()
         results |= again | {k: Died(code) for k, code in deaths.items()}
     return results
 

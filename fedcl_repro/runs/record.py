@@ -32,10 +32,13 @@ from .run import Run, client_names, config, dataset, find_root
 # %% ../../nbs/runs/record.ipynb #4dfc8d63
 MEASURE_COLUMNS = ['round', 'client', 'owner', 'moment', 'split', 'metric', 'value', 'n']
 
-def measure(execute, stages:tuple, state:State, owner:str, tests:dict, metrics=(), who=None)->list:
-    "All rows of a round, tuples of MEASURE_COLUMNS: tests, validation (of all, or `who`), training, traffic."
+def measure(
+    execute, stages:tuple, state:State, owner:str, tests:dict, metrics=(), client_ids=None
+)->list[tuple]:
+    """All rows of a round, tuples of MEASURE_COLUMNS: tests, validation (of all, or `client_ids`), training,
+    traffic."""
     moments = tests if 'valid' in execute.fed.rows else ()
-    valid = {m: evaluate(execute, stages, state, m, 'valid', who) for m in moments}
+    valid = {m: evaluate(execute, stages, state, m, 'valid', client_ids) for m in moments}
     return [
         *score_rows(state.round, owner, tests, 'test', metrics),
         *score_rows(state.round, owner, valid, 'valid', metrics),
@@ -58,39 +61,39 @@ def scores_by_moment(
     stages:tuple,
     state:State,
     owner:str,
-    who=None, # ids of the clients that are tested; None: all
-)->dict:      # moment -> scores of the clients
+    client_ids=None, # ids of the clients that are tested; None: all
+)->dict[str, list]: # moment -> scores of the clients
     "Tests of the clients at each moment that is measured."
     one_model = owner == 'shared' and execute.fed.one_test and execute.fed.buffers != 'local'
-    if one_model: who = (0,)
+    if one_model: client_ids = (0,)
     moments = ['merged']
     if not (one_model or last_stage(stages, state)[0].method.probe.represent): moments.append('trained')
-    return {m: evaluate(execute, stages, state, m, who=who) for m in moments}
+    return {m: evaluate(execute, stages, state, m, who=client_ids) for m in moments}
 
 # %% ../../nbs/runs/record.ipynb #b4c4032f
-def score_rows(r:int, owner:str, tests:dict, split='test', metrics=())->list: # of rows
+def score_rows(r:int, owner:str, tests:dict, split='test', metrics=())->list[tuple]:
     "Accuracy, balanced accuracy, mean cross-entropy and metrics of every client that was tested."
     rows = []
     for moment, scores in tests.items():
-        about = dict(owner=owner if moment == 'merged' else 'personal', moment=moment, split=split)
+        columns = dict(owner=owner if moment == 'merged' else 'personal', moment=moment, split=split)
         for s in scores:
             accuracy = s.correct / s.n if s.n else math.nan
-            rows.append(row(r, 'accuracy', accuracy, s.n, client=s.client, **about))
+            rows.append(row(r, 'accuracy', accuracy, s.n, client=s.client, **columns))
             if not s.n: continue
             y = s.y.cpu().numpy()
             if split == 'test':
                 balanced = mean_over_classes(s.predicted.cpu().numpy() == y, y)
-                rows.append(row(r, 'balanced', balanced, s.n, client=s.client, **about))
+                rows.append(row(r, 'balanced', balanced, s.n, client=s.client, **columns))
             if not math.isfinite(s.loss): continue
-            rows.append(row(r, 'loss', s.loss / s.n, s.n, client=s.client, **about))
-            found = measured(metrics, s.scores.double().cpu().numpy(), y) if metrics else {}
-            rows += [row(r, name, value, s.n, client=s.client, **about) for name, value in found.items()]
+            rows.append(row(r, 'loss', s.loss / s.n, s.n, client=s.client, **columns))
+            measures = measured(metrics, s.scores.double().cpu().numpy(), y) if metrics else {}
+            rows += [row(r, name, value, s.n, client=s.client, **columns) for name, value in measures.items()]
     return rows
 
 # %% ../../nbs/runs/record.ipynb #3933e9b2
 OF_TRAINING = dict(owner='personal', moment='trained', split='train')
 
-def loss_rows(state:State)->list: # of rows
+def loss_rows(state:State)->list[tuple]:
     "The training loss of every client that trained."
     rows = []
     for i, c in training_notes(state.clients).items():
@@ -98,7 +101,7 @@ def loss_rows(state:State)->list: # of rows
         rows.append(row(state.round, 'loss', loss, int(c['train.rows']), client=i, **OF_TRAINING))
     return rows
 
-def report_rows(fed, stages:tuple, state:State)->list: # of rows
+def report_rows(fed, stages:tuple, state:State)->list[tuple]:
     "Other numbers that the method reports for clients."
     stage, place = last_stage(stages, state)
     report, rows = stage.method.probe.report, []
@@ -107,14 +110,14 @@ def report_rows(fed, stages:tuple, state:State)->list: # of rows
             rows.append(row(state.round, name, float(value), fed.sizes[i], client=i, **OF_TRAINING))
     return rows
 
-def traffic_rows(fed, state:State, owner:str)->list: # of rows
+def traffic_rows(fed, state:State, owner:str)->list[tuple]:
     "Bytes that all clients together sent and received in the last round."
-    about = dict(client=-1, owner=owner, moment='merged', split='all')
+    columns = dict(client=-1, owner=owner, moment='merged', split='all')
     sent = dict(bytes_up=state.up[-1], bytes_down=state.down[-1])
-    return [row(state.round, name, float(n), fed.n_clients, **about) for name, n in sent.items()]
+    return [row(state.round, name, float(n), fed.n_clients, **columns) for name, n in sent.items()]
 
 # %% ../../nbs/runs/record.ipynb #0761481a
-def predictions(fed, tests:dict)->dict: # name -> array
+def predictions(fed, tests:dict)->dict[str, np.ndarray]:
     """For each test image of each client: the client, the image's row in the data set, its class `y`, and for
     each moment the class that the client predicted, and its scores (n, C)."""
     clients = [s.client for s in next(iter(tests.values()))]
@@ -128,7 +131,7 @@ def predictions(fed, tests:dict)->dict: # name -> array
     y = fed.y[torch.from_numpy(row).to(fed.device)].cpu().numpy().astype(np.int16)
     return dict(client=np.repeat(clients, [len(r) for r in rows]), row=row, y=y, **answers)
 
-def packed_hits(tests:dict)->dict: # moment -> (ceil(n / 8),) uint8
+def packed_hits(tests:dict)->dict[str, np.ndarray]: # moment -> (ceil(n / 8),) uint8
     "Whether each test image is answered correctly, a bit each, in the order of `predictions`."
     def right(scores): return torch.cat([s.predicted == s.y for s in scores]).cpu().numpy()
     return {moment: np.packbits(right(scores)) for moment, scores in tests.items()}
@@ -139,38 +142,40 @@ def sampled_split(stages:tuple, state:State)->str:
     return 'train' if last_stage(stages, state)[0].method.probe.received else 'test'
 
 # %% ../../nbs/runs/record.ipynb #69446dec
-def sampled(fed, split='test', most=1000, who=None)->tuple: # (rows of the data set, their clients)
+def sampled(
+    fed, split='test', most=1000, client_ids=None
+)->tuple[np.ndarray, np.ndarray]: # rows of the data set, their clients
     "A sample of images, in the order of clients, each with a client that has it."
-    who = range(fed.n_clients) if who is None else who
-    held = [fed.rows[split][i] for i in who]
+    client_ids = range(fed.n_clients) if client_ids is None else client_ids
+    held = [fed.rows[split][i] for i in client_ids]
     rows = torch.cat(held).cpu().numpy()
-    client = np.repeat(list(who), [len(r) for r in held])
-    first = np.unique(rows, return_index=True)[1] # an image of a shared test set is used once
-    chosen = stream(0, 'representations').permutation(len(first))[:most]
-    take = np.sort(first[chosen])
+    client = np.repeat(list(client_ids), [len(r) for r in held])
+    distinct = np.unique(rows, return_index=True)[1] # an image of a shared test set is used once
+    chosen = stream(0, 'representations').permutation(len(distinct))[:most]
+    take = np.sort(distinct[chosen])
     return rows[take], client[take]
 
 def by_body(net, client, x): return net.body(x).flatten(1)
 
 # %% ../../nbs/runs/record.ipynb #6d6c4649
-def represented(execute, stages:tuple, state:State, who=None)->dict: # name -> array
+def represented(execute, stages:tuple, state:State, client_ids=None)->dict[str, np.ndarray]:
     """Representations of the sample by the merged models: z (n, k), and class y, client and row (n,).
     Empty if there are no images, a network has no body, or bodies differ in width."""
     fed, split = execute.fed, sampled_split(stages, state)
-    if split == 'train': who = None # the server receives from all clients, whoever is tested
-    method, clients = clients_at(execute, stages, state, 'merged', who)
-    rows, client = sampled(fed, split, who=who)
+    if split == 'train': client_ids = None # the server receives from all clients, whoever is tested
+    method, clients = clients_at(execute, stages, state, 'merged', client_ids)
+    rows, client = sampled(fed, split, client_ids=client_ids)
     if not len(rows): return {}
     if not method.probe.represent:
         if any('body' not in net for net in fed.nets.values()): return {}
         method = replace(method, probe=Probe(by_body))
-    found = []
+    outputs = []
     for i in np.unique(client).tolist():
         mine = torch.from_numpy(rows[client == i]).to(fed.device)
-        found.append(outputs_of_clients(execute, method.probe.represent, {i: clients[i]}, {i: mine})[i])
-    widths = {z.shape[1] for z in found}
+        outputs.append(outputs_of_clients(execute, method.probe.represent, {i: clients[i]}, {i: mine})[i])
+    widths = {z.shape[1] for z in outputs}
     if len(widths) > 1: return {}
-    z = torch.cat(found).half().cpu().numpy()
+    z = torch.cat(outputs).half().cpu().numpy()
     return dict(z=z, y=fed.y.cpu().numpy()[rows], client=client, row=rows)
 
 # %% ../../nbs/runs/record.ipynb #fb7297a5
@@ -181,39 +186,39 @@ def silhouette(z:np.ndarray, y:np.ndarray)->float:
     if not (1 < len(n) < len(y) and np.isfinite(z).all()): return math.nan
     z, y, n = torch.from_numpy(z).double(), torch.from_numpy(y), torch.from_numpy(n)
     sums = torch.cdist(z, z).fill_diagonal_(0) @ F.one_hot(y).double() # (n, C) of distances to each class
-    own = sums.gather(1, y[:, None])[:, 0] / (n[y] - 1)
+    within = sums.gather(1, y[:, None])[:, 0] / (n[y] - 1)
     nearest = (sums / n).scatter(1, y[:, None], math.inf).amin(1)
-    found = (nearest - own) / torch.maximum(own, nearest) # nan where a class has one row: 0
-    return found.nan_to_num().mean().item()
+    scores = (nearest - within) / torch.maximum(within, nearest) # nan where a class has one row: 0
+    return scores.nan_to_num().mean().item()
 
 # %% ../../nbs/runs/record.ipynb #e8650376
-def separations(fed, sample:dict, r:int, owner:str, split='test')->list: # of rows
+def separations(fed, sample:dict, r:int, owner:str, split='test')->list[tuple]:
     "How well the classes are separated, in the representations and in the images."
     shown = torch.from_numpy(sample['row']).to(fed.device)
     pixels = fed.x[shown].flatten(1).float().cpu().numpy()
-    found = dict(
+    scores = dict(
         silhouette=silhouette(sample['z'].astype(np.float32), sample['y']),
         silhouette_pixels=silhouette(pixels, sample['y']),
     )
-    about = dict(client=-1, owner=owner, moment='merged', split=split)
-    return [row(r, k, v, len(sample['y']), **about) for k, v in found.items() if not math.isnan(v)]
+    columns = dict(client=-1, owner=owner, moment='merged', split=split)
+    return [row(r, k, v, len(sample['y']), **columns) for k, v in scores.items() if not math.isnan(v)]
 
 # %% ../../nbs/runs/record.ipynb #128db15f
-def examined(execute, stages:tuple, state:State, owner:str)->list: # of rows
+def examined(execute, stages:tuple, state:State, owner:str)->list[tuple]:
     "What the method itself measures on the first client's model after the last round."
     method, clients = clients_at(execute, stages, state, 'merged', (0,))
     if not method.probe.examine: return []
-    about = dict(client=-1, owner=owner, moment='merged', split='test')
-    found = method.probe.examine(execute, clients[0])
-    return [row(state.round, name, value, n, **about) for name, (value, n) in found.items()]
+    columns = dict(client=-1, owner=owner, moment='merged', split='test')
+    measures = method.probe.examine(execute, clients[0])
+    return [row(state.round, name, value, n, **columns) for name, (value, n) in measures.items()]
 
 # %% ../../nbs/runs/record.ipynb #01fae311
 def git(*args)->str:
     "The output of git in the folder of the package; empty on a machine without git."
     folder = Path(fedcl_repro.__file__).parent
-    try: done = subprocess.run(['git', *args], cwd=folder, capture_output=True, text=True)
+    try: process = subprocess.run(['git', *args], cwd=folder, capture_output=True, text=True)
     except OSError: return ''
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 @functools.cache
 def state_of_sources()->dict: # commit: or None; dirty: whether a tracked file of the package was changed

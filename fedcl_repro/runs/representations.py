@@ -54,18 +54,18 @@ def projected(x:np.ndarray, seed=0)->np.ndarray: # (n, k) -> (n, 2)
 # %% ../../nbs/runs/representations.ipynb #d8f9e76a
 def within(sample:dict, least=5)->float:
     "Mean silhouette among a client's own images, over clients with at least `least` images and two classes."
-    each = []
+    scores = []
     for i in np.unique(sample['client']):
-        own = sample['client'] == i
-        if own.sum() >= least:
-            each.append(silhouette(sample['z'][own].astype(np.float32), sample['y'][own]))
-    return float(np.nanmean(each)) if np.isfinite(each).any() else float('nan')
+        mask = sample['client'] == i
+        if mask.sum() >= least:
+            scores.append(silhouette(sample['z'][mask].astype(np.float32), sample['y'][mask]))
+    return float(np.nanmean(scores)) if np.isfinite(scores).any() else float('nan')
 
 # %% ../../nbs/runs/representations.ipynb #9d82efc8
 def kept(runs, store:Store, data_root=None)->dict: # run -> sample: z (n, k), y (n,), client (n,), row (n,)
     "The arrays that finished runs keep from their last round; runs without arrays are left out."
-    found = {run: store.arrays(run_id(run, data_root), 'representations') for run in runs}
-    return {run: sample for run, sample in found.items() if sample}
+    samples = {run: store.arrays(run_id(run, data_root), 'representations') for run in runs}
+    return {run: sample for run, sample in samples.items() if sample}
 
 def maps_of(runs, store:Store, data_root=None, project=None)->pd.DataFrame: # of `MAP`'s columns
     "The maps of all finished runs, one below the other."

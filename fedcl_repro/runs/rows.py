@@ -37,19 +37,20 @@ def pooled(rows:pd.DataFrame, keys:list)->pd.DataFrame: # keys, value, n
 def per_round(rows:pd.DataFrame, moment='merged', split='test')->pd.DataFrame:
     """Micro, macro and spread over clients of each run and recorded round, in percent, the mean of the
     clients' balanced accuracies (nan if that was not recorded), and how many clients have a row."""
-    asked = (rows.split == split) & (rows.moment == moment) & (rows.n > 0)
-    balanced, accuracy = (np.flatnonzero(asked & (rows.metric == name)) for name in ('balanced', 'accuracy'))
+    selected = (rows.split == split) & (rows.moment == moment) & (rows.n > 0)
+    balanced = np.flatnonzero(selected & (rows.metric == 'balanced'))
+    accuracy = np.flatnonzero(selected & (rows.metric == 'accuracy'))
     numbers = rows[['run', 'round', 'value', 'n']] # few columns: choosing rows copies them
     balanced, tests = numbers.iloc[balanced], numbers.iloc[accuracy]
     balanced = balanced.groupby(['run', 'round']).value.mean()
-    first = accuracy[~tests.run.duplicated().to_numpy()]
-    about = rows.iloc[first].drop(columns=MEASURED, errors='ignore')
+    run_starts = accuracy[~tests.run.duplicated().to_numpy()]
+    run_columns = rows.iloc[run_starts].drop(columns=MEASURED, errors='ignore')
     g = tests.assign(correct=tests.value * tests.n).groupby(['run', 'round'], sort=False)
     micro = g.correct.sum() / g.n.sum()
     table = pd.DataFrame(dict(micro=micro, macro=g.value.mean(), sd_clients=g.value.std(ddof=0)))
     table['balanced'] = balanced.reindex(table.index)
     table = (100 * table).assign(tested=g.size())
-    return about.merge(table.reset_index(), on='run')
+    return run_columns.merge(table.reset_index(), on='run')
 
 # %% ../../nbs/runs/rows.ipynb #1c1c46f5
 def summary(
@@ -59,8 +60,8 @@ def summary(
                # validation chose (`valid`)
 )->pd.DataFrame: # one row per run; `late` has the number of `evaluations` and the `last` accuracy, too
     "Micro, macro and spread over clients of each run."
-    ways = 'late', 'last', 'oracle', 'valid'
-    if at not in ways: raise ValueError(f"at must be one of {', '.join(ways)}, got {at!r}")
+    choices = 'late', 'last', 'oracle', 'valid'
+    if at not in choices: raise ValueError(f"at must be one of {', '.join(choices)}, got {at!r}")
     table = per_round(rows, moment)
     if not len(table): return table.assign(evaluations=0, last=math.nan) if at == 'late' else table
     if at == 'valid': return table.merge(chosen_rounds(rows, moment)[['run', 'round']], on=['run', 'round'])
@@ -79,13 +80,13 @@ def late_rounds(table:pd.DataFrame)->pd.Series: # of bools
 def late_means(table:pd.DataFrame)->pd.DataFrame: # one row per run
     """Means of `per_round` over the last evaluations. A round that is kept as one pooled row says nothing of
     single clients, so their numbers are means over the rounds that are kept client by client."""
-    last = table.loc[table.groupby('run', sort=False)['round'].idxmax()].set_index('run')
+    last_tests = table.loc[table.groupby('run', sort=False)['round'].idxmax()].set_index('run')
     late = table[late_rounds(table)].copy()
     of_clients = ['macro', 'sd_clients', 'balanced']
-    late.loc[late.tested < late.run.map(last.tested), of_clients] = math.nan
+    late.loc[late.tested < late.run.map(last_tests.tested), of_clients] = math.nan
     means = late.groupby('run', sort=False)[['micro', *of_clients]].mean()
-    means = means.assign(evaluations=late.groupby('run').size(), last=last.micro)
-    return last.drop(columns=['micro', *of_clients]).join(means).reset_index()
+    means = means.assign(evaluations=late.groupby('run').size(), last=last_tests.micro)
+    return last_tests.drop(columns=['micro', *of_clients]).join(means).reset_index()
 
 # %% ../../nbs/runs/rows.ipynb #b4044c45
 def results_of(rows:pd.DataFrame)->pd.DataFrame: # see `summary`
@@ -97,10 +98,10 @@ def evaluations_in_words(results:pd.DataFrame)->str: # of `results_of`
     "What a result is the mean of, and after which round: 'mean of the last 5 evaluations, round 30'."
     if 'evaluations' not in results: return 'mean of the last evaluations'
     if results.evaluations.isna().all(): return 'at the round that validation chose'
-    found = results[['evaluations', 'round']].dropna().astype(int).drop_duplicates()
-    if len(found) != 1: return 'mean of the last evaluations'
-    n, last = found.iloc[0]
-    return (f'mean of the last {n} evaluations' if n > 1 else 'the last evaluation') + f', round {last}'
+    counts = results[['evaluations', 'round']].dropna().astype(int).drop_duplicates()
+    if len(counts) != 1: return 'mean of the last evaluations'
+    n, last_round = counts.iloc[0]
+    return (f'mean of the last {n} evaluations' if n > 1 else 'the last evaluation') + f', round {last_round}'
 
 # %% ../../nbs/runs/rows.ipynb #1c1c46fd
 def chosen_rounds(
@@ -125,7 +126,7 @@ RUN_COLUMNS = [
     'n_clients', 'seed', 'batch_size', 'settings',
 ]
 
-def described(run:Run)->dict: # RUN_COLUMNS without `run`, the id
+def described(run:Run)->dict[str, object]: # RUN_COLUMNS without `run`, the id
     "The columns that all rows of a run share."
     return dict(
         method=run.method.name,
@@ -155,20 +156,20 @@ def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:
     for run in dict.fromkeys(runs):
         id = run_id(run, data_root)
         if not store.has(id): continue
-        rows, about = store.read(id, config(run), data[run.data])
-        tables.append(with_names(rows, about).assign(run=id, **described(run)))
+        rows, record = store.read(id, config(run), data[run.data])
+        tables.append(with_names(rows, record).assign(run=id, **described(run)))
     if not tables: return pd.DataFrame(columns=columns)
     rows = pd.concat(tables, ignore_index=True)
     return rows[columns + ['client_name'] * ('client_name' in rows)]
 
-def with_names(rows:pd.DataFrame, about:dict)->pd.DataFrame: # about: provenance
+def with_names(rows:pd.DataFrame, record:dict)->pd.DataFrame: # record: its provenance
     "Rows of a run with a column `client_name`, if its clients have names."
-    if 'client_names' not in about: return rows
-    return rows.assign(client_name=rows.client.map(dict(enumerate(about['client_names']))))
+    if 'client_names' not in record: return rows
+    return rows.assign(client_name=rows.client.map(dict(enumerate(record['client_names']))))
 
 def by_client(rows:pd.DataFrame, moment='merged')->pd.DataFrame: # client, perhaps client_name; n, accuracy
     "The accuracy of each client in the last test of a run, in percent."
     tests = rows.query("metric == 'accuracy' and split == 'test' and client >= 0 and moment == @moment")
-    last = tests[tests['round'] == tests['round'].max()]
-    named = [k for k in ('client', 'client_name') if k in last]
-    return last[[*named, 'n']].assign(accuracy=100 * last.value).reset_index(drop=True)
+    last_tests = tests[tests['round'] == tests['round'].max()]
+    named = [k for k in ('client', 'client_name') if k in last_tests]
+    return last_tests[[*named, 'n']].assign(accuracy=100 * last_tests.value).reset_index(drop=True)

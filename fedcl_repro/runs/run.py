@@ -116,16 +116,17 @@ def methods():
     return METHODS
 
 # %% ../../nbs/runs/run.ipynb #6bfe6c99
-def resolved(method, settings:dict)->dict: # setting -> value
+def resolved(method, settings:dict)->dict[str, object]: # setting -> value
     """The values of all settings of a run, defaults filled in. A value that is unknown, of another type or
     out of range is refused."""
     load_registers()
-    known = {f.name: f for f in fields(Run)}
+    run_fields = {f.name: f for f in fields(Run)}
     for k in settings:
-        if k in known: continue
-        raise ValueError(f"a run has no setting {k!r}{did_you_mean(k, known)}: it knows {', '.join(known)}")
-    values = {k: plain(settings.get(k, f.default)) for k, f in known.items()} | dict(method=method)
-    for k, f in known.items():
+        if k in run_fields: continue
+        hint = did_you_mean(k, run_fields)
+        raise ValueError(f"a run has no setting {k!r}{hint}: it knows {', '.join(run_fields)}")
+    values = {k: plain(settings.get(k, f.default)) for k, f in run_fields.items()} | dict(method=method)
+    for k, f in run_fields.items():
         if k in REGISTERS: values[k] = REGISTERS[k].resolve(values[k])
         else: check_value(k, values[k], f.default, range_of(f))
     for k in ('participation', 'client_drop', 'validation'): values[k] = float(values[k])
@@ -166,12 +167,12 @@ def check_needs(run:Run):
     lacking = ', '.join(p for p in parts if p not in has)
     if lacking:
         offered = {n: e.about.get('parts', 'body head').split() for n, e in MODELS.items()}
-        fitting = ', '.join(n for n, some in offered.items() if set(parts) <= set(some))
-        found = f"{run.model.name} has {', '.join(has)}"
-        raise ValueError(f'{name} needs a network with {lacking}, and {found}: choose from {fitting}')
+        fitting = ', '.join(n for n, model_parts in offered.items() if set(parts) <= set(model_parts))
+        offer = f"{run.model.name} has {', '.join(has)}"
+        raise ValueError(f'{name} needs a network with {lacking}, and {offer}: choose from {fitting}')
 
 # %% ../../nbs/runs/run.ipynb #076e110e
-def own_sources(run:Run)->dict: # 'kind name' -> digest
+def own_sources(run:Run)->dict[str, str]: # 'kind name' -> digest
     "Digests of what a run uses from outside this package."
     load_registers()
     specs = [(REGISTERS[k], getattr(run, k)) for k in REGISTERS if k not in ('data', 'model')]
@@ -181,12 +182,12 @@ def own_sources(run:Run)->dict: # 'kind name' -> digest
     return {f'{kind} {e.name}': entry_digest(e) for kind, e in entries if is_own(e)}
 
 # %% ../../nbs/runs/run.ipynb #40f26b1f
-def config(run:Run)->dict: # plain JSON
+def config(run:Run)->dict[str, object]: # plain JSON
     "All settings of a run, as nested plain values."
     values = {f.name: getattr(run, f.name) for f in fields(run)}
     return {k: v.json() if isinstance(v, Spec) else v for k, v in values.items()}
 
-def changed_settings(config:dict)->dict: # setting -> plain value
+def changed_settings(config:dict)->dict[str, object]: # setting -> plain value
     "The method of a configuration, and of all else what differs from its default."
     load_registers() # in a process that has just started, no default is known
     values = {k: changed_part(k, v) if isinstance(v, dict) else as_tuple(v) for k, v in config.items()}
@@ -195,7 +196,7 @@ def changed_settings(config:dict)->dict: # setting -> plain value
 DEFAULTS = {f.name: f.default.json() if isinstance(f.default, Spec) else f.default
             for f in fields(Run) if f.name != 'method'}
 
-def changed_part(kind:str, spec:dict)->dict:
+def changed_part(kind:str, spec:dict)->dict[str, object]:
     "A part of a configuration without the settings at their defaults; as it is, if it is not known here."
     defaults = REGISTERS[kind][spec['name']].settings if spec['name'] in REGISTERS[kind] else {}
     values = {k: as_tuple(v) for k, v in spec.items()}
@@ -203,14 +204,14 @@ def changed_part(kind:str, spec:dict)->dict:
 
 def as_tuple(value): return tuple(value) if isinstance(value, list) else value
 
-def settings_recorded(said:dict)->dict: # setting -> value
+def settings_recorded(config:dict)->dict[str, object]: # setting -> value
     "The settings of a run from a record of plain values."
     def spec(name, **settings): return Spec.of(name, **{k: as_tuple(v) for k, v in settings.items()})
-    return {k: spec(**v) if isinstance(v, dict) else as_tuple(v) for k, v in said.items()}
+    return {k: spec(**v) if isinstance(v, dict) else as_tuple(v) for k, v in config.items()}
 
-def run_recorded(said:dict)->Run:
+def run_recorded(config:dict)->Run:
     "The run that a record of plain values describes."
-    values = settings_recorded(said)
+    values = settings_recorded(config)
     return Run.of(values.pop('method'), **values)
 
 # %% ../../nbs/runs/run.ipynb #e632b361
@@ -246,28 +247,28 @@ def run_id(run:Run, data_root=None)->str: # 10 hex digits
     if DATASETS[run.data.name].about['own']: what['data'] = 'own' # wherever it lies
     what['fingerprint'] = fingerprint(run.data, str(find_root(data_root)))
     what['revision'] = methods()[run.method.name].about['revision']
-    made = what_was_built(run, data_root)
-    if made: what['built'] = made
-    own = own_sources(run)
-    if own: what['sources'] = own
+    built_digests = what_was_built(run, data_root)
+    if built_digests: what['built'] = built_digests
+    code_digests = own_sources(run)
+    if code_digests: what['sources'] = code_digests
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]
 
 # %% ../../nbs/runs/run.ipynb #39200254
-def what_was_built(run:Run, data_root=None)->dict: # what -> digest
+def what_was_built(run:Run, data_root=None)->dict[str, str]: # what -> digest
     "Digests of what a user's functions made for this run; those of this package are known by their names."
-    found = {}
+    digests = {}
     for spec in member_specs(run.model):
         if not is_users(spec): continue
         make, data = MODELS[spec.name].make, dataset(run.data, str(find_root(data_root)))
-        found[f'weights of {spec}'] = weights_digest(make, spec, data.shape, data.n_classes, run.seed)
+        digests[f'weights of {spec}'] = weights_digest(make, spec, data.shape, data.n_classes, run.seed)
     if is_own(PARTITIONS[run.partition.name]) or is_own(SCARCITIES[run.scarcity.name]):
         split = shards(run, data_root)
-        found['rows'] = digest_of([*split.train, *split.test, *(split.valid or ())])
+        digests['rows'] = digest_of([*split.train, *split.test, *(split.valid or ())])
     if is_own(SHIFTS[run.shift.name]):
         split = shards(run, data_root)
         data = dataset(run.data, str(find_root(data_root)))
-        found['images'] = digest_of([shifted(data, split, run.shift, run.partition_seed)])
-    return found
+        digests['images'] = digest_of([shifted(data, split, run.shift, run.partition_seed)])
+    return digests
 
 @functools.lru_cache(64)
 def weights_digest(make, spec:Spec, shape:tuple, n_classes:int, seed:int)->str: # make: the entry's function
@@ -279,9 +280,9 @@ def weights_digest(make, spec:Spec, shape:tuple, n_classes:int, seed:int)->str: 
                      + [v.detach().contiguous().view(-1).view(torch.uint8).numpy() for _, v in tensors])
 
 def digest_of(arrays:list)->str: # 12 hex digits
-    found = hashlib.sha256()
-    for a in map(np.asarray, arrays): found.update(f'{a.dtype} {a.shape}'.encode() + a.tobytes())
-    return found.hexdigest()[:12]
+    hasher = hashlib.sha256()
+    for a in map(np.asarray, arrays): hasher.update(f'{a.dtype} {a.shape}'.encode() + a.tobytes())
+    return hasher.hexdigest()[:12]
 
 # %% ../../nbs/runs/run.ipynb #1280cfeb
 def setting(run:Run, place:str, default=None):
@@ -308,7 +309,7 @@ def shards(run:Run, data_root=None):
 kept_partition = functools.lru_cache(4)(partition)
 
 @functools.lru_cache(1)
-def on_device(data:Dataset, device:str)->tuple:
+def on_device(data:Dataset, device:str)->tuple[torch.Tensor, torch.Tensor]:
     "Images and labels of a data set on a device; runs that follow each other on one data set share them."
     return to_store(data, device)
 
@@ -319,7 +320,7 @@ def tested_clients(run:Run): # tuple of ids, or None for all
     return tuple(sorted(order[:run.eval_clients].tolist()))
 
 # %% ../../nbs/runs/run.ipynb #c5d9944c
-def client_names(run:Run, data_root=None)->list: # of texts; empty if they have none
+def client_names(run:Run, data_root=None)->list[str]: # empty if they have none
     "The names of a run's clients: those of a column of ids, each of which is a client."
     if run.partition.name != 'by_column': return []
     data = dataset(run.data, str(find_root(data_root)))
@@ -384,13 +385,13 @@ def check_fits(run:Run, data):
                          f'{data.name} holds '
                          f"arrays of shape {data.shape}: use augmentation='none'")
 
-def without_effect(run:Run, n_classes:int)->list: # of sentences
+def without_effect(run:Run, n_classes:int)->list[str]: # sentences
     "Settings whose range depends on another setting, where they have no effect or an unwanted one."
     n, over = run.n_rounds, setting(run, 'optimiser.cosine_over', 0)
     warmup, warm = setting(run, 'method.warmup', 0), setting(run, 'method.warm', 0)
     graph = setting(run, 'method.graph', True)
     metrics = [(m, dict(METRICS.resolve(m).settings).get('k', 0)) for m in run.metrics]
-    told = {
+    sentences = {
         f'cosine_over={over}: the learning rate is 0 in the last {n - over} of {n} rounds': 0 < over < n,
         f'warmup={warmup}: what begins after it is not reached in {n} rounds': graph and warmup >= n,
         f'warm={warm:g}: the weight does not reach its end in {n} rounds': warm > 1,
@@ -401,7 +402,7 @@ def without_effect(run:Run, n_classes:int)->list: # of sentences
             round(run.participation * run.n_clients) < 1,
         **{f'{m} is 1 for every model, with {n_classes} classes': k >= n_classes for m, k in metrics},
     }
-    return [text for text, holds in told.items() if holds]
+    return [text for text, holds in sentences.items() if holds]
 
 def tell_large(run:Run, data:Dataset):
     "Warn of features whose whole numbers the run's float32 would make one."
@@ -410,7 +411,7 @@ def tell_large(run:Run, data:Dataset):
                   '2**24, so different rows may be one: subtract their smallest value, or say '
                   "dtype='float64'", stacklevel=3)
 
-def images_of(run:Run, split, root:str, device:str)->tuple:
+def images_of(run:Run, split, root:str, device:str)->tuple[torch.Tensor, torch.Tensor]:
     "Images and labels on a device, each image as its client sees it."
     data = dataset(run.data, root)
     if run.shift.name == 'none': return on_device(data, device)
@@ -432,20 +433,20 @@ def check_federation(run:Run, data_root=None, executor='auto'): # executor '': w
     tell_large(run, data)
     for text in without_effect(run, data.n_classes): warnings.warn(text, stacklevel=2)
     if not executor: return
-    same = dict(partition=Spec('any'), scarcity=Spec('any'), seed=0, partition_seed=0, n_clients=1)
+    neutral = dict(partition=Spec('any'), scarcity=Spec('any'), seed=0, partition_seed=0, n_clients=1)
     ours = not (own_sources(run) or any(map(is_users, member_specs(run.model))))
-    key = (replace(run, **same), data.fingerprint, executor) if ours else None
-    said, normed = REHEARSED.get(key) or rehearsed(run, data_root, executor)
-    if key: REHEARSED[key] = said, normed
-    for text in said: warnings.warn(text, stacklevel=2)
+    key = (replace(run, **neutral), data.fingerprint, executor) if ours else None
+    texts, normed = REHEARSED.get(key) or rehearsed(run, data_root, executor)
+    if key: REHEARSED[key] = texts, normed
+    for text in texts: warnings.warn(text, stacklevel=2)
     if normed: tell_single_images(run, list(map(len, split.train)))
 
-def rehearsed(run:Run, data_root, executor:str)->tuple: # warnings, whether a network has batch norm
-    "The result of the run's rehearsal."
-    fed, about = federation(run, data_root), methods()[run.method.name].about
-    here = executor != 'auto' and not EXECUTORS[executor].about['spreads']
-    said = rehearse(fed, stages(run), about['needs'], executor if here else 'loop')
-    return said, any(fed.normed.values())
+def rehearsed(run:Run, data_root, executor:str)->tuple[list[str], bool]:
+    "The warnings of the run's rehearsal, and whether a network has batch norm."
+    fed, attributes = federation(run, data_root), methods()[run.method.name].about
+    is_local = executor != 'auto' and not EXECUTORS[executor].about['spreads']
+    texts = rehearse(fed, stages(run), attributes['needs'], executor if is_local else 'loop')
+    return texts, any(fed.normed.values())
 
 # %% ../../nbs/runs/run.ipynb #b1c2d3e4
 def tell_single_images(run:Run, sizes:list): # sizes: training images of each client

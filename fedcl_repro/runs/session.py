@@ -31,12 +31,12 @@ from .run import Run, federation, label, methods, stages, tested_clients
 from .store import Store, load_checkpoint
 
 # %% ../../nbs/runs/session.ipynb #a5c00015
-def ignore(done:int): "Do nothing with the number of rounds done."
+def ignore(n_done:int): "Do nothing with the number of rounds done."
 
 # %% ../../nbs/runs/session.ipynb #1d697a5b
 class Session:
     "One run in training, between two rounds."
-    def __init__(self, run:Run, found:dict, device, data_root, executor:str, workers:int,
+    def __init__(self, run:Run, checkpoint:dict, device, data_root, executor:str, workers:int,
                  state_memory=math.inf):
         self.run = run
         self.device = device
@@ -45,15 +45,16 @@ class Session:
         self.fed = federation(run, data_root, device)
         self.stages = stages(run)
         self.who = tested_clients(run)
-        before = found or {}
-        known = before.get('executor') in EXECUTORS
-        if executor == 'auto': executor = before['executor'] if known else usual_executor(device)
+        before = checkpoint or {}
+        has_executor = before.get('executor') in EXECUTORS
+        if executor == 'auto': executor = before['executor'] if has_executor else usual_executor(device)
         self.executor, self.execute = executor, make_executor(self.fed, executor, workers)
         self.sources = sources(run)
         self.state, self.rows, self.spent = begin(self.fed, memory=state_memory), [], 0.
         self.start, self.work_start = time.monotonic(), time.process_time()
-        if found: self.state, self.rows, self.spent = from_checkpoint(found, device, self.state)
-        if found and found.get('sources') != self.sources: note_other_sources(self, found.get('sources'))
+        if checkpoint: self.state, self.rows, self.spent = from_checkpoint(checkpoint, device, self.state)
+        if checkpoint and checkpoint.get('sources') != self.sources:
+            note_other_sources(self, checkpoint.get('sources'))
         self.worked = before.get('core_seconds', self.spent)
         self.late = list(before.get('late', ())) # (round, hits) of the last evaluations
         self.accuracy = before.get('accuracy')   # of merged models in the last evaluation
@@ -80,17 +81,17 @@ class Session:
     def test(self):
         "Add the rows of a test."
         self.tests = scores_by_moment(self.execute, self.stages, self.state, self.owner, self.who)
-        about = self.run.metrics, self.who
-        found = measure(self.execute, self.stages, self.state, self.owner, self.tests, *about)
-        self.rows += found
+        rows = measure(
+            self.execute, self.stages, self.state, self.owner, self.tests, self.run.metrics, self.who)
+        self.rows += rows
         merged = self.tests['merged']
         self.accuracy = float(sum(s.correct for s in merged)) / max(1, sum(s.n for s in merged))
         hits = {moment: torch.from_numpy(bits) for moment, bits in packed_hits(self.tests).items()}
         self.late = [*self.late, (self.state.round, hits)][-LATE_TESTS:]
-        self.valid |= valid_accuracies(found)
+        self.valid |= valid_accuracies(rows)
         if self.keeps_models and self.valid and best_round(self.valid) == self.state.round:
             self.chosen_models = self.models()
-        self.watch(found)
+        self.watch(rows)
 
     def to_checkpoint(self)->dict:
         content = to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
@@ -98,13 +99,14 @@ class Session:
         return content | dict(accuracy=self.accuracy, chosen_models=self.chosen_models)
 
 # %% ../../nbs/runs/session.ipynb #979f30e0
-def valid_accuracies(rows:list)->dict: # round -> accuracy of the merged models on all validation rows
-    "Computed from values as a file of rows keeps them, so that whoever reads it finds the same best round."
-    kept = [(r, client, value, n) for r, client, _, moment, split, metric, value, n in rows
-            if (moment, split, metric) == ('merged', 'valid', 'accuracy')]
-    table = pd.DataFrame(kept, columns=['round', 'client', 'value', 'n'])
-    about = dict(run='', owner='', moment='merged', split='valid', metric='accuracy')
-    table = table.assign(value=table.value.map('{:.6g}'.format).astype(float), **about)
+def valid_accuracies(rows:list)->dict[float, float]: # by round
+    """Accuracy of the merged models on all validation rows. Computed from values as a file of rows keeps
+    them, so that whoever reads it finds the same best round."""
+    accuracies = [(r, client, value, n) for r, client, _, moment, split, metric, value, n in rows
+                  if (moment, split, metric) == ('merged', 'valid', 'accuracy')]
+    table = pd.DataFrame(accuracies, columns=['round', 'client', 'value', 'n'])
+    columns = dict(run='', owner='', moment='merged', split='valid', metric='accuracy')
+    table = table.assign(value=table.value.map('{:.6g}'.format).astype(float), **columns)
     return dict(per_round(table, split='valid')[['round', 'micro']].values) if len(table) else {}
 
 def best_round(valid:dict)->int: return max(valid, key=valid.get) # the first of equal ones
@@ -149,13 +151,13 @@ def usual_causes(run:Run)->str:
             f'defaults ({run.method}), or look at the model and the data ({run.model}, {run.data})')
 
 # %% ../../nbs/runs/session.ipynb #cf8d8350
-def late_hits(late:list)->dict: # round: (L,); moment: (L, ceil(n / 8)) uint8
+def late_hits(late:list)->dict[str, np.ndarray]: # round: (L,); moment: (L, ceil(n / 8)) uint8
     "The hits of the last L evaluations as arrays; those with another number of images are left out."
     moments = late[-1][1]
     def is_alike(hits): return all(k in hits and len(hits[k]) == len(moments[k]) for k in moments)
-    alike = [(r, hits) for r, hits in late if is_alike(hits)]
-    bits = {k: np.stack([hits[k].numpy() for _, hits in alike]) for k in moments}
-    return dict(round=np.array([r for r, _ in alike]), **bits)
+    comparable = [(r, hits) for r, hits in late if is_alike(hits)]
+    bits = {k: np.stack([hits[k].numpy() for _, hits in comparable]) for k in moments}
+    return dict(round=np.array([r for r, _ in comparable]), **bits)
 
 # %% ../../nbs/runs/session.ipynb #cf8d835b
 def to_checkpoint(state:State, rows:list, seconds:float, executor:str)->dict:
@@ -163,42 +165,42 @@ def to_checkpoint(state:State, rows:list, seconds:float, executor:str)->dict:
     return dict(vars(state), clients=state.clients.changed, rows=rows, seconds=seconds, executor=executor)
 
 # %% ../../nbs/runs/session.ipynb #cf8d835c
-def from_checkpoint(found:dict, device, first:State)->tuple: # (State, rows, seconds)
+def from_checkpoint(checkpoint:dict, device, start:State)->tuple[State, list, float]: # state, rows, seconds
     "The content of a checkpoint, on a device. Ids, seeds, rounds and training sums stay on the CPU."
     on_cpu = 'id', 'seed', 'round', 'stage'
     def moved(k, v): return v if k in on_cpu or k.startswith('train.') else v.to(device)
     def placed(fields): return {k: moved(k, v) for k, v in fields.items()}
-    def kept(c): # with a limit to memory, a client stays in the checkpoint until it is needed
-        stays = isinstance(c, Stored) and first.clients.memory < math.inf
+    def restored(c): # with a limit to memory, a client stays in the checkpoint until it is needed
+        stays = isinstance(c, Stored) and start.clients.memory < math.inf
         return Stored(c.read, c.notes, 'cpu', placed) if stays else placed(fields_of(c))
     state = State(
-        round=found['round'],
-        clients=first.clients.replaced({i: kept(c) for i, c in found['clients'].items()}),
-        servers={name: placed(s) for name, s in found['servers'].items()},
-        up=tuple(found['up']),
-        down=tuple(found['down']),
+        round=checkpoint['round'],
+        clients=start.clients.replaced({i: restored(c) for i, c in checkpoint['clients'].items()}),
+        servers={name: placed(s) for name, s in checkpoint['servers'].items()},
+        up=tuple(checkpoint['up']),
+        down=tuple(checkpoint['down']),
     )
-    return state, [tuple(r) for r in found['rows']], found['seconds']
+    return state, [tuple(r) for r in checkpoint['rows']], checkpoint['seconds']
 
 # %% ../../nbs/runs/session.ipynb #76e3e16b
 def usable_checkpoint(run:Run, store:Store, id:str, again:bool): # dict, or None
     "The checkpoint from which a run continues. A checkpoint that cannot be used is set aside."
-    found = load_checkpoint(store, id, set_aside=True)
-    if found is None: return None
-    clients = found['clients']
-    fits = max(clients, default=-1) < run.n_clients and found['round'] <= run.n_rounds
+    checkpoint = load_checkpoint(store, id, set_aside=True)
+    if checkpoint is None: return None
+    clients = checkpoint['clients']
+    fits = max(clients, default=-1) < run.n_clients and checkpoint['round'] <= run.n_rounds
     if not fits: why = 'is of another run'
     elif other_dtype(run, clients): why = 'holds networks of another dtype'
-    elif again and found.get('sources') != sources(run): why = 'was trained by other code'
-    else: return found
+    elif again and checkpoint.get('sources') != sources(run): why = 'was trained by other code'
+    else: return checkpoint
     store.set_aside(store.checkpoint(id), why)
 
 # %% ../../nbs/runs/session.ipynb #76e3e16c
 def other_dtype(run:Run, clients:dict)->bool:
     "Whether a client's network has another type of numbers than the run."
     dtype = torch.float32 if run.dtype == 'bfloat16' else getattr(torch, run.dtype)
-    some = fields_of(next(iter(clients.values()))) if clients else {} # all have one dtype
-    networks = [v for k, v in some.items() if k.startswith(('body.', 'head.'))]
+    fields = fields_of(next(iter(clients.values()))) if clients else {} # all have one dtype
+    networks = [v for k, v in fields.items() if k.startswith(('body.', 'head.'))]
     return any(v.dtype != dtype for v in networks if v.is_floating_point())
 
 # %% ../../nbs/runs/session.ipynb #0748ae96
@@ -228,7 +230,7 @@ def run_precision(run:Run, device:str):
     finally:
         for place, was in zip(places, before): setattr(place, name, was)
 
-def precision_switches()->tuple: # (attribute, the places that have it, its values without and with TF32)
+def precision_switches()->tuple[str, tuple, tuple]: # attribute, the places that have it, its values
     "Where torch is told the precision of products; before 2.9 by other names."
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(cudnn, 'conv'): return 'fp32_precision', (matmul, cudnn.conv, cudnn.rnn), ('ieee', 'tf32')

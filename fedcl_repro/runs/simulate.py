@@ -71,20 +71,20 @@ def simulate(
     run = Run.of(method_spec(method, kept=bool(store)), data=data, **settings)
     check_federation(run, data_root)
     folder = None if store else tempfile.TemporaryDirectory(prefix='fedcl-')
-    kept = Store(store or folder.name)
-    check_folder(kept.root, 'store')
+    run_store = Store(store or folder.name)
+    check_folder(run_store.root, 'store')
     extras = Extras(models=True, log=(log,) if isinstance(log, str) or callable(log) else tuple(log))
     check_extras(extras)
-    train_under_bar(run, kept, quiet, workers=cores(), device=device, data_root=data_root, extras=extras)
-    return Simulation(run, kept, read_rows([run], kept, data_root), data_root, folder)
+    train_under_bar(run, run_store, quiet, workers=cores(), device=device, data_root=data_root, extras=extras)
+    return Simulation(run, run_store, read_rows([run], run_store, data_root), data_root, folder)
 
 # %% ../../nbs/runs/simulate.ipynb #37df0712
-def train_under_bar(run:Run, store:Store, quiet:bool, **how):
+def train_under_bar(run:Run, store:Store, quiet:bool, **options):
     "Train a run in this process under a bar; Ctrl-C stops it at a checkpoint: the same call goes on."
-    bar = Progress([run], store, how['data_root'], quiet, delay=2)
-    def tell(done): bar.put((run, done))
+    bar = Progress([run], store, options['data_root'], quiet, delay=2)
+    def tell(n_done): bar.put((run, n_done))
     with signals_noted(), contextlib.closing(bar):
-        try: train(run, store, progress=tell, **how)
+        try: train(run, store, progress=tell, **options)
         except Stopped as e:
             print(f'{e}; the same call goes on, if it has a store', file=sys.stderr)
             raise_if_noted()
@@ -101,24 +101,24 @@ class Simulation:
     process: int = field(default_factory=os.getpid, repr=False)
 
     def __str__(self):
-        last = results_of(self.rows)
-        numbers = f'accuracy {last.micro.item():.1f} % (sd over clients {last.sd_clients.item():.1f})'
-        where = f'{self.run.n_clients} clients, {in_short(self.run.partition, PARTITIONS)}'
-        numbers += f', {evaluations_in_words(last)}{self.ending}'
-        return f'{label(self.run)} on {self.run.data.name}, {where}: {numbers}'
+        result = results_of(self.rows)
+        numbers = f'accuracy {result.micro.item():.1f} % (sd over clients {result.sd_clients.item():.1f})'
+        federation = f'{self.run.n_clients} clients, {in_short(self.run.partition, PARTITIONS)}'
+        numbers += f', {evaluations_in_words(result)}{self.ending}'
+        return f'{label(self.run)} on {self.run.data.name}, {federation}: {numbers}'
 
     @property
     def ending(self)->str:
         "Whether the run ended early, in words."
-        last = int(self.rows['round'].max())
-        return f', stopped after round {last} of {self.run.n_rounds}' if last < self.run.n_rounds else ''
+        n_done, n_rounds = int(self.rows['round'].max()), self.run.n_rounds
+        return f', stopped after round {n_done} of {n_rounds}' if n_done < n_rounds else ''
 
     def curve(self, moment='merged', split='test')->pd.DataFrame:
         "Accuracy by round: columns round, micro, macro, sd_clients, in percent."
         for name, value in dict(moment=moment, split=split).items():
-            there = sorted(set(self.rows[name]))
-            if value in there: continue
-            raise ValueError(f"{name} must be one of {', '.join(there)}, got {value!r}")
+            choices = sorted(set(self.rows[name]))
+            if value in choices: continue
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
         columns = ['round', 'micro', 'macro', 'sd_clients']
         return per_round(self.rows, moment, split)[columns].reset_index(drop=True)
 
@@ -126,14 +126,14 @@ class Simulation:
         "Accuracy of each client in the last test: client, its name if it has one, n, accuracy in percent."
         return by_client(self.rows, moment)
 
-    def plot(self, ax=None, **how):
+    def plot(self, ax=None, **style):
         "Draw accuracy by round, also of each client if they have names."
         import matplotlib.pyplot as plt
         ax, curve = ax or plt.gca(), self.curve()
-        ax.plot(curve['round'], curve.micro, label=label(self.run), **how)
+        ax.plot(curve['round'], curve.micro, label=label(self.run), **style)
         tests = self.rows.query("metric == 'accuracy' and moment == 'merged' and split == 'test'")
-        for name, own in tests.groupby('client_name') if 'client_name' in tests else ():
-            ax.plot(own['round'], 100 * own.value, '--', lw=1, label=name)
+        for name, client_rows in tests.groupby('client_name') if 'client_name' in tests else ():
+            ax.plot(client_rows['round'], 100 * client_rows.value, '--', lw=1, label=name)
         ax.set(xlabel='communication round', ylabel='test accuracy of merged models (%)')
         ax.xaxis.get_major_locator().set_params(integer=True)
         return ax
@@ -142,7 +142,7 @@ class Simulation:
         "A client's trained model, a plain module; with at='valid', that of the round that validation chose."
         return load_model(self.run, client, store=self.kept(), moment=moment, at=at, data_root=self.data_root)
 
-    def predictions(self)->dict: # name -> array
+    def predictions(self)->dict[str, np.ndarray]:
         "For each test image of each client: client, row, y, merged, merged_scores, perhaps trained, ..."
         return self.kept().arrays(run_id(self.run, self.data_root), 'predictions')
 
@@ -152,7 +152,7 @@ class Simulation:
                          "simulate store='runs', and they stay")
 
     @property
-    def classes(self)->tuple:
+    def classes(self)->tuple[str, ...]:
         "The names of the classes, in the order of their numbers; empty if they have none."
         return dataset(self.run.data, str(find_root(self.data_root))).classes
 
@@ -172,11 +172,12 @@ def data_spec(data, labels=None, test=None, clients=None)->Spec:
             raise ValueError(f"{', '.join(what)} belong to data given as arrays, {data!s:.60} has its own: "
                              'leave them out, or name columns of a table')
     if named: return with_columns(named_data(data), columns)
-    own = dataset_given(data, labels, test, clients, columns)
-    name = f'own_{own.fingerprint}'
-    def kept(root): return own
-    about = dict(title='own data', n_classes=own.n_classes, fidelity=own.fidelity, embedded=True, own=True)
-    DATASETS.add(name, **about)(kept)
+    user_data = dataset_given(data, labels, test, clients, columns)
+    name = f'own_{user_data.fingerprint}'
+    def user_dataset(root): return user_data
+    attributes = dict(title='own data', n_classes=user_data.n_classes, fidelity=user_data.fidelity,
+                      embedded=True, own=True)
+    DATASETS.add(name, **attributes)(user_dataset)
     return Spec(name)
 
 def with_columns(data:Spec, columns:dict)->Spec: # columns: label, client -> name
@@ -193,9 +194,10 @@ def dataset_given(data, labels, test, clients, columns:dict)->Dataset:
     holds_pairs = hasattr(data, '__iter__') or hasattr(data, '__getitem__')
     if not holds_pairs or isinstance(data, (np.ndarray, torch.Tensor)):
         raise ValueError(f'data given as {type(data).__name__} need labels: simulate(method, images, labels)')
-    own = own_pairs(data, **columns)
-    if test is None and (clients is None or 'client' in columns): return own
-    return own_dataset(own.x, own.y, test=test, clients=clients, n_classes=own.n_classes, classes=own.classes)
+    user_data = own_pairs(data, **columns)
+    if test is None and (clients is None or 'client' in columns): return user_data
+    return own_dataset(user_data.x, user_data.y, test=test, clients=clients, n_classes=user_data.n_classes,
+                       classes=user_data.classes)
 
 # %% ../../nbs/runs/simulate.ipynb #d605eb4b
 def copied_dataset(ds:Dataset)->Dataset:
@@ -214,11 +216,11 @@ def named_data(data)->Spec: # a name, a path, or a `Spec`
     path, bracket, settings = (text, '', '') if Path(text).exists() else text.partition('(')
     is_path = isinstance(data, Path) or '/' in path or Path(path).suffix.lower() in ('.npz', *TABLES)
     if not is_path and (path in DATASETS or not Path(path).exists()): return parse_spec(text)
-    more = dict(parse_spec(f'own({settings}').settings) if bracket else {}
-    return Spec.of('own', path=str(Path(path).expanduser().resolve()), **more)
+    options = dict(parse_spec(f'own({settings}').settings) if bracket else {}
+    return Spec.of('own', path=str(Path(path).expanduser().resolve()), **options)
 
 # %% ../../nbs/runs/simulate.ipynb #91e3c79e
-def fitting(data:Spec, settings:dict, model=None, data_root=None, kept=True)->dict:
+def fitting(data:Spec, settings:dict, model=None, data_root=None, kept=True)->dict[str, object]:
     """Settings of a run, completed for the data: a model that can take them; if there is a column `client`,
     one client for each of its ids; if a user gave an official test set, that all clients are tested on it."""
     entry = DATASETS[data.name]
@@ -226,21 +228,21 @@ def fitting(data:Spec, settings:dict, model=None, data_root=None, kept=True)->di
         return settings if model is None else settings | dict(model=model)
     ds = dataset(DATASETS.resolve(data), str(find_root(data_root)))
     if model is None: model = settings.get('model') or default_model(ds.shape)
-    more = dict(model=model_spec(model, ds, kept))
-    if 'client' in ds.columns and 'partition' not in settings: more |= dict(partition='by_column')
-    asked = (settings | more).get('partition', Run.partition)
-    if isinstance(asked, str): asked = parse_spec(asked)
-    column = dict(asked.settings).get('column', 'client')
-    counted = asked.name == 'by_column' and column in ds.columns and 'n_clients' not in settings
-    if counted: more |= dict(n_clients=ds.n_ids_of(column)) # the column counts its clients
-    if ds.held_out and ds.n_test: more |= dict(partition=tested_on_given(asked, ds))
-    return settings | more
+    derived = dict(model=model_spec(model, ds, kept))
+    if 'client' in ds.columns and 'partition' not in settings: derived |= dict(partition='by_column')
+    partition = (settings | derived).get('partition', Run.partition)
+    if isinstance(partition, str): partition = parse_spec(partition)
+    column = dict(partition.settings).get('column', 'client')
+    counted = partition.name == 'by_column' and column in ds.columns and 'n_clients' not in settings
+    if counted: derived |= dict(n_clients=ds.n_ids_of(column)) # the column counts its clients
+    if ds.held_out and ds.n_test: derived |= dict(partition=tested_on_given(partition, ds))
+    return settings | derived
 
 def tested_on_given(spec:Spec, ds:Dataset)->Spec: # of a partition
     "The partition with the official test set for all clients, if it names no protocol."
-    known, said = PARTITIONS[spec.name].settings, dict(spec.settings)
-    if 'protocol' not in known or 'protocol' in said: return spec
-    if spec.name == 'by_column' and has_test_ids(ds, said.get('column', known['column'])): return spec
+    defaults, settings = PARTITIONS[spec.name].settings, dict(spec.settings)
+    if 'protocol' not in defaults or 'protocol' in settings: return spec
+    if spec.name == 'by_column' and has_test_ids(ds, settings.get('column', defaults['column'])): return spec
     return spec(protocol='global')
 
 # %% ../../nbs/runs/simulate.ipynb #932b2cf9
@@ -254,8 +256,8 @@ def model_spec(model, ds:Dataset, kept=True): # a name, or a Spec
     model = uncompiled(model)
     if isinstance(model, nn.Module):
         as_parts(model) # refuses at once what is not a network
-        name, own = name_by_content(type(model).__name__, model, kept), copied(model)
-        def build(shape, n_classes): return own
+        name, module = name_by_content(type(model).__name__, model, kept), copied(model)
+        def build(shape, n_classes): return module
     else:
         plain_name = getattr(model, '__name__', 'network')
         name = name_by_content(plain_name, model, kept)
@@ -279,19 +281,19 @@ def name_by_content(name:str, value, kept:bool)->str:
 def method_spec(method, kept=True): # a name, or a Spec
     "A method as a setting of a run; a method without a name is registered under its contents."
     if isinstance(method, (str, Spec)): return method
-    known = [name for name, e in METHODS.items() if e.make is method]
-    if known: return known[0]
+    names = [name for name, e in METHODS.items() if e.make is method]
+    if names: return names[0]
     if not (isinstance(method, Method) or callable(method)):
         raise ValueError('a method is a name such as "fedcosr(gamma=0.5)", a Method, or a function that '
                          'returns '
                          f'one, got {type(method).__name__}')
     plain_name = getattr(method, '__name__', 'own_method')
     make = (lambda: method) if isinstance(method, Method) else method
-    made = call_own(f'the method {plain_name!r}', make)
-    if not isinstance(made, Method) and not callable(made):
-        raise ValueError(f'the function of a method returns a Method, got {type(made).__name__}')
+    result = call_own(f'the method {plain_name!r}', make)
+    if not isinstance(result, Method) and not callable(result):
+        raise ValueError(f'the function of a method returns a Method, got {type(result).__name__}')
     name = name_by_content(plain_name, method, kept)
-    owner = 'shared' if isinstance(made, Method) and one_model_for_all(made) else 'personal'
+    owner = 'shared' if isinstance(result, Method) and one_model_for_all(result) else 'personal'
     def build(): return make()
     METHODS.add(name, title=plain_name, family='averaging', owner=owner)(build)
     return Spec(name)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SUMS', 'SHORTAGES', 'SHORT_TEXTS', 'UNREADABLE', 'HEAD', 'IN_HEAD', 'CONTENT', 'DamagedRun', 'NotKept', 'twice',
-           'Store', 'about_in', 'keep_beside', 'checked_texts', 'check_same_run', 'is_shortage', 'refuse_damaged',
+           'Store', 'record_in', 'keep_beside', 'checked_texts', 'check_same_run', 'is_shortage', 'refuse_damaged',
            'file_digest', 'save_checkpoint', 'write_checkpoint', 'add_client', 'head_of', 'load_checkpoint',
            'read_checkpoint', 'part_reader', 'check_content', 'check_tensors', 'time_spent', 'checkpoint_head',
            'checkpoint_progress', 'locked', 'no_locks', 'opened_lock']
@@ -62,23 +62,24 @@ class Store:
 
     def models(self, id:str)->Path: return self.folder(id) / 'models.pt'
 
-    def write(self, id:str, rows:pd.DataFrame, about:dict, models:dict=None, **arrays):
+    def write(self, id:str, rows:pd.DataFrame, record:dict, models:dict=None, **arrays):
         """Add a finished run, and delete its checkpoint. `arrays`: name -> (name -> array), each kept as
         `name.npz`. `models`: tensors and plain values, kept as `models.pt`; if the disk has no room for them,
         the rows are added, the checkpoint stays, and an error says so."""
-        kept = True
+        models_kept = True
         with atomic_write(self.folder(id)) as new:
             new.mkdir()
             rows.to_csv(new/'rows.csv', index=False, float_format='%.6g', lineterminator='\n')
-            about = about | dict(run=id, sha256=file_digest(new/'rows.csv'))
-            (new/'run.json').write_text(json.dumps(about, indent=1))
-            for name, some in arrays.items():
-                keep_beside(new/f'{name}.npz', partial(np.savez_compressed, **some))
-            if models: kept = keep_beside(new/'models.pt', partial(torch.save, models))
+            record = record | dict(run=id, sha256=file_digest(new/'rows.csv'))
+            (new/'run.json').write_text(json.dumps(record, indent=1))
+            for name, content in arrays.items():
+                keep_beside(new/f'{name}.npz', partial(np.savez_compressed, **content))
+            if models: models_kept = keep_beside(new/'models.pt', partial(torch.save, models))
             sums = [f'{file_digest(path)}  {path.name}' for path in sorted(new.iterdir())]
             (new/SUMS).write_text('\n'.join(sums) + '\n')
-        if not kept: raise NotKept(f'models.pt of run {id} is not kept: free some space; the same command '
-                                   'writes it, from the checkpoint')
+        if not models_kept:
+            raise NotKept(f'models.pt of run {id} is not kept: free some space; the same command '
+                          'writes it, from the checkpoint')
         self.checkpoint(id).unlink(missing_ok=True)
 
     @twice
@@ -91,9 +92,9 @@ class Store:
             self.check_file(id, 'rows.csv')
             lacking = [name for name in self.sums(id) if not (folder/name).exists()]
             if lacking: raise ValueError(f'{lacking[0]} is missing')
-            about = about_in(folder)
-            check_same_run(id, about, config, data)
-            return about
+            record = record_in(folder)
+            check_same_run(id, record, config, data)
+            return record
 
     def check_file(self, id:str, name:str):
         "Raise an error for a file of a run that is a link, or not the one that was written."
@@ -105,24 +106,24 @@ class Store:
         if sums and sums.get(name) != file_digest(folder/name): raise ValueError(f'{name} is not what '
                                                                                  f'{SUMS} says')
 
-    def sums(self, id:str)->dict: # name -> SHA-256; empty for a run of an earlier version
+    def sums(self, id:str)->dict[str, str]: # name -> SHA-256; empty for a run of an earlier version
         path = self.folder(id)/SUMS
         return dict(line.split('  ')[::-1] for line in path.read_text().splitlines()) if path.exists() else {}
 
 # %% ../../nbs/runs/store.ipynb #be2df4e0
 @patch
 @twice
-def read(self:Store, id:str, config:dict=None, data='')->tuple: # (rows, provenance)
+def read(self:Store, id:str, config:dict=None, data='')->tuple[pd.DataFrame, dict]: # rows, provenance
     "A finished run; a damaged one is refused."
-    about = self.check(id, config, data)
+    record = self.check(id, config, data)
     with refuse_damaged(self.folder(id)):
         content = (self.folder(id)/'rows.csv').read_bytes()
-        if hashlib.sha256(content).hexdigest() != about['sha256']: raise ValueError('rows.csv was replaced')
-        return checked_texts(pd.read_csv(io.BytesIO(content))), about
+        if hashlib.sha256(content).hexdigest() != record['sha256']: raise ValueError('rows.csv was replaced')
+        return checked_texts(pd.read_csv(io.BytesIO(content))), record
 
 @patch
 @twice
-def arrays(self:Store, id:str, name:str)->dict: # name -> array
+def arrays(self:Store, id:str, name:str)->dict[str, np.ndarray]:
     "Arrays that are kept with the rows of a run; an empty dict if there are none of that name."
     path = self.folder(id) / f'{name}.npz'
     with refuse_damaged(self.folder(id)):
@@ -134,13 +135,13 @@ def arrays(self:Store, id:str, name:str)->dict: # name -> array
 SUMS = 'SHA256SUMS' # of a run's other files, as the command sha256sum reads them
 
 # %% ../../nbs/runs/store.ipynb #be2df4e1
-def about_in(folder:Path)->dict:
+def record_in(folder:Path)->dict:
     "The provenance of a run; an error if it is of other rows."
-    about = json.loads((folder/'run.json').read_text())
-    if not isinstance(about, dict): raise ValueError('run.json holds no provenance')
-    if file_digest(folder/'rows.csv') != about['sha256']:
+    record = json.loads((folder/'run.json').read_text())
+    if not isinstance(record, dict): raise ValueError('run.json holds no provenance')
+    if file_digest(folder/'rows.csv') != record['sha256']:
         raise ValueError('rows.csv is not what run.json says')
-    return about
+    return record
 
 # %% ../../nbs/runs/store.ipynb #be2df4db
 def keep_beside(path:Path, save):
@@ -164,14 +165,14 @@ def checked_texts(rows:pd.DataFrame)->pd.DataFrame:
     return rows
 
 # %% ../../nbs/runs/store.ipynb #be2df4dd
-def check_same_run(id:str, about:dict, config, data=''):
+def check_same_run(id:str, record:dict, config, data=''):
     "Raise an error if the provenance is of another run than its folder's name, a configuration or data say."
-    if about.get('run', id) != id: raise ValueError(f"it is run {about['run']}")
+    if record.get('run', id) != id: raise ValueError(f"it is run {record['run']}")
     def of_run(config): # without its data, which may move
         return changed_settings({k: v for k, v in config.items() if k != 'data'})
-    if config is not None and 'config' in about and of_run(about['config']) != of_run(config):
+    if config is not None and 'config' in record and of_run(record['config']) != of_run(config):
         raise ValueError('run.json holds the settings of another run')
-    if data and about.get('data_sha256', data) != data: raise ValueError('its images or labels were others')
+    if data and record.get('data_sha256', data) != data: raise ValueError('its images or labels were others')
 
 # %% ../../nbs/runs/store.ipynb #6900334f
 SHORTAGES = errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE
@@ -203,20 +204,20 @@ def file_digest(path:Path)->str: # 64 hex digits
 @patch
 def set_aside(self:Store, path:Path, why:str)->Path:
     "Move a damaged or foreign file or folder of the store out of the way, and say so."
-    others = self.root / 'set-aside'
-    others.mkdir(exist_ok=True)
+    folder = self.root / 'set-aside'
+    folder.mkdir(exist_ok=True)
     names = (f'{path.name}-{k}' for k in itertools.count(1))
-    to = next(others/name for name in names if not (others/name).exists())
+    to = next(folder/name for name in names if not (folder/name).exists())
     os.replace(path, to)
     print(f'{path.name} {why}: it is now {to}', file=sys.stderr)
     return to
 
 @patch
-def drop_old_checkpoint(self:Store, id:str, about:dict):
+def drop_old_checkpoint(self:Store, id:str, record:dict):
     """Delete the checkpoint of a finished run, if its process was killed before it could do so. (A checkpoint
     of other code belongs to a second training.)"""
     with contextlib.suppress(OSError, ValueError): # none, or one that training will set aside
-        if checkpoint_head(self, id).get('sources') == about.get('sources'): self.checkpoint(id).unlink()
+        if checkpoint_head(self, id).get('sources') == record.get('sources'): self.checkpoint(id).unlink()
 
 # %% ../../nbs/runs/store.ipynb #1e811a32
 HEAD = 512 # bytes at the beginning of a checkpoint: what it is, and the SHA-256 of the rest
@@ -230,18 +231,18 @@ def save_checkpoint(store:Store, id:str, content:dict):
 
 def write_checkpoint(f, content:dict):
     "Head, the fields of each client, and the rest of the content, which says where these are."
-    told = content if isinstance(content, dict) else {}
+    parts = content if isinstance(content, dict) else {}
     f.write(bytes(HEAD))
-    if 'clients' in told:
-        content = told | dict(clients={i: add_client(f, c) for i, c in told['clients'].items()})
+    if 'clients' in parts:
+        content = parts | dict(clients={i: add_client(f, c) for i, c in parts['clients'].items()})
     start = f.tell()
     torch.save(content, f)
     size = f.seek(0, os.SEEK_END) - HEAD
     f.seek(HEAD)
-    about = dict(sha256=hashlib.file_digest(f, 'sha256').hexdigest(), bytes=size, start=start)
-    about |= {k: told[k] for k in IN_HEAD if k in told}
+    head = dict(sha256=hashlib.file_digest(f, 'sha256').hexdigest(), bytes=size, start=start)
+    head |= {k: parts[k] for k in IN_HEAD if k in parts}
     f.seek(0)
-    f.write(json.dumps(about).encode().ljust(HEAD - 1) + b'\n')
+    f.write(json.dumps(head).encode().ljust(HEAD - 1) + b'\n')
 
 def add_client(f, client)->tuple: # place of its first byte, bytes, training loss
     start, content = f.tell(), as_bytes(client)
@@ -251,9 +252,9 @@ def add_client(f, client)->tuple: # place of its first byte, bytes, training los
 # %% ../../nbs/runs/store.ipynb #1e811a3b
 def head_of(f)->dict:
     "What a checkpoint says of itself; the file is then at the first byte of the rest."
-    about = json.loads(f.read(HEAD))
-    if not (isinstance(about, dict) and 'sha256' in about): raise ValueError('it says nothing of itself')
-    return about
+    head = json.loads(f.read(HEAD))
+    if not (isinstance(head, dict) and 'sha256' in head): raise ValueError('it says nothing of itself')
+    return head
 
 CONTENT = dict(
     round=int, clients=dict, servers=dict, up=tuple, down=tuple,
@@ -275,18 +276,18 @@ def read_checkpoint(path:Path, id:str)->dict:
     "The content of a checkpoint; an error if it does not fit. The fields of a client are read when needed."
     if path.is_symlink(): raise ValueError('it is a link, and no link is followed out of the store')
     with open(path, 'rb') as f:
-        about = head_of(f)
-        if hashlib.file_digest(f, 'sha256').hexdigest() != about['sha256']:
+        head = head_of(f)
+        if hashlib.file_digest(f, 'sha256').hexdigest() != head['sha256']:
             raise ValueError('its bytes are not those that were written')
-        f.seek(about.get('start', HEAD)) # an earlier version had all clients in the rest
+        f.seek(head.get('start', HEAD)) # an earlier version had all clients in the rest
         # on the CPU, for its own device may be missing here
-        found = torch.load(f, weights_only=True, map_location='cpu')
-        check_content(found, id)
+        content = torch.load(f, weights_only=True, map_location='cpu')
+        check_content(content, id)
         read = part_reader(f)
-    found['clients'] = {i: c if isinstance(c, dict) else Stored(partial(read, *c[:2]), c[2], 'cpu')
-                        for i, c in found['clients'].items()}
-    check_tensors(found)
-    return found
+    content['clients'] = {i: c if isinstance(c, dict) else Stored(partial(read, *c[:2]), c[2], 'cpu')
+                          for i, c in content['clients'].items()}
+    check_tensors(content)
+    return content
 
 def part_reader(f):
     "Reads parts of an open file, also when it is closed and its name is another file's."
@@ -295,40 +296,40 @@ def part_reader(f):
     weakref.finalize(read, os.close, descriptor)
     return read
 
-def check_content(found, id:str):
+def check_content(content, id:str):
     "Raise an error for what is no checkpoint, or one of another run."
-    if not isinstance(found, dict): raise ValueError(f'it holds a {type(found).__name__}')
-    wrong = [k for k, kind in CONTENT.items() if not isinstance(found.get(k), kind)]
+    if not isinstance(content, dict): raise ValueError(f'it holds a {type(content).__name__}')
+    wrong = [k for k, kind in CONTENT.items() if not isinstance(content.get(k), kind)]
     if wrong: raise ValueError(f"it has no {', '.join(wrong)}")
-    if found.get('run', id) != id: raise ValueError(f"it is of run {found['run']}")
+    if content.get('run', id) != id: raise ValueError(f"it is of run {content['run']}")
 
 # %% ../../nbs/runs/store.ipynb #dfe8902b
-def check_tensors(found:dict):
+def check_tensors(content:dict):
     "Raise an error for a tensor of a checkpoint with NaN in it."
-    clients = {f'client {i}': c for i, c in found['clients'].items()}
-    for what, kept in (clients | found['servers']).items():
-        for k, v in fields_of(kept).items():
+    clients = {f'client {i}': c for i, c in content['clients'].items()}
+    for what, fields in (clients | content['servers']).items():
+        for k, v in fields_of(fields).items():
             if torch.is_tensor(v) and v.is_floating_point() and bool(v.isnan().any()):
                 raise ValueError(f'{k!r} of {what} is not a number')
 
 # %% ../../nbs/runs/store.ipynb #dfe8902c
-def time_spent(about:dict, device:str)->float:
+def time_spent(record:dict, device:str)->float:
     "Seconds of training; on a CPU those of one core, without waiting for it, if they were recorded."
-    return about.get('core_seconds', about['seconds']) if device == 'cpu' else about['seconds']
+    return record.get('core_seconds', record['seconds']) if device == 'cpu' else record['seconds']
 
 # %% ../../nbs/runs/store.ipynb #dfe8902d
 def checkpoint_head(store:Store, id:str)->dict:
     "What a checkpoint says of itself; its tensors are not read."
     with open(store.checkpoint(id), 'rb') as f: return head_of(f)
 
-def checkpoint_progress(store:Store, id:str, device='cpu')->tuple: # (rounds, `time_spent`)
+def checkpoint_progress(store:Store, id:str, device='cpu')->tuple[int, float]: # rounds, `time_spent`
     "The progress of a checkpoint, (0, 0.) without a usable one; its tensors are not read."
     path = store.checkpoint(id)
     if not path.is_file() or path.is_symlink(): return 0, 0.
     try:
-        found = checkpoint_head(store, id)
-        if found['bytes'] != path.stat().st_size - HEAD or found.get('run', id) != id: return 0, 0.
-        return int(found['round']), float(time_spent(found, device))
+        head = checkpoint_head(store, id)
+        if head['bytes'] != path.stat().st_size - HEAD or head.get('run', id) != id: return 0, 0.
+        return int(head['round']), float(time_spent(head, device))
     except Exception: return 0, 0. # the run will start again
 
 # %% ../../nbs/runs/store.ipynb #9aaf2b38

@@ -27,13 +27,13 @@ SPECS = [k for k in REGISTERS if k != 'method'] # parts of a run that have setti
 def setting_of(method:Spec, name:str)->str: # 'method.gamma', 'optimiser.lr', 'batch_size'; '' if it has none
     "The setting of a method's run that a name in a grid refers to."
     part, _, inner = name.rpartition('.')
-    known = methods()[method.name].settings
+    settings = methods()[method.name].settings
     if part in SPECS: return name
-    if part: return f'method.{inner}' if part == method.name and inner in known else ''
-    if name in known: return f'method.{name}'
+    if part: return f'method.{inner}' if part == method.name and inner in settings else ''
+    if name in settings: return f'method.{name}'
     return name if name in {f.name for f in fields(Run)} - {'method'} else ''
 
-def grid_of(method:Spec, grid:dict)->list: # of dicts: setting -> value
+def grid_of(method:Spec, grid:dict)->list[dict]: # each: setting -> value
     "All combinations of the values that a grid has for a method; the first value of each comes first."
     mine = {setting_of(method, name): values for name, values in grid.items()}
     mine.pop('', None)
@@ -47,13 +47,13 @@ def check_grid(specs:list, grid:dict):
         check_grid_values(name, values)
         if any(setting_of(s, name) for s in specs): continue
         names = ', '.join(s.name for s in specs)
-        own = [f'{s.name}.{k}' for s in specs for k in methods()[s.name].settings]
+        method_settings = [f'{s.name}.{k}' for s in specs for k in methods()[s.name].settings]
         near = [f'{k}.{name}' for k in SPECS if name in dict(getattr(Run.of(specs[0]), k).settings)]
         hint = f' (did you mean {near[0]!r}?)' if near else ''
         raise ValueError(f'no run of {names} has a setting {name!r}{hint}: write a setting of the run, '
                          'PART.SETTING '
                          f"with a part such as optimiser, or METHOD.SETTING; methods' own: "
-                         f"{', '.join(own) or 'none'}")
+                         f"{', '.join(method_settings) or 'none'}")
 
 # %% ../../nbs/runs/sweep.ipynb #bed865fb
 def check_grid_values(name:str, values):
@@ -74,23 +74,23 @@ def trials(
     grid:dict,
     budget=0, # trials of each method; 0: the size of the smallest grid
     seed=0,   # for the sample
-)->dict:      # method spec -> list of dicts: setting -> value
+)->dict[Spec, list[dict]]: # each: setting -> value
     "The same number of trials for every method."
     names = [names] if isinstance(names, (str, Spec)) else names
     specs = [parse_spec(n) if isinstance(n, str) else n for n in names]
     if not specs: raise ValueError('a sweep needs at least one method')
     check_grid(specs, grid)
-    found = {s: grid_of(s, grid) for s in specs}
-    least = min(found, key=lambda s: len(found[s]))
-    if budget > len(found[least]):
-        raise ValueError(f'a budget of {budget} trials, but the grid has {len(found[least])} for {least}: '
+    grids = {s: grid_of(s, grid) for s in specs}
+    least = min(grids, key=lambda s: len(grids[s]))
+    if budget > len(grids[least]):
+        raise ValueError(f'a budget of {budget} trials, but the grid has {len(grids[least])} for {least}: '
                          'give it '
-                         f'more values, or use budget={len(found[least])}')
-    budget = budget or len(found[least])
+                         f'more values, or use budget={len(grids[least])}')
+    budget = budget or len(grids[least])
     def sampled(method, every): # the first and a random sample of the others, in the order of the grid
-        others = stream(seed, 'sweep', str(method)).permutation(len(every) - 1)[:budget - 1] + 1
-        return [every[0]] + [every[i] for i in sorted(others.tolist())]
-    return {s: sampled(s, combinations) for s, combinations in found.items()}
+        chosen = stream(seed, 'sweep', str(method)).permutation(len(every) - 1)[:budget - 1] + 1
+        return [every[0]] + [every[i] for i in sorted(chosen.tolist())]
+    return {s: sampled(s, combinations) for s, combinations in grids.items()}
 
 # %% ../../nbs/runs/sweep.ipynb #3efd33b3
 def run_with(method:Spec, trial:dict, **base)->Run:
@@ -130,8 +130,8 @@ def sweep(
     store = store if isinstance(store, Store) else Store(store)
     tried = trials(names, grid, budget)
     runs = {(method, n): [run_with(method, t, validation=validation, seed=s, **base) for s in range(seeds)]
-            for method, each in tried.items() for n, t in enumerate(each)}
-    everything = [r for some in runs.values() for r in some]
+            for method, combinations in tried.items() for n, t in enumerate(combinations)}
+    everything = [r for trial_runs in runs.values() for r in trial_runs]
     n_failed = tell_problems(train_all(everything, store, data_root=data_root, **(options or {})))
     scores = trial_scores(tried, runs, read_rows(everything, store, data_root), data_root, moment)
     chosen = chosen_trials(scores)
@@ -144,16 +144,17 @@ def trial_scores(tried:dict, runs:dict, rows:pd.DataFrame, data_root=None, momen
     if not len(rows): raise ValueError('no trial is finished')
     valid = chosen_rounds(rows, moment).set_index('run').micro
     test = summary(rows, moment, at='valid').set_index('run').micro
-    found = []
+    scores = []
     for (method, n), seeds in runs.items():
         ids = [run_id(r, data_root) for r in seeds]
-        done = [i for i in ids if i in valid.index]
-        if len(done) < len(ids): continue # a trial counts only if all its seeds are finished
+        finished = [i for i in ids if i in valid.index]
+        if len(finished) < len(ids): continue # a trial counts only if all its seeds are finished
         values = ', '.join(f'{k}={v}' for k, v in tried[method][n].items())
-        found.append(dict(method=in_short(method, methods()), trial=n, settings=values,
-                          valid=valid[done].mean(), test=test[done].mean(), sd_seeds=test[done].std(),
-                          seeds=len(done)))
-    return pd.DataFrame(found)
+        tests = test[finished]
+        scores.append(dict(method=in_short(method, methods()), trial=n, settings=values,
+                           valid=valid[finished].mean(), test=tests.mean(), sd_seeds=tests.std(),
+                           seeds=len(finished)))
+    return pd.DataFrame(scores)
 
 # %% ../../nbs/runs/sweep.ipynb #d194a0bb
 def first_good(values, worth=0.)->int:
@@ -166,6 +167,6 @@ def chosen_trials(scores:pd.DataFrame)->pd.DataFrame: # of `trial_scores`; by me
     "The trial with the best validation accuracy of each method; the first of equal ones."
     if not len(scores): raise ValueError('no trial is finished')
     by_method = scores.groupby('method', sort=False)
-    best = pd.concat([own.iloc[[first_good(own.valid)]] for _, own in by_method])
+    best = pd.concat([group.iloc[[first_good(group.valid)]] for _, group in by_method])
     finished = by_method.trial.count()
     return best.assign(trials=best.method.map(finished)).drop(columns='trial').reset_index(drop=True)

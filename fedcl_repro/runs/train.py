@@ -59,8 +59,8 @@ def train(
         if not mine: raise Busy(f'run {id} is being trained by another process')
         if time.monotonic() >= deadline: raise OutOfTime(f'run {id} was not begun')
         if noted(): raise Stopped(f'run {id} was not begun')
-        found = usable_checkpoint(run, store, id, again)
-        session = Session(run, found, device, data_root, executor, workers, state_memory)
+        checkpoint = usable_checkpoint(run, store, id, again)
+        session = Session(run, checkpoint, device, data_root, executor, workers, state_memory)
         session.keeps_models = extras.models
         session.watch = watcher(extras, logged_settings(run, id), session.rows)
         train_rounds(session, store, id, deadline, every, progress, saved)
@@ -72,25 +72,25 @@ def train(
 # %% ../../nbs/runs/train.ipynb #76e3e160
 def train_rounds(session, store:Store, id:str, deadline:float, every:float, progress, saved=ignore):
     "Train the remaining rounds. The deadline or a signal stops the run at a checkpoint."
-    last = time.monotonic()
+    last_save = time.monotonic()
     progress(session.state.round)
     while not session.finished:
         session.advance()
         progress(session.state.round)
-        now = time.monotonic()
-        if session.finished or not noted() and now < min(last + every, deadline): continue
+        clock = time.monotonic()
+        if session.finished or not noted() and clock < min(last_save + every, deadline): continue
         save_checkpoint(store, id, session.to_checkpoint() | dict(run=id))
         saved(session.state.round)
-        last = now
-        if now < deadline and not noted(): continue
+        last_save = clock
+        if clock < deadline and not noted(): continue
         stop = Stopped if noted() else OutOfTime
         raise stop(f'run {id} stopped after round {session.state.round} of {session.run.n_rounds}')
 
 # %% ../../nbs/runs/train.ipynb #85d0dc84
 def early_stop(s:Session)->tuple: # a row
     "That a run ended early: the round that validation chose."
-    about = dict(client=-1, owner=s.owner, moment='merged', split='valid')
-    return row(s.state.round, 'chosen_round', float(best_round(s.valid)), s.fed.n_clients, **about)
+    columns = dict(client=-1, owner=s.owner, moment='merged', split='valid')
+    return row(s.state.round, 'chosen_round', float(best_round(s.valid)), s.fed.n_clients, **columns)
 
 def write_result(session:Session, store:Store, id:str, extras=Extras()):
     "Add a finished run to the store: its rows, predictions of its models, representations, provenance."
@@ -104,18 +104,18 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
         closing += separations(s.fed, sample, s.state.round, s.owner, split)
     closing += examined(s.execute, s.stages, s.state, s.owner)
     if s.is_out_of_patience: closing.append(early_stop(s))
-    about = provenance(s.run, s.data_root, s.device, s.seconds())
-    about |= dict(core_seconds=round(s.core_seconds(), 1), sources=s.sources)
-    about['executor'] = s.executor
-    about['bytes_up'] = sum(s.state.up)
-    about['bytes_down'] = sum(s.state.down)
-    if s.is_out_of_patience: about['stopped_after'] = s.state.round
+    record = provenance(s.run, s.data_root, s.device, s.seconds())
+    record |= dict(core_seconds=round(s.core_seconds(), 1), sources=s.sources)
+    record['executor'] = s.executor
+    record['bytes_up'] = sum(s.state.up)
+    record['bytes_down'] = sum(s.state.down)
+    if s.is_out_of_patience: record['stopped_after'] = s.state.round
     models = s.models() if extras.models else None
     if models and s.chosen_models: models['chosen'] = s.chosen_models
     if closing: s.watch(closing)
     s.watch(()) # the end
     rows = pd.DataFrame(s.rows + closing, columns=MEASURE_COLUMNS)
-    try: store.write(id, rows, about, models, **arrays)
+    try: store.write(id, rows, record, models, **arrays)
     except NotKept:
         save_checkpoint(store, id, s.to_checkpoint() | dict(run=id)) # from which only they are written
         raise

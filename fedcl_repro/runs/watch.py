@@ -33,32 +33,32 @@ def has_all(store:Store, id:str, extras:Extras)->bool:
     return store.has(id) and (not extras.models or store.models(id).exists())
 
 # %% ../../nbs/runs/watch.ipynb #a6aee5af
-def loggers(extras:Extras)->list: # of functions: settings -> (rows -> None)
+def loggers(extras:Extras)->list[Callable]: # settings -> (rows -> None)
     "The loggers that are asked for; a text names one and the folder in which it writes."
-    found = []
-    for given in extras.log:
-        name, _, place = given.partition(':') if isinstance(given, str) else ('', '', '')
-        if isinstance(given, str) and not (name in LOGGERS and place):
-            raise ValueError(f"--log {given}: write one of {', '.join(f'{k}:FOLDER' for k in LOGGERS)}")
-        found.append(partial(LOGGERS[name], place) if name else given)
-    return found
+    functions = []
+    for entry in extras.log:
+        name, _, place = entry.partition(':') if isinstance(entry, str) else ('', '', '')
+        if isinstance(entry, str) and not (name in LOGGERS and place):
+            raise ValueError(f"--log {entry}: write one of {', '.join(f'{k}:FOLDER' for k in LOGGERS)}")
+        functions.append(partial(LOGGERS[name], place) if name else entry)
+    return functions
 
 def check_extras(extras:Extras):
     "Refuse, before any work, an unknown logger, a folder that cannot be written to, or a missing package."
     loggers(extras)
-    for name, _, place in (given.partition(':') for given in extras.log if isinstance(given, str)):
+    for name, _, place in (entry.partition(':') for entry in extras.log if isinstance(entry, str)):
         if name != 'csv' and find_spec(name) is None:
             raise ValueError(f"--log {name}: pip install 'fedcl_repro[{name}]', or use csv:FOLDER")
         if '://' not in place: check_folder(place, '--log')
 
-def logged_settings(run:Run, id:str)->dict: # name -> plain value
+def logged_settings(run:Run, id:str)->dict[str, object]: # name -> plain value
     "The settings of a run, those of its parts as 'optimiser.lr'."
-    found = dict(run=id, label=label(run))
+    settings = dict(run=id, label=label(run))
     for k, v in config(run).items():
         parts = dict(v) if isinstance(v, dict) else dict(name=v)
-        found[k] = parts.pop('name')
-        found |= {f'{k}.{inner}': x for inner, x in parts.items()}
-    return found
+        settings[k] = parts.pop('name')
+        settings |= {f'{k}.{inner}': x for inner, x in parts.items()}
+    return settings
 
 def watcher(extras:Extras, settings:dict, before:list)->Callable: # (rows of an evaluation) -> None
     """Gives the rows of each evaluation to all that asked for them.
@@ -80,13 +80,13 @@ def live_table(place:str, settings:dict)->Callable:
     return append
 
 # %% ../../nbs/runs/watch.ipynb #ab74689f
-def scalars(rows)->dict: # round -> name such as 'test/merged/accuracy' -> number
+def scalars(rows)->dict[int, dict[str, float]]: # round -> name such as 'test/merged/accuracy' -> number
     "Means over clients, weighted by their samples."
-    keys, found = ['round', 'split', 'moment', 'metric'], {}
+    keys, by_round = ['round', 'split', 'moment', 'metric'], {}
     means = pooled(pd.DataFrame(rows, columns=MEASURE_COLUMNS), keys)
     for r, *name, value in means[[*keys, 'value']].itertuples(index=False):
-        found.setdefault(int(r), {})['/'.join(name)] = float(value)
-    return found
+        by_round.setdefault(int(r), {})['/'.join(name)] = float(value)
+    return by_round
 
 def tensorboard(place:str, settings:dict)->Callable:
     "Scalars in event files."
@@ -94,8 +94,8 @@ def tensorboard(place:str, settings:dict)->Callable:
     writer = SummaryWriter(str(expanded(place) / settings['run']))
     writer.add_text('settings', '\n'.join(f'    {k}: {v}' for k, v in settings.items()))
     def write(rows):
-        for r, found in scalars(rows).items():
-            for name, value in found.items(): writer.add_scalar(name, value, r)
+        for r, values in scalars(rows).items():
+            for name, value in values.items(): writer.add_scalar(name, value, r)
         writer.flush()
     return write
 
@@ -103,11 +103,11 @@ def tensorboard(place:str, settings:dict)->Callable:
 def wandb(place:str, settings:dict)->Callable:
     "A run of Weights & Biases, offline unless WANDB_MODE says otherwise."
     import wandb
-    how = dict(mode=os.environ.get('WANDB_MODE', 'offline'), resume='allow', reinit='create_new')
-    how |= dict(id=settings['run'], name=settings['label'], config=settings, dir=str(expanded(place)))
-    run = wandb.init(project='fedcl_repro', settings=wandb.Settings(silent=True), **how)
+    options = dict(mode=os.environ.get('WANDB_MODE', 'offline'), resume='allow', reinit='create_new')
+    options |= dict(id=settings['run'], name=settings['label'], config=settings, dir=str(expanded(place)))
+    run = wandb.init(project='fedcl_repro', settings=wandb.Settings(silent=True), **options)
     def write(rows):
-        for r, found in scalars(rows).items(): run.log(found, step=r)
+        for r, values in scalars(rows).items(): run.log(values, step=r)
         if not rows: run.finish()
     return write
 
@@ -116,13 +116,13 @@ def mlflow(place:str, settings:dict)->Callable:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
     client = MlflowClient(place if '://' in place else f"sqlite:///{expanded(place).resolve()/'mlflow.db'}")
-    about = client.get_experiment_by_name('fedcl_repro')
-    experiment = about.experiment_id if about else client.create_experiment('fedcl_repro')
+    existing = client.get_experiment_by_name('fedcl_repro')
+    experiment = existing.experiment_id if existing else client.create_experiment('fedcl_repro')
     run = client.create_run(experiment, run_name=settings['label']).info.run_id
     client.log_batch(run, params=[Param(k, str(v)) for k, v in settings.items()])
     def write(rows):
-        for r, found in scalars(rows).items():
-            client.log_batch(run, [Metric(name.replace(' ', '_'), v, 0, r) for name, v in found.items()])
+        for r, values in scalars(rows).items():
+            client.log_batch(run, [Metric(name.replace(' ', '_'), v, 0, r) for name, v in values.items()])
         if not rows: client.set_terminated(run)
     return write
 

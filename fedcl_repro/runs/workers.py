@@ -54,7 +54,7 @@ def train_all(
     retrain=False,  # also train finished runs that other code trained
     extras=Extras(), # what each run keeps beside its rows
     trainer=None,   # (runs, store, jobs, options, progress) -> outcomes; None: `train_lacking`
-)->list: # of Outcome, one for each run that the store lacked
+)->'list[Outcome]': # one for each run that the store lacked
     """Train the runs that the store lacks. Impossible runs are reported before the first one trains. After
     SIGINT or SIGTERM all stop at a checkpoint, and `Interrupted` is raised."""
     check_extras(extras)
@@ -70,22 +70,22 @@ def train_all(
     refused = impossible(todo, data_root, executor)
     options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
     options |= dict(every=checkpoint, again=retrain, extras=extras, state_memory=state_memory)
-    found = {o.run: o for o in refused}
-    left = [r for r in todo if r not in found]
+    results = {o.run: o for o in refused}
+    waiting = [r for r in todo if r not in results]
     with signals_noted():
-        while left:
-            with contextlib.closing(Progress(left, store, data_root, quiet)) as progress:
-                outcomes = (trainer or train_lacking)(left, store, jobs, options, progress)
-            found |= {o.run: o for o in outcomes}
-            left = [o.run for o in outcomes if o.word == 'busy']
+        while waiting:
+            with contextlib.closing(Progress(waiting, store, data_root, quiet)) as progress:
+                outcomes = (trainer or train_lacking)(waiting, store, jobs, options, progress)
+            results |= {o.run: o for o in outcomes}
+            waiting = [o.run for o in outcomes if o.word == 'busy']
             if not wait or noted() or time.monotonic() >= deadline: break
-            wait_for_others(left, store, data_root, deadline)
+            wait_for_others(waiting, store, data_root, deadline)
             quiet = True
-        raise_if_noted(found.values())
-    return [found[r] for r in todo]
+        raise_if_noted(results.values())
+    return [results[r] for r in todo]
 
 # %% ../../nbs/runs/workers.ipynb #34a4426b
-def checked_runs(runs)->list: # of Run
+def checked_runs(runs)->list[Run]:
     "The runs as a list; one alone is a list of one."
     runs = [runs] if isinstance(runs, (Run, str)) else list(runs)
     for r in runs:
@@ -110,23 +110,23 @@ def tell_problems(outcomes)->int: # how many failed
         if o.word == 'done' or many and o.word in later: continue
         print(f'{o.word}: {in_words(o.run)}. {o.why}', file=sys.stderr)
     if many:
-        word = waiting[0].word
-        print(f'{word}: {len(waiting)} runs wait. The same command continues with them.', file=sys.stderr)
+        status = waiting[0].word
+        print(f'{status}: {len(waiting)} runs wait. The same command continues with them.', file=sys.stderr)
     return sum(o.word == 'failed' for o in outcomes)
 
-def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list: # of Run, each once
+def lacking(runs, store:Store, data_root, retrain=False, extras=Extras())->list[Run]: # each once
     """The runs that the store lacks; with `retrain`, also those that other code trained. A damaged run is set
     aside. Prints a note if it uses finished runs that other code trained."""
     missing, changes, data = [], [], data_digests(runs, data_root)
     for r in dict.fromkeys(runs):
         id = run_id(r, data_root)
-        about = intact(store, id, config(r), data[r.data])
-        changed = about is not None and changed_since(r, about)
+        record = intact(store, id, config(r), data[r.data])
+        changed = record is not None and changed_since(r, record)
         again = retrain and changed is not False
-        if about is None or again or not has_all(store, id, extras): missing.append(r)
+        if record is None or again or not has_all(store, id, extras): missing.append(r)
         else:
             changes.append(changed)
-            store.drop_old_checkpoint(id, about)
+            store.drop_old_checkpoint(id, record)
     say_once(stale_text(changes))
     return missing
 
@@ -176,7 +176,7 @@ def cores()->int:
     "Cores this process may use."
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
-def train_lacking(runs:list, store:Store, jobs:int, options:dict, progress)->list: # of Outcome
+def train_lacking(runs:list, store:Store, jobs:int, options:dict, progress)->list[Outcome]:
     "Train runs in as many processes as there are cores, or on an accelerator as are asked for."
     processes = min(at_a_time(jobs, options['device'], options['executor']), len(runs))
     options = options | dict(workers=max(1, cores() // processes))
@@ -225,14 +225,15 @@ class Progress:
         self.ended = None                    # the run that was the last to end
 
     def put(self, item):
-        run, done = item
-        self.bar.update(done - self.done[run])
-        self.done[run] = done
+        run, n_done = item
+        self.bar.update(n_done - self.done[run])
+        self.done[run] = n_done
         if not self.bar.disable and time.monotonic() > self.read + 2: # seconds
-            found = self.accuracy(run) or self.ended and self.accuracy(self.ended)
-            self.last, self.read = found or self.last, time.monotonic()
-        if done == run.n_rounds: self.ended = run
-        self.bar.set_postfix_str(f'{short_label(label(run))} {done}/{run.n_rounds}{self.last}', refresh=False)
+            accuracy = self.accuracy(run) or self.ended and self.accuracy(self.ended)
+            self.last, self.read = accuracy or self.last, time.monotonic()
+        if n_done == run.n_rounds: self.ended = run
+        postfix = f'{short_label(label(run))} {n_done}/{run.n_rounds}{self.last}'
+        self.bar.set_postfix_str(postfix, refresh=False)
 
     def accuracy(self, run:Run)->str: # ', last FedAvg 86.3 %', empty before the first
         "The last accuracy of the merged models that the store knows."
@@ -248,61 +249,61 @@ class Progress:
     def close(self): self.bar.close()
 
 # %% ../../nbs/runs/workers.ipynb #99f61920
-def train_in_processes(runs:list, store:Store, processes:int, options:dict, progress)->list: # of Outcome
+def train_in_processes(runs:list, store:Store, processes:int, options:dict, progress)->list[Outcome]:
     """Train each run in a worker process. A run whose process died or was interrupted by itself is tried
     again; a run that found too little memory is tried again alone."""
-    def told(k, item): progress.put((runs[k], item))
+    def report(k, item): progress.put((runs[k], item))
     def died(k, code):
-        how = f'by {signal_name(-code)}' if code and code < 0 else f'with exit code {code}'
-        print(f'the process of {in_words(runs[k])} was ended {how}: tried again from its checkpoint, alone, '
-              'after the others', file=sys.stderr)
-    own = packed_entries()
-    found, left, alone = {}, list(range(len(runs))), set()
-    while left and not noted():
-        tasks = {k: (attempt_and_tell, (runs[k], store, options, own)) for k in left}
-        found |= do_all(tasks, processes, told=told, died=died)
-        left = [k for k in left if getattr(found.get(k), 'word', '') == 'interrupted']
-        if left: continue
-        left = [k for k, o in found.items() if getattr(o, 'short', False) and k not in alone]
-        alone |= set(left)
+        ending = f'by {signal_name(-code)}' if code and code < 0 else f'with exit code {code}'
+        print(f'the process of {in_words(runs[k])} was ended {ending}: tried again from its checkpoint, '
+              'alone, after the others', file=sys.stderr)
+    entries = packed_entries()
+    results, waiting, alone = {}, list(range(len(runs))), set()
+    while waiting and not noted():
+        tasks = {k: (attempt_and_tell, (runs[k], store, options, entries)) for k in waiting}
+        results |= do_all(tasks, processes, on_message=report, died=died)
+        waiting = [k for k in waiting if getattr(results.get(k), 'word', '') == 'interrupted']
+        if waiting: continue
+        waiting = [k for k, o in results.items() if getattr(o, 'short', False) and k not in alone]
+        alone |= set(waiting)
         processes = 1
-    return [outcome_of(found.get(k), r) for k, r in enumerate(runs)]
+    return [outcome_of(results.get(k), r) for k, r in enumerate(runs)]
 
 # %% ../../nbs/runs/workers.ipynb #b2a0c8ea
-def attempt_and_tell(run:Run, store:Store, options:dict, own:bytes, tell)->Outcome:
+def attempt_and_tell(run:Run, store:Store, options:dict, entries:bytes, tell)->Outcome:
     """In a worker: train a run. `tell` is told the rounds done.
     `own`: what the parent's notebook or script has registered."""
-    if own: enter_packed(own)
+    if entries: enter_packed(entries)
     return attempt(run, store, options, tell)
 
 def in_words(run:Run)->str: return f'{label(run)} on {run.data}, {run.partition}, seed {run.seed}'
 
-def outcome_of(found, run:Run)->Outcome: # found: an Outcome, `Died` or None
+def outcome_of(result, run:Run)->Outcome: # result: an Outcome, `Died` or None
     "What became of a run that was given to a worker."
-    if isinstance(found, Outcome): return found
-    if isinstance(found, Died): return Outcome(run, 'failed', str(found))
+    if isinstance(result, Outcome): return result
+    if isinstance(result, Died): return Outcome(run, 'failed', str(result))
     return Outcome(run, 'interrupted', 'it was not begun, or waits at its last checkpoint')
 
 # %% ../../nbs/runs/workers.ipynb #3f336dae
-def impossible(runs:list, data_root, executor='auto')->list: # of Outcome, failed
+def impossible(runs:list, data_root, executor='auto')->list[Outcome]: # failed
     "The runs that their data do not allow, reported before training; an error if no run is possible."
-    found = [Outcome(r, 'failed', why) for r, why in refusals(runs, data_root, executor).items() if why]
-    if found and len(found) == len(runs): raise ValueError(found[0].why)
-    for text in dict.fromkeys(o.why for o in found): print(f'not possible: {text}', file=sys.stderr)
-    return found
+    outcomes = [Outcome(r, 'failed', why) for r, why in refusals(runs, data_root, executor).items() if why]
+    if outcomes and len(outcomes) == len(runs): raise ValueError(outcomes[0].why)
+    for text in dict.fromkeys(o.why for o in outcomes): print(f'not possible: {text}', file=sys.stderr)
+    return outcomes
 
-def refusals(runs:list, data_root, executor='auto')->dict: # Run -> why it is not possible, or ''
+def refusals(runs:list, data_root, executor='auto')->dict[Run, str]: # why it is not possible, or ''
     "Checked once for all runs that differ only in their seed."
-    alike = {r: replace(r, seed=0) for r in runs}
-    why = dict.fromkeys(alike.values(), '')
+    seedless = {r: replace(r, seed=0) for r in runs}
+    why = dict.fromkeys(seedless.values(), '')
     for run in why:
         try: check_federation(run, data_root, executor)
         except ValueError as e:
             why[run] = f'{run.partition} with {run.n_clients} clients on {run.data}: {e}'
-    return {r: why[first] for r, first in alike.items()}
+    return {r: why[base] for r, base in seedless.items()}
 
 # %% ../../nbs/runs/workers.ipynb #411b0f93
-def train_in_turn(runs:list, store:Store, options:dict, progress)->list: # of Outcome
+def train_in_turn(runs:list, store:Store, options:dict, progress)->list[Outcome]:
     "Train one run after the other."
-    def told(run, done): progress.put((run, done))
-    return [attempt(r, store, options, partial(told, r)) for r in runs]
+    def report(run, n_done): progress.put((run, n_done))
+    return [attempt(r, store, options, partial(report, r)) for r in runs]

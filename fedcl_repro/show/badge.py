@@ -34,41 +34,43 @@ LOOKS = {
     'differs': Look(*ORANGE, 'the published number is outside our interval', 's'),
 }
 
-def look_of_verdict(word:str)->Look:
+def look_of_verdict(verdict:str)->Look:
     "The look of a verdict; an error for a word that is none."
-    if word in LOOKS: return LOOKS[word]
-    raise ValueError(f"no verdict is called {word!r}: choose from {', '.join(LOOKS)}")
+    if verdict in LOOKS: return LOOKS[verdict]
+    raise ValueError(f"no verdict is called {verdict!r}: choose from {', '.join(LOOKS)}")
 
-def sign(word:str)->str:
+def sign(verdict:str)->str:
     "A verdict for a terminal, a picture's text or Markdown: '● holds'."
-    look_of_verdict(word)
-    return f'{MARKS[word]} {word}'
+    look_of_verdict(verdict)
+    return f'{MARKS[verdict]} {verdict}'
 
-def css_name(word:str)->str: return word.replace(' ', '-')
+def css_name(verdict:str)->str: return verdict.replace(' ', '-')
 
-def badge(word:str)->str: # HTML
+def badge(verdict:str)->str: # HTML
     "A verdict as a badge: without styles it reads as `sign`."
-    look = (f'color: var(--{css_name(word)}, {look_of_verdict(word).light}); font-weight: 650; '
+    look = (f'color: var(--{css_name(verdict)}, {look_of_verdict(verdict).light}); font-weight: 650; '
             'white-space: nowrap')
-    return f'<span class="badge b-{css_name(word)}" style="{look}">{html.escape(sign(word))}</span>'
+    return f'<span class="badge b-{css_name(verdict)}" style="{look}">{html.escape(sign(verdict))}</span>'
 
-def badge_beside(told:str)->str: # HTML
+def badge_beside(text:str)->str: # HTML
     """A verdict with more words, such as 'open (one run)': its badge, and the words beside it; other text as
     it is."""
-    word = next((word for word in LOOKS if re.match(rf'{word}($| at | \()', told)), '')
-    return badge(word) + html.escape(told[len(word):]) if word else html.escape(told)
+    verdict = next((verdict for verdict in LOOKS if re.match(rf'{verdict}($| at | \()', text)), '')
+    return badge(verdict) + html.escape(text[len(verdict):]) if verdict else html.escape(text)
 
 def counts_as_badges(counts:dict)->str: # HTML
     "How often each verdict occurs: '● 2 holds ■ 6 fails'."
-    return ' '.join(badge(word).replace(sign(word), f'{MARKS[word]} {n} {word}') if word in LOOKS
-                    else html.escape(f'{word} {n}') for word, n in counts.items())
+    def counted(verdict, n):
+        if verdict not in LOOKS: return html.escape(f'{verdict} {n}')
+        return badge(verdict).replace(sign(verdict), f'{MARKS[verdict]} {n} {verdict}')
+    return ' '.join(counted(verdict, n) for verdict, n in counts.items())
 
 def in_colour(text:str)->str:
     "A text for a terminal with its verdicts in their colours."
     codes = dict.fromkeys(('holds', 'agrees'), '34') | dict.fromkeys(('fails', 'differs'), '33')
     codes |= {'contradicts itself': '35'}
-    for word, code in codes.items():
-        text = re.sub(rf'{MARKS[word]} (\d+ )?{word}', f'\x1b[1;{code}m\\g<0>\x1b[0m', text)
+    for verdict, code in codes.items():
+        text = re.sub(rf'{MARKS[verdict]} (\d+ )?{verdict}', f'\x1b[1;{code}m\\g<0>\x1b[0m', text)
     return text
 
 def badge_styles()->str: # CSS; dark pages have other values of --holds, --fails, ...
@@ -77,4 +79,5 @@ def badge_styles()->str: # CSS; dark pages have other values of --holds, --fails
             'border-radius: 6px; border: 1px solid; white-space: nowrap; '
             'background: color-mix(in srgb, currentColor 8%, transparent); '
             'border-color: color-mix(in srgb, currentColor 45%, transparent); }\n')
-    return base + ''.join(f':root {{ --{css_name(word)}: {look.light}; }}\n' for word, look in LOOKS.items())
+    colours = [f':root {{ --{css_name(verdict)}: {look.light}; }}\n' for verdict, look in LOOKS.items()]
+    return base + ''.join(colours)

@@ -47,7 +47,7 @@ class Comparison:
         if style: raise ValueError(f"the style is '' or 'paper', got {style!r}")
         means, lines = self.means(), []
         for name in means:
-            difference = None if name == self.labels[0] else self.apart(name, self.labels[0])
+            difference = None if name == self.labels[0] else self.difference_of(name, self.labels[0])
             lines.append(dict(method=name, accuracy=means[name].mean(), replicates=int(means[name].count()),
                               difference=difference))
         return pd.DataFrame(lines, columns=['method', 'accuracy', 'replicates', 'difference'], dtype=object)
@@ -56,11 +56,11 @@ class Comparison:
         means = table_of_means(self.runs, 'seed', 'label', 'micro')
         return means[[name for name in self.labels if name in means]]
 
-    def apart(self, name:str, other:str)->Interval: # None if no replicate has both
+    def difference_of(self, name:str, other_name:str)->Interval: # None if no replicate has both
         "The interval of the difference of two methods."
         means = self.means()
-        apart = (means[name] - means[other]).dropna() if other in means else ()
-        return interval(apart) if len(apart) else None
+        differences = (means[name] - means[other_name]).dropna() if other_name in means else ()
+        return interval(differences) if len(differences) else None
 
     def __str__(self):
         lines = self.table().to_dict('records')
@@ -69,14 +69,14 @@ class Comparison:
         wide = max(10, min(wide, shutil.get_terminal_size().columns - 48))
         head = f"{'method':{wide}}  accuracy  minus {self.labels[0]}"
         many = f'{self.seeds} replicates (seed and partition)' if self.seeds > 1 else 'one run of each method'
-        said = [f'percent, {evaluations_in_words(self.runs)}, {many}', f'{head}, 95 % interval']
+        texts = [f'percent, {evaluations_in_words(self.runs)}, {many}', f'{head}, 95 % interval']
         for l in lines:
             line = f"{l['method'][:wide]:{wide}}  {l['accuracy']:8.1f}  {l['difference'] or ''}"
-            said.append(line.rstrip())
+            texts.append(line.rstrip())
         missing = [name for name in self.labels if name not in [l['method'] for l in lines]]
-        said += [f'not finished: {name}' for name in missing]
-        if self.majority is not None: said.append(f'majority class of each client: {self.majority:.1f}')
-        return '\n'.join(said)
+        texts += [f'not finished: {name}' for name in missing]
+        if self.majority is not None: texts.append(f'majority class of each client: {self.majority:.1f}')
+        return '\n'.join(texts)
 
     def draw(self):
         "The curves with a band of one standard deviation over replicates, and the majority class."
@@ -96,11 +96,12 @@ def numbers_of(c:Comparison)->pd.DataFrame: # percent; one line per finished met
     means, lines = c.means(), []
     best = means.mean().idxmax() if len(means) else ''
     for line in c.table().itertuples():
-        own, to_first = interval(means[line.method].dropna()), line.difference
-        to_best = c.apart(best, line.method)
+        estimate, to_first = interval(means[line.method].dropna()), line.difference
+        to_best = c.difference_of(best, line.method)
         tied = to_best is None or not (to_best.known and to_best.low > 0)
         lines.append(dict(
-            method=line.method, accuracy=own.mean, sd=means[line.method].std(), low=own.low, high=own.high,
+            method=line.method, accuracy=estimate.mean, sd=means[line.method].std(),
+            low=estimate.low, high=estimate.high,
             replicates=line.replicates, minus=c.labels[0], difference=to_first and to_first.mean,
             difference_low=to_first and to_first.low, difference_high=to_first and to_first.high,
             rank='best' if line.method == best else 'not distinguishable from best' if tied else ''))
@@ -115,7 +116,7 @@ def paper_table(c:Comparison, spread='sd', label='tab:compare')->PaperTable:
         ranges = f'± {n.sd:.1f}' if spread == 'sd' else f'({n.low:.1f} to {n.high:.1f})'
         shown = f'{n.accuracy:.1f} {ranges}' if several else f'{n.accuracy:.1f}'
         shown = f'**{shown}**' if n.rank == 'best' else f'{shown} †' if n.rank and several else shown
-        mean, _, bounds = str(c.apart(n.method, c.labels[0])).partition('  ')
+        mean, _, bounds = str(c.difference_of(n.method, c.labels[0])).partition('  ')
         difference = '' if n.method == c.labels[0] else f'{mean} ({bounds})' if several else mean
         lines.append({'method': n.method, 'accuracy': shown, f'minus {c.labels[0]}': difference})
     what = 'standard deviation' if spread == 'sd' else '95 % interval of the mean'
@@ -127,7 +128,7 @@ def paper_table(c:Comparison, spread='sd', label='tab:compare')->PaperTable:
     return PaperTable({'': pd.DataFrame(lines)}, f'{caption}{marks * (c.seeds > 1)}.', label)
 
 # %% ../../nbs/show/compare.ipynb #ab5b8b02
-def replicates(methods, seeds:int, settings:dict)->list: # of Run
+def replicates(methods, seeds:int, settings:dict)->list[Run]:
     "A run for each method and replicate; replicate k has seed k and partition seed k."
     methods = [methods] if isinstance(methods, str) else list(methods)
     if len(methods) < 2:
@@ -151,11 +152,12 @@ def comparison_of(runs:list, store:Store, data_root=None)->Comparison:
     results = results.reindex(columns=[*columns, 'evaluations'])
     curves = curves.reindex(columns=columns)
     scores = [scores_of(r, data_root) for r in by_seed.values()]
-    known = [100 * (s.value * s.n).sum() / s.n.sum() for s in scores if s is not None and len(s)]
-    majority = sum(known) / len(known) if known else None
+    majorities = [100 * (s.value * s.n).sum() / s.n.sum() for s in scores if s is not None and len(s)]
+    majority = sum(majorities) / len(majorities) if majorities else None
     labels = list(dict.fromkeys(map(label, runs)))
-    where = f' on {runs[0].data.name}, {runs[0].n_clients} clients, {in_short(runs[0].partition, PARTITIONS)}'
-    return Comparison(labels, results, curves, len(by_seed), majority, rows, where)
+    run = runs[0]
+    federation = f' on {run.data.name}, {run.n_clients} clients, {in_short(run.partition, PARTITIONS)}'
+    return Comparison(labels, results, curves, len(by_seed), majority, rows, federation)
 
 # %% ../../nbs/show/compare.ipynb #e17d0144
 def compare(
@@ -182,6 +184,6 @@ def compare(
     check_federation(runs[0], data_root)
     check_folder(store, 'store')
     tell_problems(train_all(runs, Store(store), device=device, data_root=data_root, jobs=jobs))
-    found = comparison_of(runs, Store(store), data_root)
-    print(found)
-    return found
+    comparison = comparison_of(runs, Store(store), data_root)
+    print(comparison)
+    return comparison

@@ -55,44 +55,44 @@ def canvas(width:float, height:float):
     ax.axis('off')
     return fig, ax
 
-def explain_kinds(ax, kinds, at:tuple):
+def explain_kinds(ax, kinds, place:tuple):
     "A legend of the kinds that a drawing uses, in a line from `at` on."
     from matplotlib.patches import Patch
     handles = [Patch(fc=FILLS[k], ec=BORDERS[k], label=MEANINGS[k]) for k in MEANINGS if k in kinds]
     if not handles: return
-    how = dict(loc='center left', bbox_transform=ax.transData, borderaxespad=0, handlelength=1.2)
-    ax.legend(handles=handles, bbox_to_anchor=at, ncols=len(handles), frameon=False, fontsize=8, **how)
+    options = dict(loc='center left', bbox_transform=ax.transData, borderaxespad=0, handlelength=1.2)
+    ax.legend(handles=handles, bbox_to_anchor=place, ncols=len(handles), frameon=False, fontsize=8, **options)
 
 # %% ../../nbs/show/drawings.ipynb #6198df3e
 def draw_sharing(
     methods:dict, # title -> {part: kind}, the parts from the image to the output
 ):                # the figure
     "One row for each method: its network, and which parts are shared."
-    parts = list(dict.fromkeys(part for own in methods.values() for part in own))
+    parts = list(dict.fromkeys(part for kinds in methods.values() for part in kinds))
     width, height = 1.6 + 1.55*len(parts), .62*len(methods) + .5
     fig, ax = canvas(max(width, 5.4), height)
-    for row, (title, own) in enumerate(methods.items()):
+    for row, (title, kinds) in enumerate(methods.items()):
         y = height - .35 - .62*row
         ax.text(.1, y, title, va='center', fontsize=9, fontweight='bold')
-        places = [1.6 + 1.55*k + .7 for k, part in enumerate(parts) if part in own]
+        places = [1.6 + 1.55*k + .7 for k, part in enumerate(parts) if part in kinds]
         ax.plot((places[0], places[-1]), (y, y), color='0.7', lw=1, zorder=0)
-        for x, part in zip(places, [part for part in parts if part in own]):
-            draw_box(ax, Box((x, y), part, own[part]))
-    explain_kinds(ax, {kind for own in methods.values() for kind in own.values()}, (.1, .17))
+        for x, part in zip(places, [part for part in parts if part in kinds]):
+            draw_box(ax, Box((x, y), part, kinds[part]))
+    explain_kinds(ax, {kind for kinds in methods.values() for kind in kinds.values()}, (.1, .17))
     return fig
 
 # %% ../../nbs/show/drawings.ipynb #4ef0c160
 def draw_arrow(ax, start, end, text='', kind='data', bend=0.):
     "An arrow from one patch to another, with a text at its middle."
-    how = dict(arrowstyle='-|>', color=BORDERS[kind], lw=1.3, shrinkA=1, shrinkB=1)
+    arrow = dict(arrowstyle='-|>', color=BORDERS[kind], lw=1.3, shrinkA=1, shrinkB=1)
     middles = [np.array(p.get_bbox().get_points()).mean(0) for p in (start, end)]
-    style = how | dict(patchA=start, patchB=end, connectionstyle=f'arc3,rad={bend}')
+    style = arrow | dict(patchA=start, patchB=end, connectionstyle=f'arc3,rad={bend}')
     ax.annotate('', middles[1], middles[0], arrowprops=style)
     along = middles[1] - middles[0]
-    at = sum(middles) / 2 + bend/2 * np.array((along[1], -along[0]))
+    place = sum(middles) / 2 + bend/2 * np.array((along[1], -along[0]))
     if not text: return
     white = dict(fc='white', ec='none', pad=.8)
-    ax.text(*at, text, ha='center', va='center', fontsize=7.5, bbox=white)
+    ax.text(*place, text, ha='center', va='center', fontsize=7.5, bbox=white)
 
 # %% ../../nbs/show/drawings.ipynb #4ef0c16b
 def draw_mechanism(
@@ -163,7 +163,7 @@ def draw_exchange():
     return draw_mechanism(boxes, arrows, frames, (7.6, 4.3))
 
 # %% ../../nbs/show/drawings.ipynb #6f7ed72a
-def together(norm:str, row:int, channel:int, pixel:int, K:int, per_group:int)->tuple:
+def together(norm:str, row:int, channel:int, pixel:int, K:int, per_group:int)->tuple[int, ...]:
     "What is equal for all values that a norm normalises together."
     group = channel // per_group
     keys = dict(
@@ -179,8 +179,8 @@ def together(norm:str, row:int, channel:int, pixel:int, K:int, per_group:int)->t
 def normalised_set(norm:str, K=3)->np.ndarray: # (2K, 4 channels in groups of 2, 2 pixels)
     "The values that are normalised together with the first one."
     places = np.zeros((2*K, 4, 2), dtype=bool)
-    first = together(norm, 0, 0, 0, K, 2)
-    for place in np.ndindex(places.shape): places[place] = together(norm, *place, K, 2) == first
+    reference = together(norm, 0, 0, 0, K, 2)
+    for place in np.ndindex(places.shape): places[place] = together(norm, *place, K, 2) == reference
     return places
 
 # %% ../../nbs/show/drawings.ipynb #1b8cae7b

@@ -31,7 +31,7 @@ NORM_COLOURS = dict(TN='self_supervised', GN='personal_layers', BN='averaging')
 DASHES = ('', (4, 1.5), (1, 1), (3, 1, 1, 1), (5, 1, 1, 1, 1, 1), (7, 2), (2, 2), (7, 1, 2, 1))
 
 # %% ../../nbs/show/figures.ipynb #459923a9
-def colour_of(label:str, family:str)->tuple:
+def colour_of(label:str, family:str)->tuple[float, ...]:
     "The colour of a method, on every page the same: of its norm, 'MFCL(BN)', or of its family."
     if family not in PALETTE:
         raise ValueError(f"{label}: unknown family {family!r}: choose from {', '.join(FAMILIES)}")
@@ -42,13 +42,13 @@ def style_of(
     members:dict, # label -> family, in the order of the legend
 )->tuple[dict,dict]: # label -> colour; label -> dashes
     "Colours by family or norm, dashes by member; no two labels have both alike."
-    colours, dashes, seen = {}, {}, {}
+    colours, dashes, n_uses = {}, {}, {}
     for label, family in members.items():
         colour = colour_of(label, family)
-        turn, place = divmod(seen.get(colour, 0), len(DASHES))
+        turn, place = divmod(n_uses.get(colour, 0), len(DASHES))
         colours[label] = colour if not turn else tuple(.6*c for c in colour) # darker again
         dashes[label] = DASHES[place]
-        seen[colour] = seen.get(colour, 0) + 1
+        n_uses[colour] = n_uses.get(colour, 0) + 1
     return colours, dashes
 
 # %% ../../nbs/show/figures.ipynb #8155242a
@@ -63,12 +63,12 @@ def linear(colour)->np.ndarray: # red, green and blue in proportion to light
 
 def relative_luminance(colour)->float: return float(linear(colour) @ (.2126, .7152, .0722))
 
-def contrast(first, second)->float:
+def contrast(foreground, background)->float:
     "How many times as bright the brighter of two colours is (WCAG 2): from 1 to 21; 3 for lines and marks."
-    dark, bright = sorted(map(relative_luminance, (first, second)))
+    dark, bright = sorted(map(relative_luminance, (foreground, background)))
     return (bright + .05) / (dark + .05)
 
-def as_seen(colour, eye=DEUTERANOPIA)->tuple:
+def as_seen(colour, eye=DEUTERANOPIA)->tuple[float, ...]:
     "A colour as someone sees it who does not tell red from green."
     light = np.clip(eye @ linear(colour), 0, 1)
     return tuple(np.where(light <= .0031308, 12.92 * light, 1.055 * light**(1 / 2.4) - .055))
@@ -79,7 +79,7 @@ def lab(colour)->np.ndarray: # lightness, green to red, blue to yellow: distance
     x, y, z = np.where(light > .008856, np.cbrt(light), 7.787*light + 16/116)
     return np.array([116*y - 16, 500*(x - y), 200*(y - z)])
 
-def apart(first, second)->float: return float(np.linalg.norm(lab(first) - lab(second)))
+def apart(colour, other_colour)->float: return float(np.linalg.norm(lab(colour) - lab(other_colour)))
 
 # %% ../../nbs/show/figures.ipynb #1bc3ac63
 def smooth(values, window:int)->np.ndarray:
@@ -96,7 +96,7 @@ def plain_label(label:str)->str:
     return ', '.join([name, *words])
 
 # %% ../../nbs/show/figures.ipynb #aefa05ab
-def families_of(table:pd.DataFrame)->dict: # label -> family, in the order of the table
+def families_of(table:pd.DataFrame)->dict[str, str]: # label -> family, in the order of the table
     return dict(table[['label', 'family']].drop_duplicates().values)
 
 # %% ../../nbs/show/figures.ipynb #aefa05ac
@@ -133,8 +133,8 @@ def curves(
 def smoothed(table:pd.DataFrame, y:str, window:int)->pd.DataFrame:
     "The table in the order of rounds within each label, its column `y` smoothed for each label and seed."
     table = table.sort_values('round', kind='stable')
-    each = table.groupby(['label', 'seed'])[y]
-    return table.assign(**{y: each.transform(lambda values: smooth(values, window))})
+    groups = table.groupby(['label', 'seed'])[y]
+    return table.assign(**{y: groups.transform(lambda values: smooth(values, window))})
 
 # %% ../../nbs/show/figures.ipynb #52e32c3c
 def look_of(handle)->tuple:
@@ -145,25 +145,25 @@ def look_of(handle)->tuple:
 def shared_legend(fig):
     """One legend below all panels instead of one in each; a name that looks different in two panels is
     refused."""
-    known = {}
+    entries = {}
     for ax in fig.axes:
         legend = ax.get_legend()
         if not legend: continue
         for handle, text in zip(legend.legend_handles, legend.get_texts()):
             name = text.get_text()
-            if look_of(known.setdefault(name, handle)) == look_of(handle): continue
+            if look_of(entries.setdefault(name, handle)) == look_of(handle): continue
             raise ValueError(f'{name!r} looks different in two panels: give `curves` the `whole` table')
         legend.remove()
-    how = dict(loc='upper center', bbox_to_anchor=(.5, 0), frameon=False, ncols=min(4, len(known)))
-    fig.legend(known.values(), known.keys(), **how)
+    options = dict(loc='upper center', bbox_to_anchor=(.5, 0), frameon=False, ncols=min(4, len(entries)))
+    fig.legend(entries.values(), entries.keys(), **options)
 
 # %% ../../nbs/show/figures.ipynb #52e32c3d
 @contextmanager
-def panels(down:int, across:int, size:tuple, legend=False, **how):
+def panels(down:int, across:int, size:tuple, legend=False, **options):
     "Axes of a figure, (down, across), that is shown at the end; `legend`: one for all panels."
     if across > 2:
         raise ValueError(f'{across} panels in a row are too small to read: at most 2, in more rows')
-    fig, axes = plt.subplots(down, across, figsize=size, squeeze=False, **how)
+    fig, axes = plt.subplots(down, across, figsize=size, squeeze=False, **options)
     yield axes
     fig.tight_layout()
     if legend: shared_legend(fig)

@@ -26,14 +26,14 @@ from .result_page import card_claim, signed_points
 from .scoreboard import headline_verdict
 
 # %% ../../nbs/show/findings.ipynb #9b529d4a
-def status_of(name:str)->tuple: # (profile, or '-'; its verdicts in words)
+def status_of(name:str)->tuple[str, str]: # profile, or '-'; its verdicts in words
     """The largest profile of an experiment with committed rows, and its verdicts in words. The claims of a
     whole paper are each asked of the best rows there are."""
     if experiments()[name].about['kind'] == 'claims':
         profile, verdicts = 'the largest of each', [v for _, _, v in evidence_on(name)]
     else: profile, verdicts = committed_verdicts(name)
     counts = verdict_counts([v for v in verdicts if v.source != OURS])
-    words = ' '.join(f'{MARKS[word]} {n}' for word, n in counts.items() if n)
+    words = ' '.join(f'{MARKS[verdict]} {n}' for verdict, n in counts.items() if n)
     return profile or '-', words or ('on its page' if profile else 'not run')
 
 def answer_in_words(name:str)->str:
@@ -70,18 +70,18 @@ class Finding:
     @property
     def name(self)->str: return f'{self.paper}/{self.artifact}' # of the experiment
 
-def findings_asked()->list: # of Finding
+def findings_asked()->list[Finding]:
     "The finding of each paper's file, in the order of the papers; that of the arena is the last."
     files = {paper: paper_file(paper) for paper in (*PAPER_NAMES, 'arena')}
     return [Finding(paper, **file['finding']) for paper, file in files.items() if 'finding' in file]
 
 # %% ../../nbs/show/findings.ipynb #5e0f7b21
 # '-0.5 (open, -1.3 to +0.4)', in points
-def claim_told(name:str, begins:str, word='', where='this sentence')->str:
+def claim_told(name:str, begins:str, verdict='', place='this sentence')->str:
     "The margin of a claim, its verdict, its interval, and where else its sign is another."
-    v = headline_verdict(name, begins, where)
-    if word and v.word != word:
-        raise ValueError(f'{v.what!r} is {v.word}, but {where} is worded around {word!r}: write it anew')
+    v = headline_verdict(name, begins, place)
+    if verdict and v.word != verdict:
+        raise ValueError(f'{v.what!r} is {v.word}, but {place} is worded around {verdict!r}: write it anew')
     between = ', {:+.1f} to {:+.1f}'.format(*v.interval) if v.interval else ''
     turned = f', {v.turned}' if v.turned else ''
     why = f', {v.reason}' if v.reason == ONE_RUN else ''
@@ -89,10 +89,10 @@ def claim_told(name:str, begins:str, word='', where='this sentence')->str:
 
 def finding(f:Finding)->str: # Markdown
     "The question, and what our runs say."
-    where = f'[finding] of {f.paper}.toml'
-    told = {name: claim_told(*claim, where=where) for name, claim in f.claims.items()}
-    told |= {name: f'{accuracy(*number):.1f}' for name, number in f.numbers.items()}
-    return f'{f.promise} {f.sentence.format(**told)}'
+    place = f'[finding] of {f.paper}.toml'
+    evidence = {name: claim_told(*claim, place=place) for name, claim in f.claims.items()}
+    evidence |= {name: f'{accuracy(*number):.1f}' for name, number in f.numbers.items()}
+    return f'{f.promise} {f.sentence.format(**evidence)}'
 
 # %% ../../nbs/show/findings.ipynb #5e0f7b22
 def accuracy(name:str, setting:str, label, moment='')->float: # percent
@@ -102,15 +102,16 @@ def accuracy(name:str, setting:str, label, moment='')->float: # percent
     paper = PAPER_OF[name.split('/')[0]]
     rows = committed(name, profile)
     cells = our_cells(paper, with_majority(rows) if paper.personal else rows, ['label', *paper.keys])
-    where = [paper.say(*key, profile) for key in zip(*(cells[k] for k in paper.keys))]
-    here = cells[[words == setting for words in where]].set_index('label')
+    settings = [paper.say(*key, profile) for key in zip(*(cells[k] for k in paper.keys))]
+    setting_cells = cells[[words == setting for words in settings]].set_index('label')
     labels = [label] if isinstance(label, str) else label
-    missing = [each for each in labels if each not in here.index]
-    if missing: raise ValueError(f'{name} has no {missing[0]!r} on {setting!r}: {", ".join(here.index)}')
-    return here.loc[labels, moment or 'micro'].max()
+    missing = [method for method in labels if method not in setting_cells.index]
+    if missing:
+        raise ValueError(f'{name} has no {missing[0]!r} on {setting!r}: {", ".join(setting_cells.index)}')
+    return setting_cells.loc[labels, moment or 'micro'].max()
 
 # %% ../../nbs/show/findings.ipynb #5e0f7b23
-def findings_told()->list: # of dicts
+def findings_told()->list[dict]:
     "The finding of each paper: its papers, the sentence, and the name of its page."
     return [dict(papers=f.papers, sentence=finding(f), page=f.name) for f in findings_asked()]
 
@@ -124,18 +125,18 @@ def findings(folder='')->str: # Markdown
 # %% ../../nbs/show/findings.ipynb #8c711de1
 def sizes_told(names=None)->str: # `names`: of experiments, else all
     "How many committed runs have the paper's size, and how many of their curves are level."
-    known, reduced, level = set(), set(), set() # run ids; a run is reduced if it is so on any page
+    run_ids, reduced, level = set(), set(), set() # run ids; a run is reduced if it is so on any page
     for name in names or experiments():
         rows = committed(name, 'lite')
         if not len(rows): continue
         runs = rows.drop_duplicates('run').set_index('run').settings
-        known |= set(runs.index)
+        run_ids |= set(runs.index)
         reduced |= {id for id, run in runs.items() if smaller(run, (name,))}
         tested = PAPER_OF[name.split('/')[0]].tested
         ends = curve_ends(tested(rows) if tested else rows)
         level |= {id for id, end in ends.items() if end.converged}
-    full = known - reduced
-    return (f'Of the {len(known)} runs in the profile `lite`, '
+    full = run_ids - reduced
+    return (f'Of the {len(run_ids)} runs in the profile `lite`, '
             f"{len(full)} have the paper's setting in all\n"
             f'but rounds and precision, {len(level)} have a level curve, and {len(full & level)} have both.')
 
@@ -153,12 +154,12 @@ WRITTEN = { # file, from the folder of the notebooks -> what is computed in it
 
 def written_files()->dict: # path -> text
     "The files that `fedcl report` writes, as they should be."
-    nbs, found = papers_folder().resolve().parent, {}
+    nbs, texts = papers_folder().resolve().parent, {}
     for name, parts in WRITTEN.items():
         path = (nbs / name).resolve()
-        found[path] = path.read_text(encoding='utf-8')
-        for mark, body in parts.items(): found[path] = replace_between(found[path], mark, body(), name)
-    return found | {nbs / 'papers' / 'findings.json': json.dumps(findings_told(), indent=1) + '\n'}
+        texts[path] = path.read_text(encoding='utf-8')
+        for mark, body in parts.items(): texts[path] = replace_between(texts[path], mark, body(), name)
+    return texts | {nbs / 'papers' / 'findings.json': json.dumps(findings_told(), indent=1) + '\n'}
 
 # %% ../../nbs/show/findings.ipynb #7f9dcf00
 def write_pictures():
@@ -175,6 +176,6 @@ def save_picture(name:str, draw, tight=True):
     path = papers_folder().parent / 'media' / f'{name}.svg'
     with rc_context({'svg.hashsalt': name, 'svg.fonttype': 'none'}):
         fig = draw()
-        how = dict(bbox_inches='tight') if tight else dict(facecolor=fig.get_facecolor())
-        fig.savefig(path, metadata={'Date': None}, **how)
+        options = dict(bbox_inches='tight') if tight else dict(facecolor=fig.get_facecolor())
+        fig.savefig(path, metadata={'Date': None}, **options)
         plt.close(fig)

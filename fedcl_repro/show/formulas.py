@@ -25,12 +25,12 @@ UNKNOWN = {
 def plain_mathml(latex:str, display=False)->str: # HTML
     "A formula without number as MathML; `display`: on a line of its own."
     from latex2mathml.converter import convert_to_element
-    for unknown, known in UNKNOWN.items(): latex = re.sub(unknown, known, latex)
+    for unknown, replacement in UNKNOWN.items(): latex = re.sub(unknown, replacement, latex)
     tree = convert_to_element(latex, display='block' if display else 'inline')
     for node in tree.iter(): set_letters(node)
     out = ElementTree.tostring(tree, encoding='unicode')
-    left = re.findall(r'\\[a-zA-Z]+', out)
-    if left: raise ValueError(f'cannot write {", ".join(left)} of {latex!r} as MathML: use another command')
+    names = re.findall(r'\\[a-zA-Z]+', out)
+    if names: raise ValueError(f'cannot write {", ".join(names)} of {latex!r} as MathML: use another command')
     return out
 
 def mathml(latex:str, display=False)->str: # HTML
@@ -56,8 +56,8 @@ def letter(char:str, variant:str)->str:
     name = unicodedata.name(char, '').removeprefix('GREEK ').removeprefix('LATIN ').replace('LETTER ', '')
     style = HYPHENATED.get(variant, variant.upper().replace('-', ' ')) # the words of Unicode
     earlier = 'BLACK-LETTER' if style == 'FRAKTUR' else style          # letters that came first
-    for known in f'MATHEMATICAL {style} {name}', f'{earlier} {name}':
-        try: return unicodedata.lookup(known)
+    for full_name in f'MATHEMATICAL {style} {name}', f'{earlier} {name}':
+        try: return unicodedata.lookup(full_name)
         except KeyError: pass
     return 'ℎ' if (variant, char) == ('italic', 'h') else char
 
@@ -80,11 +80,11 @@ def html_with_formulas(
     to_html:Callable,   # Markdown -> HTML
 )->str:
     "Markdown as HTML, its formulas as MathML."
-    found = []
+    formulas = []
     def mark(match):
         if match['code']: return match[0]
         latex = match['block'] or match['inline']
-        found.append(mathml(latex, display=bool(match['block'])))
-        return f'⟦{len(found) - 1}⟧'
+        formulas.append(mathml(latex, display=bool(match['block'])))
+        return f'⟦{len(formulas) - 1}⟧'
     body = to_html(CODE_OR_FORMULA.sub(mark, text))
-    return re.sub(r'⟦(\d+)⟧', lambda m: found[int(m[1])], body)
+    return re.sub(r'⟦(\d+)⟧', lambda m: formulas[int(m[1])], body)

@@ -11,13 +11,13 @@ import pandas as pd
 
 
 # %% ../../nbs/show/maps.ipynb #19c3d5b6
-def scatter(ax, at:np.ndarray, group, title='', first=0):
+def scatter(ax, places:np.ndarray, group, title='', first=0):
     "Points of a plane, coloured by a whole number, with a legend of the numbers, counted from `first`."
     import matplotlib.pyplot as plt
-    at, group = np.asarray(at), np.asarray(group)
+    places, group = np.asarray(places), np.asarray(group)
     colours = plt.get_cmap('tab10' if group.max() < 10 else 'tab20')
     for k in np.unique(group):
-        ax.scatter(*at[group == k].T, color=colours(int(k)), s=9, lw=0, label=k + first)
+        ax.scatter(*places[group == k].T, color=colours(int(k)), s=9, lw=0, label=k + first)
     ax.set(title=title, xticks=[], yticks=[])
     columns = -(-len(np.unique(group)) // 10)
     ax.legend(loc='center left', bbox_to_anchor=(1, .5), frameon=False, fontsize=8, ncols=columns,
@@ -27,30 +27,30 @@ def scatter(ax, at:np.ndarray, group, title='', first=0):
 def draw_map(m:pd.DataFrame, title=''):
     "A map twice: by client, and by class."
     import matplotlib.pyplot as plt
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3))
-    scatter(left, m[['x', 'y']], m.client, 'by client', first=1)
-    scatter(right, m[['x', 'y']], m.label, 'by class')
+    fig, (by_client, by_class) = plt.subplots(1, 2, figsize=(7.6, 3))
+    scatter(by_client, m[['x', 'y']], m.client, 'by client', first=1)
+    scatter(by_class, m[['x', 'y']], m.label, 'by class')
     fig.suptitle(title)
     fig.tight_layout()
     plt.show()
 
 # %% ../../nbs/show/maps.ipynb #5ca77e01
-def draw_classes(found:dict, wide=2): # title -> ((n, 2) places, (n,) classes)
+def draw_classes(maps:dict, wide=2): # title -> ((n, 2) places, (n,) classes)
     "Panels of points, coloured by class."
     from fedcl_repro.show.figures import panels
-    across = min(wide, len(found))
-    down = -(-len(found) // across)
+    across = min(wide, len(maps))
+    down = -(-len(maps) // across)
     with panels(down, across, (4.2*across, 3*down)) as axes:
-        for ax in axes.flat[len(found):]: ax.set_visible(False)
-        for ax, (title, (at, y)) in zip(axes.flat, found.items()): scatter(ax, at, y, title)
+        for ax in axes.flat[len(maps):]: ax.set_visible(False)
+        for ax, (title, (places, y)) in zip(axes.flat, maps.items()): scatter(ax, places, y, title)
 
 # %% ../../nbs/show/maps.ipynb #204a0625
-def draw_panels(parts:dict, ylabel:str, trivial={}, wide=2, **how):
+def draw_panels(parts:dict, ylabel:str, trivial={}, wide=2, **options):
     "Curves of `micro`, a panel for each title in `parts`; `trivial`: title -> the majority class's accuracy."
     from fedcl_repro.show.figures import curves, majority_line, panels
     width, table = min(wide, len(parts)), pd.concat(parts.values())
     height = -(-len(parts) // width)
-    with panels(height, width, (4.2*width, 2.8*height), legend=True, **how) as axes:
+    with panels(height, width, (4.2*width, 2.8*height), legend=True, **options) as axes:
         for ax in axes.flat[len(parts):]: ax.set_axis_off()
         for ax, (title, part) in zip(axes.flat, parts.items()):
             curves(part, 'micro', 1, ax, ylabel, table)

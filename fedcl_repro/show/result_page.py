@@ -56,12 +56,13 @@ def verdicts_in_words(verdicts:list)->str:
         ('claim', ' on published or counted numbers'): [v for v in claims if v.basis != 'runs'],
         ('published number', ''): [v for v in verdicts if v.kind == 'cell']}
     counts_said = []
-    for (thing, more), some in groups.items():
-        if not some: continue
-        words = ', '.join(f'{n} {word}' for word, n in verdict_counts(some).items())
-        counts_said.append(f'Of {amount_of(len(some), thing)}{more}: {words}.')
-        much = [v.much == 'inside' for v in some if v.much]
-        if much: counts_said.append(f'Published margins inside our interval: {sum(much)} of {len(much)}.')
+    for (thing, basis), group in groups.items():
+        if not group: continue
+        words = ', '.join(f'{n} {verdict}' for verdict, n in verdict_counts(group).items())
+        counts_said.append(f'Of {amount_of(len(group), thing)}{basis}: {words}.')
+        inside = [v.much == 'inside' for v in group if v.much]
+        if not inside: continue
+        counts_said.append(f'Published margins inside our interval: {sum(inside)} of {len(inside)}.')
     return ' '.join(counts_said)
 
 # %% ../../nbs/show/result_page.ipynb #3979b851
@@ -97,9 +98,9 @@ CONCLUSIONS = {
 def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
     """The first claim that trained runs measure, whatever it became; replicates come before one run, and our
     own questions last."""
-    asked = [v for v in verdicts if v.kind == 'claim' and v.word in CONCLUSIONS and v.margin is not None]
+    claims = [v for v in verdicts if v.kind == 'claim' and v.word in CONCLUSIONS and v.margin is not None]
     def place(v): return v.source == OURS, not rests_on(v).endswith('replicates')
-    return min(asked, key=place, default=None)
+    return min(claims, key=place, default=None)
 
 def signed_points(x:float)->str: return f'{x:+.2f}'.replace('-', '−')
 
@@ -109,15 +110,15 @@ def answer_of(v:Verdict)->str: # HTML
     ends = ' to '.join(map(signed_points, v.interval))
     between = f' (95 % interval {ends})' if v.interval else ''
     turned = f', {v.turned}' if v.turned else ''
-    told = f'{published}ours {signed_points(v.margin)}{between}{turned}.'
-    asked = 'We ask: ' if v.source == OURS else ''
-    return f'{badge(v.word)} {asked}<b>{html.escape(v.what)}</b>: {html.escape(told)}'
+    evidence = f'{published}ours {signed_points(v.margin)}{between}{turned}.'
+    question = 'We ask: ' if v.source == OURS else ''
+    return f'{badge(v.word)} {question}<b>{html.escape(v.what)}</b>: {html.escape(evidence)}'
 
 def conditions_of(v:Verdict)->str:
     "Why it is open, how large our runs are, and what else differs from the paper."
     place = '' if v.source == OURS else f'The claim is from {v.source}. '
-    more = filter(None, (rests_on(v), v.tested and f'tested {v.tested}'))
-    size = ', '.join([f'Our runs: {v.size or PAPER_SIZE}', *more])
+    conditions = filter(None, (rests_on(v), v.tested and f'tested {v.tested}'))
+    size = ', '.join([f'Our runs: {v.size or PAPER_SIZE}', *conditions])
     settings = f" Settings that differ: {', '.join(v.differs)}." if v.differs else ''
     why = f': {v.reason}' if v.reason else ''
     return f'{CONCLUSIONS[v.word]}{why}. {place}{size}; partitions and seeds are ours.{settings}'
@@ -127,8 +128,8 @@ def counts_line(verdicts:list)->str: # HTML
     "How many claims and numbers have which verdict."
     kinds = {'claim': [v for v in verdicts if v.kind == 'claim'],
              'number': [v for v in verdicts if v.kind == 'cell']}
-    return '. '.join(f'{amount_of(len(some), kind)}: {counts_as_badges(verdict_counts(some))}'
-                     for kind, some in kinds.items() if some)
+    return '. '.join(f'{amount_of(len(group), kind)}: {counts_as_badges(verdict_counts(group))}'
+                     for kind, group in kinds.items() if group)
 
 def show_head(v:Verdict, trained:str, verdicts:list):
     "What a page answers: the badge and the sentence, their conditions, what was trained, all counts."
@@ -167,7 +168,7 @@ class ResultPage(Page):
         self.verdicts = self.judge(*self.judged_maps())
         self.evidence = self.found_evidence()
 
-    def judged_maps(self)->list: # of Verdict
+    def judged_maps(self)->list[Verdict]:
         "Verdicts on the maps of the runs that this page trained, if its experiment keeps maps."
         judge = self.entry.about['judge_maps'] if self.profile != 'quick' else None # digits judge nothing
         return judge(self.maps, self.rows, self.profile) if judge else []
@@ -177,16 +178,16 @@ class ResultPage(Page):
         "The maps of the runs that this page trained."
         return maps_of(self.available(), self.store, self.data_root, self.entry.about['maps'])
 
-    def found_evidence(self)->list: # of (profile, rows, verdicts), best first
+    def found_evidence(self)->list[tuple]: # profile, rows, verdicts; best first
         "The committed rows of the largest profile, and the rows that this page trained."
-        own = self.profile, self.rows, self.verdicts
-        if not self.runs: return [own]
+        page_evidence = self.profile, self.rows, self.verdicts
+        if not self.runs: return [page_evidence]
         profile, verdicts = committed_verdicts(self.name)
-        if profile is None: return [own]
-        kept = profile, committed(self.name, profile), verdicts
-        if not len(self.rows): return [kept]
-        if profile == self.profile: return [own]
-        return sorted([own, kept], key=lambda e: -PROFILES.index(e[0]))
+        if profile is None: return [page_evidence]
+        committed_evidence = profile, committed(self.name, profile), verdicts
+        if not len(self.rows): return [committed_evidence]
+        if profile == self.profile: return [page_evidence]
+        return sorted([page_evidence, committed_evidence], key=lambda e: -PROFILES.index(e[0]))
 
     def is_stand_in(self, profile:str)->bool: return profile == 'quick' and len(self.runs) > 0
 
@@ -239,8 +240,8 @@ def more_maps(self:ResultPage, view):
 def display_all(*shown):
     "Display tables and figures, leaving out what is None."
     from IPython.display import display
-    for each in shown:
-        if each is not None: display(each)
+    for view in shown:
+        if view is not None: display(view)
 
 # %% ../../nbs/show/result_page.ipynb #fe265bc6
 def table_view(
@@ -248,37 +249,37 @@ def table_view(
     artifact:str, # 'table5'
     dots=None,    # names to draw; by default all of ours
     draw=None,    # (rows) -> None: a figure in place of the dots
-    **how,        # further arguments of `show_table`: sizes, words
+    **options,    # further arguments of `show_table`: sizes, words
 )->Callable:      # (rows, profile) -> None
     "Published numbers of a table beside ours: as dots, then as a table."
     def view(rows, profile):
         printed = paper.printed(artifact)
         if draw: draw(rows)
         else: show_dots(paper, printed, rows, profile, dots)
-        display_all(show_table(paper, printed, rows, profile, f'Table {artifact[5:]}', **how))
+        display_all(show_table(paper, printed, rows, profile, f'Table {artifact[5:]}', **options))
     return view
 
 # %% ../../nbs/show/result_page.ipynb #8ab0c586
 class ClaimsPage(ResultPage):
     "All sentences of a paper with the verdicts on the best committed rows; those of this page last."
-    def judged_maps(self)->list: return [] # maps are judged on the pages that show them
+    def judged_maps(self)->list[Verdict]: return [] # maps are judged on the pages that show them
 
-    def found_evidence(self)->list: # of (page, profile, verdict)
+    def found_evidence(self)->list[tuple]: # page, profile, verdict
         "The claims of each table and figure on its best committed rows, and those across several."
         return evidence_on(self.name)
 
-    def cells(self)->list: # of Verdict
+    def cells(self)->list[Verdict]:
         "The verdicts on published numbers, some of which a sentence repeats."
         paper = self.entry.about['paper']
-        own = [n for n, e in experiments().items() if e.about['paper'] == paper]
-        return [v for n in own for v in committed_verdicts(n)[1] if v.kind == 'cell']
+        names = [n for n, e in experiments().items() if e.about['paper'] == paper]
+        return [v for n in names for v in committed_verdicts(n)[1] if v.kind == 'cell']
 
     def show(self, *papers):
         "The sentences of these papers (by default the page's own), then the claims one by one."
-        said = [v for _, _, v in self.evidence]
-        say_line(verdicts_in_words(said), look='evidence')
+        verdicts = [v for _, _, v in self.evidence]
+        say_line(verdicts_in_words(verdicts), look='evidence')
         for paper in papers or [self.entry.about['paper']]:
-            sentences = claim_list(paper, said + self.cells())
+            sentences = claim_list(paper, verdicts + self.cells())
             caption = f'The {len(sentences)} sentences of {PAPER_NAMES[paper]}, in our words.'
             display_all(sectioned_table(sentences, 'place', caption))
         one_by_one = self.one_by_one()
@@ -288,9 +289,10 @@ class ClaimsPage(ResultPage):
 
     def one_by_one(self)->pd.DataFrame: # page, profile, claim, verdict, evidence, source
         "The claims that were checked, with the page that shows the rows behind each."
-        asked = [(name, profile, v) for name, profile, v in self.evidence if v.word != 'not run']
-        table = asked_table([v for _, _, v in asked])
-        return pd.DataFrame(dict(page=[n for n, _, _ in asked], profile=[p for _, p, _ in asked])).join(table)
+        tested = [(name, profile, v) for name, profile, v in self.evidence if v.word != 'not run']
+        table = asked_table([v for _, _, v in tested])
+        pages = pd.DataFrame(dict(page=[n for n, _, _ in tested], profile=[p for _, p, _ in tested]))
+        return pages.join(table)
 
     def more(self, view):
         "Another table, which needs no rows."

@@ -34,14 +34,14 @@ HEADLINES = ( # experiment, how its claim begins, and the claim in fewer words
 def headline_verdict(name:str, begins:str, chosen_in='HEADLINES')->Verdict:
     "The verdict on a claim of an experiment, from its committed rows; an error if it has no such claim."
     _, verdicts = committed_verdicts(name)
-    said = [v for v in verdicts if v.kind == 'claim']
-    exact = [v for v in said if v.what == begins] or [v for v in said if v.what.startswith(begins)]
+    claims = [v for v in verdicts if v.kind == 'claim']
+    exact = [v for v in claims if v.what == begins] or [v for v in claims if v.what.startswith(begins)]
     sentence = begins.partition(':')[0]
-    exact = exact or [v for v in said if v.what.startswith(sentence) and v.word == 'not run']
+    exact = exact or [v for v in claims if v.what.startswith(sentence) and v.word == 'not run']
     if exact: return exact[0]
-    known = '; '.join(dict.fromkeys(v.what for v in said)) or 'nothing'
+    sentences = '; '.join(dict.fromkeys(v.what for v in claims)) or 'nothing'
     raise ValueError(f'{name} has no claim that begins with {begins!r}: choose another in {chosen_in}; '
-                     f'it has {known}')
+                     f'it has {sentences}')
 
 # %% ../../nbs/show/scoreboard.ipynb #sco0000a
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def size_and_replicates(v:Verdict)->str:
     share = v.size.split(', ')[0] if v.size else "the paper's size"
     return ', '.join(filter(None, [share, rests_on(v)])) if v.word != 'not run' else 'not run'
 
-def headlines()->list: # of Headline, those that are decided first
+def headlines()->list[Headline]: # those that are decided first
     "The eight claims with their verdicts on committed rows."
     lines = []
     for page, begins, claim in HEADLINES:
@@ -75,15 +75,15 @@ def signed(x:float)->str:
     return '' if x is None else f'{round(x, 1) + 0.:+.1f}'.replace('-', '−')
 
 # %% ../../nbs/show/scoreboard.ipynb #sco00008
-def all_claims()->list: # of Verdict
+def all_claims()->list[Verdict]:
     "Each claim of the papers once, from its best committed rows."
     pages = [name for name, e in experiments().items() if e.about['kind'] == 'claims']
     return [v for name in pages for _, _, v in evidence_on(name) if v.source != OURS]
 
-def tally(verdicts)->dict: # word -> how many, in the order of the marks
+def tally(verdicts)->dict[str, int]: # in the order of the marks
     "How often each verdict occurs."
     words = [v.word for v in verdicts]
-    return {word: words.count(word) for word in MARKS if word in words}
+    return {verdict: words.count(verdict) for verdict in MARKS if verdict in words}
 
 # %% ../../nbs/show/scoreboard.ipynb #sco0000c
 LEFT, RIGHT = -23., 25. # points: the ends of the axis
@@ -95,18 +95,18 @@ def plot_html(line:Headline)->str: # HTML
     "The axis of a line: zero, the interval, an arrow from the published margin to ours, and both marks."
     parts = [f'<i class="zero" style="left:{along(0):.2f}%"></i>']
     if line.ours is None: return ''.join(parts)
-    to, word = along(line.ours), css_name(line.word)
+    to, verdict = along(line.ours), css_name(line.word)
     if line.low is not None:
         low, high = along(line.low), along(line.high)
-        parts.append(f'<i class="band {word}" style="left:{low:.2f}%;width:{high - low:.2f}%"></i>')
+        parts.append(f'<i class="band {verdict}" style="left:{low:.2f}%;width:{high - low:.2f}%"></i>')
     if line.published is not None:
         start = along(line.published)
         if abs(start - to) > 4.5: # percent; else ring and mark touch
-            side, first = ('l', to) if to < start else ('r', start)
-            parts.append(f'<i class="arrow {side}" style="left:calc({first:.2f}% + 8px);'
+            side, edge = ('l', to) if to < start else ('r', start)
+            parts.append(f'<i class="arrow {side}" style="left:calc({edge:.2f}% + 8px);'
                          f'width:calc({abs(start - to):.2f}% - 16px)"></i>')
         parts.append(f'<i class="ring" style="left:{start:.2f}%"></i>')
-    return ''.join(parts) + f'<i class="dot {word}" style="left:{to:.2f}%"></i>'
+    return ''.join(parts) + f'<i class="dot {verdict}" style="left:{to:.2f}%"></i>'
 
 def line_html(line:Headline, link)->str: # HTML
     "A line of the table. `link`: page -> its address."
@@ -143,11 +143,11 @@ WIDE_LOOK = dict(size=(7.5, 4.3125), axes=(.395, .125, .34, .785), column=-1.137
 NARROW = dict(size=(3.9, 5.4), axes=(.03, .125, .94, .825), column=.005, above=-.1, below=None,
               strip=(-.04, .4))
 
-def look_of_mark(word:str, tone:str)->dict:
+def look_of_mark(verdict:str, tone:str)->dict[str, object]:
     "How Matplotlib draws a verdict: filled where it is decided."
-    look, ground = look_of_verdict(word), PAGES[tone]['bg']
+    look, ground = look_of_verdict(verdict), PAGES[tone]['bg']
     colour = getattr(look, tone)
-    face = colour if word in DECIDED else ground
+    face = colour if verdict in DECIDED else ground
     return dict(ls='', marker=look.shape or '_', ms=7, mew=1.6, mec=colour, mfc=face)
 
 def draw_margins(ax, y:float, line:Headline, tone:str):
@@ -189,8 +189,9 @@ def scoreboard_figure(lines=None, tone='light', narrow=False):
     with rc_context({'svg.fonttype': 'none', 'font.size': 9, 'font.family': 'sans-serif',
                      'text.color': ink['ink']}):
         fig, ax = scoreboard_axes(len(lines), tone, form)
-        def say(x, y, text, **how): ax.text(x, y, text, transform=ax.get_yaxis_transform(),
-                                            **{'va': 'center', **how})
+        def say(x, y, text, **options):
+            options = {'va': 'center', **options}
+            ax.text(x, y, text, transform=ax.get_yaxis_transform(), **options)
         for y, line in enumerate(lines):
             colour = getattr(look_of_verdict(line.word), tone)
             ax.plot([0, 0], [y + form['strip'][0], y + form['strip'][1]], color=ink['quiet'], lw=1.1,
@@ -199,8 +200,8 @@ def scoreboard_figure(lines=None, tone='light', narrow=False):
             title = dict(va='bottom', weight='bold')
             say(form['column'], y + form['above'], line.claim, fontsize=8.6 if narrow else 9, **title)
             if narrow:
-                told = f'{signed(line.ours)}  {line.word}'
-                say(.995, y + form['above'], told, ha='right', color=colour, **title)
+                label = f'{signed(line.ours)}  {line.word}'
+                say(.995, y + form['above'], label, ha='right', color=colour, **title)
                 continue
             say(form['column'], y + form['below'], line.size, va='top', fontsize=7.5, color=ink['quiet'])
             say(1.14, y, signed(line.published), ha='right', color=ink['quiet'])
@@ -212,11 +213,11 @@ def scoreboard_figure(lines=None, tone='light', narrow=False):
         heads += [] if narrow else [(1.14, 'published', 'right'), (1.335, 'ours', 'right')]
         for x, text, side in heads: say(x, -.72, text, ha=side, fontsize=8, color=ink['quiet'])
         keys = [Line2D([], [], ls='', marker='o', ms=8, mfc=ink['bg'], mec=ink['ink'], label='published')]
-        keys += [Line2D([], [], label=word, **look_of_mark(word, tone)) for word in words]
-        told = '95 % interval' if narrow else '95 % interval, in points of accuracy on CIFAR-10'
-        keys.append(Line2D([], [], lw=9, alpha=.3, color=ink['quiet'], solid_capstyle='butt', label=told))
-        how = dict(fontsize=8, handletextpad=.4, columnspacing=1.3 if narrow else 2, handlelength=1.5)
+        keys += [Line2D([], [], label=verdict, **look_of_mark(verdict, tone)) for verdict in words]
+        label = '95 % interval' if narrow else '95 % interval, in points of accuracy on CIFAR-10'
+        keys.append(Line2D([], [], lw=9, alpha=.3, color=ink['quiet'], solid_capstyle='butt', label=label))
+        options = dict(fontsize=8, handletextpad=.4, columnspacing=1.3 if narrow else 2, handlelength=1.5)
         fig.legend(handles=keys, loc='lower left', bbox_to_anchor=(-.003, -.012), ncols=3 if narrow else 6,
                    frameon=False,
-                   **how)
+                   **options)
     return fig

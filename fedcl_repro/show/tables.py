@@ -49,12 +49,13 @@ def says_something(column:pd.Series)->pd.Series: # of bools
 def verdict_second(table:pd.DataFrame)->pd.DataFrame:
     "The columns in another order: `verdict` right after the name of the row; in blocks, first in its block."
     blocks = [column[:-1] if isinstance(column, tuple) else () for column in table]
-    last = [column[-1] if isinstance(column, tuple) else column for column in table]
+    column_names = [column[-1] if isinstance(column, tuple) else column for column in table]
     headings = list(dict.fromkeys(blocks))
     unnamed = isinstance(table.index, pd.RangeIndex) # the first column names the row
-    def place(k): return headings.index(blocks[k]), not (unnamed and k == 0), last[k] not in ('verdict',
-                                                                                              'reason')
-    return table.iloc[:, sorted(range(len(last)), key=place)]
+    def place(k):
+        is_judgement = column_names[k] in ('verdict', 'reason')
+        return headings.index(blocks[k]), not (unnamed and k == 0), not is_judgement
+    return table.iloc[:, sorted(range(len(column_names)), key=place)]
 
 # %% ../../nbs/show/tables.ipynb #47da1c6dd
 def nice_table(table:pd.DataFrame, caption='', marked=())->Styler:
@@ -67,7 +68,7 @@ def nice_table(table:pd.DataFrame, caption='', marked=())->Styler:
         if not table.columns.is_unique: break
         if k in numeric: style = style.format(precision=digits_of(table[name]), na_rep='·', subset=[name])
         elif name == 'verdict' or name[-1:] == ('verdict',):
-            style = style.format(lambda told: badge_beside(str(told)), subset=[name])
+            style = style.format(lambda text: badge_beside(str(text)), subset=[name])
     for axis in 'index', 'columns': style = style.format_index(escape='html', axis=axis)
     named = not isinstance(table.index, pd.RangeIndex)
     if not named: style = style.hide(axis='index')
@@ -89,21 +90,21 @@ def without_thin(table:pd.DataFrame)->tuple[pd.DataFrame,list]: # table, lines
     lines, thin = [], []
     if table.columns.nlevels > 1 or not table.columns.is_unique: return table, lines
     names = table.iloc[:, 0] if isinstance(table.index, pd.RangeIndex) else table.index
-    def said(value): return f'{value:.2f}'.removesuffix('.00') if isinstance(value, float) else value
+    def shown_value(value): return f'{value:.2f}'.removesuffix('.00') if isinstance(value, float) else value
     for column in table:
         says = says_something(table[column])
         if column == 'verdict' or not 0 < 10*says.sum() <= len(table): continue
-        told = [f'{said(value)} ({name})' for name, value in zip(names[says], table[column][says])]
-        lines.append(f"`{column}`: {', '.join(told)}.")
+        notes = [f'{shown_value(value)} ({name})' for name, value in zip(names[says], table[column][says])]
+        lines.append(f"`{column}`: {', '.join(notes)}.")
         thin.append(column)
     return table.drop(columns=thin), lines
 
 def folded_columns(table:pd.DataFrame, columns)->tuple[pd.DataFrame,str]: # table, HTML
     "The table without these columns, and a fold that has them; an empty fold if they say nothing."
-    there = [c for c in columns if c in table and says_something(table[c]).any()]
+    present = [c for c in columns if c in table and says_something(table[c]).any()]
     main = table.drop(columns=[c for c in columns if c in table])
-    if not there: return main, ''
-    return main, folded_html('more columns', nice_table(table[there]).to_html())
+    if not present: return main, ''
+    return main, folded_html('more columns', nice_table(table[present]).to_html())
 
 def folded_html(summary:str, content:str)->str: # HTML
     "What opens on demand."
@@ -149,12 +150,12 @@ def table_cells(
     if paper.personal: rows = with_majority(rows)
     keys = key_columns(printed)
     ours = our_cells(paper, rows, ['label', *keys])
-    own = [k for k in paper.keys if k in keys] # a table with one setting does not print it
-    shown = printed.merge(ours[own].drop_duplicates(), on=own)
-    both = compare(shown, ours, ['label', *keys])
-    if profile == 'quick': both = both.assign(verdict='', reason='') # digits judge nothing
+    setting_keys = [k for k in paper.keys if k in keys] # a table with one setting does not print it
+    shown = printed.merge(ours[setting_keys].drop_duplicates(), on=setting_keys)
+    compared = compare(shown, ours, ['label', *keys])
+    if profile == 'quick': compared = compared.assign(verdict='', reason='') # digits judge nothing
     below = ours[~ours.label.isin(printed.label)].rename(columns=dict(micro='ours'))
-    table = pd.concat([both, below], ignore_index=True).fillna(TEXTS)
+    table = pd.concat([compared, below], ignore_index=True).fillna(TEXTS)
     words = [between_words(cell) for cell in table.itertuples()]
     table = table.rename(columns=dict(seeds='replicates'))
     return table.assign(interval=words, sd_clients=table.sd_clients.mask(table.sd_clients == 0))
@@ -162,8 +163,8 @@ def table_cells(
 # %% ../../nbs/show/tables.ipynb #945a2e7d
 HOW_IT_ENDS = f'`ours`: mean of the last {LATE_TESTS} evaluations. What the words mean: `show/badge`.'
 
-def accuracy_blocks(paper:Paper, rows:pd.DataFrame, profile:str)->dict: # setting -> table, one row per label
-    "Accuracy in percent, that of the last evaluation alone, and the end of the curve."
+def accuracy_blocks(paper:Paper, rows:pd.DataFrame, profile:str)->dict[str, pd.DataFrame]: # by setting
+    "By label: accuracy in percent, that of the last evaluation alone, and the end of the curve."
     on = ['label', *paper.keys]
     cells = our_cells(paper, rows, on)[[*on, 'micro', 'last', 'curve']].rename(columns=dict(micro='accuracy'))
     groups = cells.set_index('label').rename_axis(None).groupby(list(paper.keys))
@@ -173,27 +174,29 @@ def accuracy_blocks(paper:Paper, rows:pd.DataFrame, profile:str)->dict: # settin
 def reasons_of(
     paper:Paper, table:pd.DataFrame, # compared cells of one setting: verdict, why, curve
     names:pd.Series,                 # of its rows
-)->dict: # reason -> rows, in words
+)->dict[str, str]: # reason -> rows, in words
     "What makes cells a `smaller run`, and which are compared though their curve is not level."
-    found, small = {}, table.reason == SMALLER_RUNS
+    reasons, small = {}, table.reason == SMALLER_RUNS
     for name, why in zip(names[small], table.why[small]):
         for reason in why.split('; '):
             what, _, amount = reason.partition(': ')
-            found.setdefault(f'`{SMALLER_RUNS}`, {what}', []).append(f'{name} ({amount})' if amount else name)
+            row_name = f'{name} ({amount})' if amount else name
+            reasons.setdefault(f'`{SMALLER_RUNS}`, {what}', []).append(row_name)
     ended = table.verdict.isin(DECIDED) & (table.curve != 'level')
     if ended.any() and paper.sizes:
-        found["Not level, but compared after as many rounds as the paper states or more"] = list(names[ended])
+        not_level = 'Not level, but compared after as many rounds as the paper states or more'
+        reasons[not_level] = list(names[ended])
     beside = list(names[small | table.verdict.isin(DECIDED)])
-    return {reason: 'all' if rows == beside else ', '.join(rows) for reason, rows in found.items()}
+    return {reason: 'all' if rows == beside else ', '.join(rows) for reason, rows in reasons.items()}
 
-def with_notes(found:dict)->tuple: # {heading: (table, reasons)} -> {heading: table}, sentences
+def with_notes(blocks:dict)->tuple[dict, list[str]]: # heading -> table; sentences
     "The tables, and each reason once with the rows that it concerns in each of them."
     rows_of = {}
-    for heading, (_, reasons) in found.items():
+    for heading, (_, reasons) in blocks.items():
         for reason, rows in reasons.items():
-            where = f'{heading}: {rows}' if len(found) > 1 else rows
-            rows_of.setdefault(reason, []).append(where)
-    tables = {heading: table for heading, (table, _) in found.items()}
+            text = f'{heading}: {rows}' if len(blocks) > 1 else rows
+            rows_of.setdefault(reason, []).append(text)
+    tables = {heading: table for heading, (table, _) in blocks.items()}
     return tables, [f"{reason}: {'; '.join(rows)}." for reason, rows in rows_of.items()]
 
 # %% ../../nbs/show/tables.ipynb #9f48041a
@@ -205,20 +208,20 @@ def is_own_method(paper:Paper, label:str)->bool:
 COMPARED = ['verdict', 'reason', 'published', 'ours', 'layer', 'difference', 'replicates', *MOMENTS]
 MORE = ['first version', 'std', 'sd_clients', 'sd_seeds', 'balanced', 'last', 'curve'] # shown on demand
 
-def row_names(table:pd.DataFrame, more)->pd.Series:
+def row_names(table:pd.DataFrame, name_columns)->pd.Series:
     "The label of each row with its values of further columns: 'FedAvg, 10 clients'."
     names = table.label
-    for column in more: names = names + ', ' + table[column].map('{:g}'.format) + f' {column}'
+    for column in name_columns: names = names + ', ' + table[column].map('{:g}'.format) + f' {column}'
     return names
 
-def difference_words(block:pd.DataFrame)->list:
+def difference_words(block:pd.DataFrame)->list[str]:
     "Ours less published, with the interval of ours: '+15.8 (+12.4 to +19.2)'."
-    said = []
+    texts = []
     for row in block.itertuples():
         ends = [f'{end - row.published:+.1f}' for end in (row.low, row.high) if pd.notna(end)]
         between = f" ({' to '.join(ends)})" if len(ends) == 2 else ''
-        said.append('' if pd.isna(row.difference) else f'{row.difference:+.1f}{between}')
-    return said
+        texts.append('' if pd.isna(row.difference) else f'{row.difference:+.1f}{between}')
+    return texts
 
 def repeats(balanced:pd.Series, accuracy:pd.Series)->bool:
     "Whether balanced accuracies say nothing more: they are missing, or classes are equally frequent."
@@ -226,19 +229,20 @@ def repeats(balanced:pd.Series, accuracy:pd.Series)->bool:
 
 def setting_blocks(
     paper:Paper, table:pd.DataFrame, profile:str,
-    words:dict, # values of the keys -> more words for the heading of a setting
-    more=(),    # columns that belong to a method's name
-)->dict:        # heading -> (table, one row per method; the reasons for its verdicts)
+    words:dict,          # values of the keys -> more words for the heading of a setting
+    name_columns=(),     # columns that belong to a method's name
+)->dict[str, tuple]:     # heading -> (table, one row per method; the reasons for its verdicts)
     "A table for each setting, without columns that say nothing."
-    own, blocks = [k for k in paper.keys if k in table], {}
-    for key, block in table.assign(name=row_names(table, more)).groupby(own, sort=False):
-        where = dict.fromkeys(paper.keys, 0.) | dict(zip(own, key)) # 0: a table that has one setting only
-        heading = paper.say(*where.values(), profile) + (f', {words[key]}' if key in words else '')
+    setting_keys, blocks = [k for k in paper.keys if k in table], {}
+    for key, block in table.assign(name=row_names(table, name_columns)).groupby(setting_keys, sort=False):
+        # 0: a table that has one setting only
+        setting = dict.fromkeys(paper.keys, 0.) | dict(zip(setting_keys, key))
+        heading = paper.say(*setting.values(), profile) + (f', {words[key]}' if key in words else '')
         block = block.drop_duplicates('name')
-        alike = dict(balanced=repeats(block.balanced, block.ours))
-        alike |= {m: m in block and 'trained' not in block or block[m].isna().all() for m in MOMENTS
+        redundant = dict(balanced=repeats(block.balanced, block.ours))
+        redundant |= {m: m in block and 'trained' not in block or block[m].isna().all() for m in MOMENTS
                   if m in block}
-        empty = [column for column, says_nothing in alike.items() if says_nothing]
+        empty = [column for column, says_nothing in redundant.items() if says_nothing]
         shown = [column for column in COMPARED + MORE if column in block and column not in empty]
         part = block.set_index('name').rename_axis(None)
         part = part.assign(difference=difference_words(part))
@@ -261,11 +265,12 @@ def show_table(
         print('not run')
         return None
     table = table_cells(paper, printed, rows, profile)
-    more = [k for k in key_columns(printed) if k not in paper.keys]
-    tables, notes = with_notes(setting_blocks(paper, table, profile, words(rows) if words else {}, more))
+    name_columns = [k for k in key_columns(printed) if k not in paper.keys]
+    blocks = setting_blocks(paper, table, profile, words(rows) if words else {}, name_columns)
+    tables, notes = with_notes(blocks)
     settings = printed.groupby([k for k in paper.keys if k in printed]).ngroups
-    few = len(tables) < settings
-    missing = f' Settings of the paper that were not run: {settings - len(tables)}.' if few else ''
+    incomplete = len(tables) < settings
+    missing = f' Settings of the paper that were not run: {settings - len(tables)}.' if incomplete else ''
     size = f' {sizes[profile]}' if sizes else ''
     caption = f'{what}, accuracy in percent, profile {profile}.{size} {HOW_TO_READ}{missing}'
     ours = [name for name in printed.label.unique() if is_own_method(paper, name)]
@@ -304,10 +309,10 @@ def dots_key(fig, verdicts):
     from matplotlib.lines import Line2D
     from fedcl_repro.show.badge import LOOKS
     keys = [Line2D([], [], ls='', marker='o', ms=7, mfc='white', mec='#1a1e23', mew=1.3, label='published')]
-    for word in [word for word in LOOKS if word in verdicts and LOOKS[word].shape]:
-        face = LOOKS[word].light if word in DECIDED else 'white'
-        look = dict(ls='', marker=LOOKS[word].shape, mec=LOOKS[word].light, mfc=face, mew=1.4)
-        keys.append(Line2D([], [], ms=6, label=f'ours, {word}', **look))
+    for verdict in [verdict for verdict in LOOKS if verdict in verdicts and LOOKS[verdict].shape]:
+        face = LOOKS[verdict].light if verdict in DECIDED else 'white'
+        look = dict(ls='', marker=LOOKS[verdict].shape, mec=LOOKS[verdict].light, mfc=face, mew=1.4)
+        keys.append(Line2D([], [], ms=6, label=f'ours, {verdict}', **look))
     keys.append(Line2D([], [], ls='', marker='|', c='#8a929b',
                        label='one replicate, with its error over clients'))
     fig.legend(handles=keys, loc='outside lower center', ncols=len(keys), frameon=False)
@@ -330,7 +335,7 @@ def draw_dots(
     tables = by_seed(runs, paper.keys, 'micro')
     standard_error = runs.sd_clients / runs.get('n_clients', np.nan)**.5
     errors = by_seed(runs.assign(se=standard_error), paper.keys, 'se')
-    have, known = set(runs.label), set()
+    have, verdicts = set(runs.label), set()
     judged = table_cells(paper, cells, rows, profile)
     judged = judged[judged.verdict != '']
     names = list(names or [n for n in dict.fromkeys([*cells.label, *runs.label]) if n in have])
@@ -340,9 +345,9 @@ def draw_dots(
     tables = dict(sorted(tables.items(), key=lambda item: not same_key(cells, paper, item[0]).any()))
     lines = [sum(name in table for name in names) for table in tables.values()]
     high = [.22*max(lines[k:k + across]) + .9 for k in range(0, len(lines), across)] # of each row of panels
-    how = dict(figsize=(across*(room + 2.6), sum(high)), height_ratios=high, squeeze=False,
+    options = dict(figsize=(across*(room + 2.6), sum(high)), height_ratios=high, squeeze=False,
                layout='constrained')
-    fig, axes = plt.subplots(down, across, **how)
+    fig, axes = plt.subplots(down, across, **options)
     for ax in axes.flat[len(tables):]: ax.set_visible(False)
     for ax, (key, table) in zip(axes.flat, tables.items()):
         printed = cells[same_key(cells, paper, key)].drop_duplicates('label').set_index('label').value
@@ -352,19 +357,19 @@ def draw_dots(
         bars = errors[key].reindex(index=table.index, columns=names)
         words = judged[same_key(judged, paper, key)].drop_duplicates('label').set_index('label').verdict
         draw_panel(ax, paper, shown, printed, table, bars, words)
-        known |= set(words[words.index.isin(shown)])
+        verdicts |= set(words[words.index.isin(shown)])
         ax.set_title(textwrap.fill(paper.say(*key, profile), 38))
         majority_line(ax, trivial.get(key if len(key) > 1 else key[0]), upright=True)
-    dots_key(fig, known)
+    dots_key(fig, verdicts)
     return fig
 
 # %% ../../nbs/show/tables.ipynb #9f48041e
-def show_dots(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None, **how):
+def show_dots(paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str, names=None, **options):
     "Published and our numbers for these names (by default all of ours) as dots."
     import matplotlib.pyplot as plt
     if not len(rows):
         print('not run')
         return
     absent = {key: 0. for key in paper.keys if key not in cells} # the value of runs that lack the setting
-    draw_dots(paper, cells.assign(**absent), rows, profile, names, **how)
+    draw_dots(paper, cells.assign(**absent), rows, profile, names, **options)
     plt.show()

@@ -32,7 +32,7 @@ from ..runs.rows import LATE_TESTS, late_rounds, per_round
 from ..evidence.verdict import OURS
 
 # %% ../../nbs/show/tour.ipynb #b43a91a6
-def message_parts(message:dict)->dict: # part -> bytes
+def message_parts(message:dict)->dict[str, int]: # part -> bytes
     "Bytes of a message by part: `body.0.weight` and `body.0.bias` belong to `body`."
     parts = {}
     for name, entry in message.items():
@@ -140,30 +140,30 @@ def numbers_named(
     paper='', # name of a paper; '' for any
 )->set:       # {'Eq. 7', 'line 11', ...}
     "The equations and lines of a paper that a comment names: `Eq. 7 to 9`, `lines 5 and 8`."
-    found = set()
+    numbers = set()
     for whose, kind, listed in NUMBERED.findall(text):
         if whose and paper and whose != paper: continue
         kind = kind.removesuffix('s')
-        for first, last in re.findall(r'(\d+)(?: to (\d+))?', listed):
-            found |= {f'{kind} {n}' for n in range(int(first), int(last or first) + 1)}
-    return found
+        for start, end in re.findall(r'(\d+)(?: to (\d+))?', listed):
+            numbers |= {f'{kind} {n}' for n in range(int(start), int(end or start) + 1)}
+    return numbers
 
 # %% ../../nbs/show/tour.ipynb #c11ab83e
 SIMPLE = ast.Assign, ast.AugAssign, ast.Return, ast.Expr # statements
 
-def code_of(number:str, functions, paper='')->list: # of lines
+def code_of(number:str, functions, paper='')->list[str]: # lines
     "The statements of some functions with a comment that names an equation."
-    found = []
+    statements = []
     for function in functions:
         source = textwrap.dedent(inspect.getsource(function))
         lines = source.split('\n')
         for node in filter(lambda node: isinstance(node, SIMPLE), ast.walk(ast.parse(source))):
             comments = [line.partition(' # ')[2] for line in lines[node.lineno - 1:node.end_lineno]]
             if number not in numbers_named(' '.join(comments), paper): continue
-            found.append((node.lineno, ' '.join(ast.get_source_segment(source, node).split())))
-    if found: return [code for _, code in sorted(found)]
-    where = ', '.join(f.__name__ for f in functions)
-    raise ValueError(f'no line of {where} names {number}: add the comment to the line where it is computed')
+            statements.append((node.lineno, ' '.join(ast.get_source_segment(source, node).split())))
+    if statements: return [code for _, code in sorted(statements)]
+    names = ', '.join(f.__name__ for f in functions)
+    raise ValueError(f'no line of {names} names {number}: add the comment to the line where it is computed')
 
 # %% ../../nbs/show/tour.ipynb #f63c4d14
 def beside_code(
@@ -187,10 +187,10 @@ def draw_clients(
     "All clients and classes as bubbles, and random training images of some clients."
     import matplotlib.pyplot as plt
     fig = plt.figure(figsize=(9, .7*len(clients) + 1.3))
-    left, right = fig.subfigures(1, 2, width_ratios=(1, 1.4))
-    bubbles(class_counts(shards.train, dataset.y, dataset.n_classes), left.subplots())
+    counts_part, images_part = fig.subfigures(1, 2, width_ratios=(1, 1.4))
+    bubbles(class_counts(shards.train, dataset.y, dataset.n_classes), counts_part.subplots())
     rng = np.random.default_rng(0)
-    for ax, i in zip(right.subplots(len(clients), 1, squeeze=False)[:, 0], clients):
+    for ax, i in zip(images_part.subplots(len(clients), 1, squeeze=False)[:, 0], clients):
         rows = np.sort(rng.permutation(shards.train[i])[:10])
         images = dataset.x[rows].transpose(0, 2, 3, 1)
         strip = np.concatenate(list(images), 1)
@@ -200,19 +200,19 @@ def draw_clients(
     return fig
 
 # %% ../../nbs/show/tour.ipynb #018098d5
-def matches(run, where:dict)->bool: # setting -> pattern, such as partition='dirichlet*'
+def matches(run, patterns:dict)->bool: # setting -> pattern, such as partition='dirichlet*'
     "Whether the settings of a run match patterns."
-    return all(fnmatch(str(getattr(run, k)), str(pattern)) for k, pattern in where.items())
+    return all(fnmatch(str(getattr(run, k)), str(pattern)) for k, pattern in patterns.items())
 
 def payoff_rows(
     artifacts:tuple, # such as ('mapl/table1', 'mapl/table4')
     labels:dict,     # label in the rows -> label in the picture, in the order of the legend
-    **where,         # see `matches`
+    **patterns,      # see `matches`
 )->pd.DataFrame:     # a row for each run and recorded round, as `per_round` makes them
     "The learning curves of some methods, from committed rows."
     tables = [per_round(committed(name, 'lite')) for name in artifacts]
     table = pd.concat(tables, ignore_index=True).drop_duplicates(['run', 'round'])
-    table = table[table.label.isin(labels) & np.array([matches(run, where) for run in table.settings])]
+    table = table[table.label.isin(labels) & np.array([matches(run, patterns) for run in table.settings])]
     missing = [label for label in labels if label not in set(table.label)]
     where_looked = ', '.join(artifacts)
     if missing: raise ValueError(f"no committed run of {', '.join(missing)} in {where_looked}")
@@ -228,17 +228,17 @@ def ends_of(table:pd.DataFrame)->pd.Series: # label -> percent, largest first
 
 def ends_sentence(table:pd.DataFrame)->str:
     "Where the curves end."
-    said = [f'{label} {value:.1f} %' for label, value in ends_of(table).items()]
-    return f"Test accuracy, mean of the last evaluations (at most {LATE_TESTS}): {', '.join(said)}."
+    ends = [f'{label} {value:.1f} %' for label, value in ends_of(table).items()]
+    return f"Test accuracy, mean of the last evaluations (at most {LATE_TESTS}): {', '.join(ends)}."
 
 # %% ../../nbs/show/tour.ipynb #0566e17c
 def claims_sentence(names:tuple)->str:
     """How many of the paper's claims hold, fail and are open. Our own questions and the sentences that
     published numbers answer are not counted; a claim on several pages counts once."""
     claims = [v for name in names for v in committed_verdicts(name)[1] if v.kind == 'claim']
-    asked = {v.what: v for v in claims if v.source != OURS and v.basis == 'runs'}
+    by_sentence = {v.what: v for v in claims if v.source != OURS and v.basis == 'runs'}
     pages = ', '.join(f'[{name}](../papers/{name}.ipynb)' for name in names)
-    return f'{verdicts_in_words(list(asked.values()))} The claims are on {pages}.'
+    return f'{verdicts_in_words(list(by_sentence.values()))} The claims are on {pages}.'
 
 # %% ../../nbs/show/tour.ipynb #8699c54e
 def is_trained(table:pd.DataFrame)->pd.Series: # of bools
@@ -268,5 +268,5 @@ def show_payoff(
     trained, paper = table[is_trained(table)], PAPER_OF[claims[0].split('/')[0]]
     size = paper.size(list(trained.drop_duplicates('run').settings))
     runs = f"{rows_in_words(trained, 'lite', claims[0])} Size: {size}."
-    said = ends_sentence(table), runs, claims_sentence(claims)
-    return Markdown('\n'.join(f'{k}. {sentence}' for k, sentence in enumerate(said, 1)))
+    sentences = ends_sentence(table), runs, claims_sentence(claims)
+    return Markdown('\n'.join(f'{k}. {sentence}' for k, sentence in enumerate(sentences, 1)))
