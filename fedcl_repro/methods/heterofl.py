@@ -131,11 +131,11 @@ def heterofl(*, rates=''):
 # %% ../../nbs/methods/heterofl.ipynb #0a21f75f
 def shapes_at(full:dict, rate:float)->dict: # name -> shape
     "The shapes of the blocks of a network at a rate."
-    first, shapes = next(k for k, v in full.items() if v.ndim > 1), {}
+    stem, shapes = next(k for k, v in full.items() if v.ndim > 1), {}
     for k, v in full.items():
         shape = list(v.shape)
         if v.ndim > 0 and k.startswith('body.'): shape[0] = narrowed(shape[0], rate) # heads keep all classes
-        if v.ndim > 1 and k != first: shape[1] = narrowed(shape[1], rate)            # the first keeps colours
+        if v.ndim > 1 and k != stem: shape[1] = narrowed(shape[1], rate)            # the first keeps colours
         shapes[k] = tuple(shape)
     return shapes
 
@@ -145,7 +145,7 @@ def rate_list(rates:str, full:dict)->list:
     listed = [float(r) for r in rates.split()]
     for rate in listed:
         for k, shape in sorted(shapes_at(full, rate).items()):
-            if all(n in (of, rate * of) for n, of in zip(shape, full[k].shape)): continue
+            if all(n in (width, rate * width) for n, width in zip(shape, full[k].shape)): continue
             raise ValueError(f'rate {rate} leaves no whole number of channels of {k}: '
                              f'choose rates that divide its widths {tuple(full[k].shape)}')
     return listed
@@ -202,8 +202,8 @@ def with_changing_rates(fixed:Method, rates:str)->Method:
         drawn = stream(fed.seed, 'rates').choice(rate_list(rates, full), fed.n_clients)
         return prefixed('full.', full) | dict(rates=fed.tensor(drawn))
     def serve(server, inbox):
-        old, known = server['rates'], [float(r) for r in rates.split()]
-        drawn = inbox.draw('rates').choice(known, len(old))
+        old, choices = server['rates'], [float(r) for r in rates.split()]
+        drawn = inbox.draw('rates').choice(choices, len(old))
         return average_blocks(server, inbox) | dict(rates=torch.from_numpy(drawn).to(old))
     return replace(
         fixed,

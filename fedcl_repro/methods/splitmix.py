@@ -26,9 +26,9 @@ def assignment(n_clients:int, n_bases:int, rng)->Tensor: # (n_clients, n_bases) 
     "Each client's bases; the first is from the shared queue. Budget m: the first m of the row."
     n_queues = -(-n_clients // n_bases)
     queue = np.concatenate([rng.permutation(n_bases) for _ in range(n_queues)])[:n_clients]
-    others = [rng.permutation(np.setdiff1d(np.arange(n_bases), first)) for first in queue]
-    others = np.array(others).reshape(n_clients, n_bases - 1)
-    return torch.from_numpy(np.column_stack([queue, others]))
+    rest = [rng.permutation(np.setdiff1d(np.arange(n_bases), base)) for base in queue]
+    rest = np.array(rest).reshape(n_clients, n_bases - 1)
+    return torch.from_numpy(np.column_stack([queue, rest]))
 
 # %% ../../nbs/methods/splitmix.ipynb #25191f75
 def fresh_base(fed, k:int)->dict:
