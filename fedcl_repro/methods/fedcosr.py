@@ -26,7 +26,7 @@ def contrast_notes(
     client,    # has global centroids `mean` (C, k) and `have` (C,)
     batch,     # images and classes
     temp:float # temperature of the contrast, > 0
-)->dict:       # two sums over the batch: nats, samples
+)->dict[str,torch.Tensor]: # sums over the batch: nats, samples
     "Contrastive loss of a batch (FedCoSR Eq. 13), and its number of samples whose class has a centroid."
     rows = infonce(z, batch.y, client['mean'], client['have'], temp)
     return dict(contrast=rows.sum(), seen=client['have'][batch.y].to(z).sum())

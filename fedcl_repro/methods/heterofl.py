@@ -99,7 +99,7 @@ def average_blocks(server, inbox)->dict:
     return server | prefixed('full.', means)
 
 # %% ../../nbs/methods/heterofl.ipynb #999ddc71
-def scaled_blocks(server, fed)->dict: # prefix -> (architecture, fields)
+def scaled_blocks(server, fed)->dict[str,tuple[str,dict]]: # prefix -> (architecture, fields)
     "The network of each width, whose norms' statistics are measured before a test."
     networks = {}
     for a, name in enumerate(fed.init):
@@ -129,7 +129,7 @@ def heterofl(*, rates=''):
     return with_changing_rates(fixed, rates) if rates else fixed
 
 # %% ../../nbs/methods/heterofl.ipynb #0a21f75f
-def shapes_at(full:dict, rate:float)->dict: # name -> shape
+def shapes_at(full:dict, rate:float)->dict[str,tuple[int,...]]:
     "The shapes of the blocks of a network at a rate."
     stem, shapes = next(k for k, v in full.items() if v.ndim > 1), {}
     for k, v in full.items():
@@ -140,7 +140,7 @@ def shapes_at(full:dict, rate:float)->dict: # name -> shape
     return shapes
 
 # %% ../../nbs/methods/heterofl.ipynb #1d9d7148
-def rate_list(rates:str, full:dict)->list:
+def rate_list(rates:str, full:dict)->list[float]:
     "Rates as numbers; each must give a whole number of channels in every layer."
     listed = [float(r) for r in rates.split()]
     for rate in listed:
@@ -151,7 +151,7 @@ def rate_list(rates:str, full:dict)->list:
     return listed
 
 # %% ../../nbs/methods/heterofl.ipynb #722a369f
-def cut(full:dict, rate)->dict:
+def cut(full:dict, rate)->dict[str,Tensor]:
     "The block of a full network at a rate."
     return {k: leading(full[k], s).contiguous() for k, s in shapes_at(full, float(rate)).items()}
 
@@ -178,7 +178,7 @@ def upload_cut(client)->dict:
     return block_with_own_rows(client | cut(network, client['rate']))
 
 # %% ../../nbs/methods/heterofl.ipynb #4d4a35ba
-def full_network(server, fed)->dict:
+def full_network(server, fed)->dict[str,tuple[str,dict]]: # as `scaled_blocks`
     "The full network, if it has norms whose statistics must be measured."
     (name,) = fed.init
     return {'static.0.': (name, unprefixed('full.', server))} if fed.normed[name] else {}

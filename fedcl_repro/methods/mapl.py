@@ -48,7 +48,7 @@ LOSS_PRESETS = dict(
 )
 
 # %% ../../nbs/methods/mapl.ipynb #699864b2
-def loss_terms(preset, contrast=True, prototypes=True, uniform=True)->dict:
+def loss_terms(preset, contrast=True, prototypes=True, uniform=True)->dict[str,dict|None]: # None: left out
     "Settings of the three added terms of `pml_loss` under a preset; None for one that is left out (Table 2)."
     form, temp, reading = (LOSS_PRESETS[preset][k] for k in ('form', 'temp', 'reading'))
     return dict(

@@ -95,7 +95,7 @@ def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
     )
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #62a821be
-def last_models(server, inbox)->dict: # fields, (n, ...) each
+def last_models(server, inbox)->dict[str,torch.Tensor]: # fields, (n, ...) each
     "The last model of each client; for one that has sent none since the switch, FedAvg's last model."
     n, senders = inbox.n_clients, torch.tensor(inbox.who)
     before = unprefixed('mean.', server) or next(iter(inbox.initial.values()))
@@ -195,7 +195,7 @@ def matching_distance(a, b)->float:
     return float(cost[linear_sum_assignment(cost)].sum())**.5 / min(cost.shape)
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #221ca800
-def into_plane(centres:list)->list: # of (k, 2)
+def into_plane(centres:list)->list[torch.Tensor]: # (k, 2) each
     "All centres mapped to a plane by UMAP, one tensor for each client."
     try:
         from umap import UMAP

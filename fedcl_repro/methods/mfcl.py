@@ -72,7 +72,7 @@ def encode_views(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...
 ENCODINGS = dict(across=encode_pairs, twins=encode_pairs, alone=encode_views) # reading -> what is sent
 
 # %% ../../nbs/methods/mfcl.ipynb #1febdfd8
-def pairs_of_epoch(epoch:int, pairs:int, positives:str)->tuple: # the pair of the first view, of the second
+def pairs_of_epoch(epoch:int, pairs:int, positives:str)->tuple[int,int]: # of the first view, of the second
     "The two pairs from which an epoch takes the two views of its positives."
     pair = epoch % pairs
     return pair, (pair + 1) % pairs if positives == 'across' else pair

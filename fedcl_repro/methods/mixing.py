@@ -62,7 +62,7 @@ def fedamp_compat():
     return fedamp(lam=0.)
 
 # %% ../../nbs/methods/mixing.ipynb #ff1c8e86
-def mixture(client)->dict:
+def mixture(client)->dict[str,torch.Tensor]:
     "The top tensors, mixed element by element from own and received ones: was + (came - was) * W."
     W = unprefixed('ala.', client)
     return {k: torch.lerp(client['was.' + k], client['came.' + k], w) for k, w in W.items()}

@@ -20,7 +20,7 @@ def partner_found(anchors:Tensor, partners:Tensor)->float: # (n, k), (n, k) -> i
     return float((cosines.argmax(1) == torch.arange(len(anchors), device=anchors.device)).double().mean())
 
 # %% ../../nbs/methods/partners.ipynb #ac8c67e0
-def search_partners(execute, client:dict, *, embed, n=512)->dict: # 'partner, pair' -> (share, images)
+def search_partners(execute, client:dict, *, embed, n=512)->dict[str,tuple[float,int]]: # share, images
     """How often a client's network finds the partner of a view among the views of at most n test images.
     `embed`: (net, views (2, b, C, H, W)) -> (2, b, k)."""
     fed, i = execute.fed, int(client['id'])

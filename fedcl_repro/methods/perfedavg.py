@@ -17,7 +17,7 @@ from ..federation.method import METHODS, NET, Method, Sweep, ce, epochs, logits,
 from ..federation.optimisers import METHOD_RATE, SGD
 
 # %% ../../nbs/methods/perfedavg.ipynb #4d7fe65b
-def halves(n:int)->tuple: # of two slices
+def halves(n:int)->tuple[slice,slice]:
     "The two halves of a batch of n samples; a single sample is in both."
     return slice(0, max(1, n // 2)), slice(n // 2, None)
 

@@ -35,7 +35,7 @@ def fresh_base(fed, k:int)->dict:
     "The initial weights of base k, as of any small network."
     return select(fed.drawn(fed.arch[0], 'base', k), *NET)
 
-def calmed(fields:dict, rate:float)->dict:
+def calmed(fields:dict, rate:float)->dict[str,Tensor]:
     "Weights times the root of the rate, behind the first layer, as in a layer of the full network."
     matrices = [name for name, v in fields.items() if name.endswith('weight') and v.ndim > 1]
     layers = tuple(name.removesuffix('weight') for name in matrices[1:])
@@ -79,7 +79,7 @@ def refill(client, message)->dict:
     return drop('opt.', client) | forgotten | message
 
 # %% ../../nbs/methods/splitmix.ipynb #f22ee81c
-def trained_versions(inbox, k:int)->list: # of (fields, samples)
+def trained_versions(inbox, k:int)->list[tuple[dict,int]]: # fields, samples
     "Base k from each client that has trained it, with the client's number of samples."
     versions = []
     for n, m in zip(inbox.n, inbox.messages):
@@ -96,7 +96,7 @@ def average_bases(server, inbox)->dict:
     return server | new | dict(assigned=assignment(n_clients, n_bases, inbox.draw('assign')))
 
 # %% ../../nbs/methods/splitmix.ipynb #94c5f02a
-def budget_list(budgets:str, n_bases:int)->list:
+def budget_list(budgets:str, n_bases:int)->list[int]:
     "Budgets as numbers of bases."
     listed = [int(b) for b in budgets.split()]
     if not listed or not all(1 <= b <= n_bases for b in listed):

@@ -41,7 +41,7 @@ from ...runs.rows import summary
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #8b721d42
 SKEW = dict(dirichlet='concentration', pathological='classes') # what a split calls its number
-COLUMN_OF = {where: name for name, where in (TABLE2 | TABLE3).items()}
+COLUMN_OF = {case: name for name, case in (TABLE2 | TABLE3).items()}
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #c7ce37a1
 def compared()->list[str]:

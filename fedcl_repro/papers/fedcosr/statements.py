@@ -16,7 +16,7 @@ from ...evidence.claim import Claim, above, best, claims, level, limited, paper_
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #982102a7
 # column -> data set, split, β or classes a client, clients
 COLUMNS = paper_file('fedcosr')['columns'].values()
-TABLE2, TABLE3 = ({name: tuple(where) for name, where in table.items()} for table in COLUMNS)
+TABLE2, TABLE3 = ({name: tuple(case) for name, case in table.items()} for table in COLUMNS)
 PRACTICAL, PATHOLOGICAL = 'practical CIFAR-10', 'pathological CIFAR-10' # most claims are about these
 OF_A_TENTH = ', 10 % of the images' # end of the names of columns that have replicates
 REPEATED_COLUMNS = [PRACTICAL + OF_A_TENTH, PATHOLOGICAL + OF_A_TENTH]

@@ -53,7 +53,7 @@ MFCL_SAID = dict(
     table5=[
         *claims('MFCL 5.5',
             above('FedSimCLR(TN)', 'FedSimCLR', 'TN can improve the performance of FedSimCLR'),
-            *(above(TN, other) for other in ('FedSimCLR', 'FedSimCLR(GN)', 'FedSimCLR(TN)', GN)),
+            *(above(TN, rival) for rival in ('FedSimCLR', 'FedSimCLR(GN)', 'FedSimCLR(TN)', GN)),
             above(GN, BN),
             floors=FLOORS),
         *claims('MFCL Table 5', # the paper prints 15.3; this is an accuracy, so it has an interval
@@ -111,13 +111,13 @@ def said_of_dropouts(profile:str)->list[Claim]:
 MFCL_SAID.update(
     table1=said_of_cuts,
     table6=claims('MFCL Table 6',
-        *(level(f'Secure aggregation changes accuracy by less than a point{how}', 1,
-            gap=[f'{TN} + SA{how}', f'{TN}{how}']) for how in PAIRED),
-        *(above(f'{TN}{how}', f'{TN} + DM{how}', f'DataMix costs accuracy{how}') for how in PAIRED),
+        *(level(f'Secure aggregation changes accuracy by less than a point{views}', 1,
+            gap=[f'{TN} + SA{views}', f'{TN}{views}']) for views in PAIRED),
+        *(above(f'{TN}{views}', f'{TN} + DM{views}', f'DataMix costs accuracy{views}') for views in PAIRED),
         floors=FLOORS),
     table16=claims('MFCL B.2.4',
-        *(level(f'The batch size of the clients changes accuracy by less than a point{how}', 1,
-            span=[f'{TN}{how}, K = {k}' for k in (8, 16, 32, 64)]) for how in PAIRED[:2]),
+        *(level(f'The batch size of the clients changes accuracy by less than a point{views}', 1,
+            span=[f'{TN}{views}, K = {k}' for k in (8, 16, 32, 64)]) for views in PAIRED[:2]),
         of='K', floors=FLOORS),
     table17=said_of_groups,
     fig8=said_of_dropouts)
