@@ -49,10 +49,10 @@ def sat_out(client)->bool:
     return bool(client['trained'] != client['round'] - 1)
 
 # %% ../../nbs/methods/byol.ipynb #5df45319
-def kernels(fields:dict)->dict:
+def kernels(fields:dict)->dict[str,torch.Tensor]:
     "Kernels of the body's convolutions that are wider than one pixel."
-    found = {k: v for k, v in select(fields, 'body.').items() if v.ndim == 4 and v.shape[-1] > 1}
-    if found: return found
+    weights = {k: v for k, v in select(fields, 'body.').items() if v.ndim == 4 and v.shape[-1] > 1}
+    if weights: return weights
     raise ValueError("the divergence of FedU and FedEMA is that of convolutions, "
                      "of which this body has none: take another model")
 

@@ -48,7 +48,7 @@ def fedsimclr_head(*, temp:POSITIVE=.5, passes:COUNT=5):
     ablation=True, needs='enc dec chi proj views')
 def mfcl_head(*, phase1=0, pairs:COUNT=8, server_lr=1., passes:COUNT=5):
     "MFCL, tested with a linear head of each client on the projections."
-    made = mfcl(phase1=phase1, pairs=pairs, server_lr=server_lr, positives='alone')
+    base = mfcl(phase1=phase1, pairs=pairs, server_lr=server_lr, positives='alone')
     def stages(n_rounds):
-        return [replace(s, method=with_local_head(s.method, passes)) for s in stages_of(made, n_rounds)]
+        return [replace(s, method=with_local_head(s.method, passes)) for s in stages_of(base, n_rounds)]
     return stages

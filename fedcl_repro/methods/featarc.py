@@ -19,8 +19,8 @@ def measure_alignment(net, client, batch):
     "Inner products of own and received representations, as notes: a sum for each received model."
     def unit(network): return F.normalize(network.body(batch.x), dim=1)
     models = sorted({int(k.split('.')[1]) for k in select(client, 'cluster.')})
-    own = unit(net)
-    return None, dict(align=torch.stack([(own * unit(net.at(f'cluster.{j}.'))).sum() for j in models]))
+    z = unit(net)
+    return None, dict(align=torch.stack([(z * unit(net.at(f'cluster.{j}.'))).sum() for j in models]))
 
 def choose_cluster(client)->dict:
     "The client with only the model that aligns best; its received body is also kept below `teacher.`."

@@ -26,16 +26,16 @@ def contrast_notes(
     client,    # has global centroids `mean` (C, k) and `have` (C,)
     batch,     # images and classes
     temp:float # temperature of the contrast, > 0
-)->dict:       # two sums over the batch: nats, samples
+)->dict[str,torch.Tensor]: # sums over the batch: nats, samples
     "Contrastive loss of a batch (FedCoSR Eq. 13), and its number of samples whose class has a centroid."
     rows = infonce(z, batch.y, client['mean'], client['have'], temp)
     return dict(contrast=rows.sum(), seen=client['have'][batch.y].to(z).sum())
 
 def remember_contrast(client)->dict:
     "The mean contrastive loss of the training just done becomes the client's history."
-    seen = client.get('sum.seen', 0)
-    if not seen > 0: return client # none of its classes has a centroid: the history stays
-    return client | dict(contrast=client['sum.contrast'] / seen)
+    samples = client.get('sum.seen', 0)
+    if not samples > 0: return client # none of its classes has a centroid: the history stays
+    return client | dict(contrast=client['sum.contrast'] / samples)
 
 # %% ../../nbs/methods/fedcosr.ipynb #5089f242
 SHARE_KEPT = 'share kept' # in the rows: the share of its own body that a client keeps at the next download
@@ -61,9 +61,9 @@ def fedcosr(
     def loss(net, client, batch):
         z = net.body(batch.x)                                                          # Eq. 11
         notes = contrast_notes(z, client, batch, temp)                                 # Eq. 12, 13
-        seen = notes['seen'].clamp(min=1)
+        samples = notes['seen'].clamp(min=1)
         ce = F.cross_entropy(net.head(z), batch.y)                                     # Eq. 10
-        return ce + contrast_weight * notes['contrast'] / seen, notes                  # Eq. 14
+        return ce + contrast_weight * notes['contrast'] / samples, notes               # Eq. 14
     def upload(client):
         return select(client, *shared) | means_message(client, at_least)                            # Eq. 3, 4
     def report(client): return {SHARE_KEPT: keep_share(client['contrast'], gamma)}     # for the next round

@@ -26,7 +26,7 @@ def projections(net, views)->Tensor: # (v, b, C, H, W) -> (v*b, k)
     "Projections of views, one view after the other."
     return net.proj(each_view(net.body, views).flatten(0, 1))
 
-def search_where_twins(execute, client)->dict:
+def search_where_twins(execute, client)->dict[str,tuple[float,int]]: # as `search_partners`
     "How well the network finds the partners of views; measured only with Twin Normalization."
     body = execute.fed.nets[execute.fed.arch[int(client['id'])]]['body']
     if not any(isinstance(m, TwinNorm) for m in body.modules()): return {}

@@ -54,8 +54,8 @@ def smash(execute, i:int, client)->dict:
             net = worker.net(i, {k: v[j].clone() for k, v in weights.items()}, True)
             with torch.no_grad(), execute.fed.arithmetic(): return net.enc(images(j))
         return execute.map(encode, [i])[i]
-    def make_smashed(at): return torch.stack([smashed_batch(j) for j in at.tolist()])
-    def make_labels(at): return labels[at]
+    def make_smashed(batches): return torch.stack([smashed_batch(j) for j in batches.tolist()])
+    def make_labels(batches): return labels[batches]
     shape = len(labels), *records['shape'][0].tolist()
     itemsize = next(iter(weights.values())).element_size()
     return client | dict(smashed=Deferred(shape, make_smashed, itemsize, axes=1),
@@ -90,9 +90,9 @@ def fsl():
     "Split learning in which clients train against a loss of their own (Han et al. 2021)."
     def start(fed): return select(fed.init[fed.arch[0]], 'chi.', 'head.')
     def serve(server, inbox):
-        own = select(server, 'chi.', 'head.', 'opt.')
-        own = inbox.compute.train(SERVER_SWEEP, own, received_batches(inbox), inbox.round)
-        return average_of('enc.', 'aux.')(server, inbox) | own
+        model = select(server, 'chi.', 'head.', 'opt.')
+        model = inbox.compute.train(SERVER_SWEEP, model, received_batches(inbox), inbox.round)
+        return average_of('enc.', 'aux.')(server, inbox) | model
     def predict(net, client, x): return net.head(net.chi(net.enc(x)))
     return Method(
         start=start,

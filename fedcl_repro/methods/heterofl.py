@@ -99,7 +99,7 @@ def average_blocks(server, inbox)->dict:
     return server | prefixed('full.', means)
 
 # %% ../../nbs/methods/heterofl.ipynb #999ddc71
-def scaled_blocks(server, fed)->dict: # prefix -> (architecture, fields)
+def scaled_blocks(server, fed)->dict[str,tuple[str,dict]]: # prefix -> (architecture, fields)
     "The network of each width, whose norms' statistics are measured before a test."
     networks = {}
     for a, name in enumerate(fed.init):
@@ -129,29 +129,29 @@ def heterofl(*, rates=''):
     return with_changing_rates(fixed, rates) if rates else fixed
 
 # %% ../../nbs/methods/heterofl.ipynb #0a21f75f
-def shapes_at(full:dict, rate:float)->dict: # name -> shape
+def shapes_at(full:dict, rate:float)->dict[str,tuple[int,...]]:
     "The shapes of the blocks of a network at a rate."
-    first, shapes = next(k for k, v in full.items() if v.ndim > 1), {}
+    stem, shapes = next(k for k, v in full.items() if v.ndim > 1), {}
     for k, v in full.items():
         shape = list(v.shape)
         if v.ndim > 0 and k.startswith('body.'): shape[0] = narrowed(shape[0], rate) # heads keep all classes
-        if v.ndim > 1 and k != first: shape[1] = narrowed(shape[1], rate)            # the first keeps colours
+        if v.ndim > 1 and k != stem: shape[1] = narrowed(shape[1], rate)            # the first keeps colours
         shapes[k] = tuple(shape)
     return shapes
 
 # %% ../../nbs/methods/heterofl.ipynb #1d9d7148
-def rate_list(rates:str, full:dict)->list:
+def rate_list(rates:str, full:dict)->list[float]:
     "Rates as numbers; each must give a whole number of channels in every layer."
     listed = [float(r) for r in rates.split()]
     for rate in listed:
         for k, shape in sorted(shapes_at(full, rate).items()):
-            if all(n in (of, rate * of) for n, of in zip(shape, full[k].shape)): continue
+            if all(n in (width, rate * width) for n, width in zip(shape, full[k].shape)): continue
             raise ValueError(f'rate {rate} leaves no whole number of channels of {k}: '
                              f'choose rates that divide its widths {tuple(full[k].shape)}')
     return listed
 
 # %% ../../nbs/methods/heterofl.ipynb #722a369f
-def cut(full:dict, rate)->dict:
+def cut(full:dict, rate)->dict[str,Tensor]:
     "The block of a full network at a rate."
     return {k: leading(full[k], s).contiguous() for k, s in shapes_at(full, float(rate)).items()}
 
@@ -178,7 +178,7 @@ def upload_cut(client)->dict:
     return block_with_own_rows(client | cut(network, client['rate']))
 
 # %% ../../nbs/methods/heterofl.ipynb #4d4a35ba
-def full_network(server, fed)->dict:
+def full_network(server, fed)->dict[str,tuple[str,dict]]: # as `scaled_blocks`
     "The full network, if it has norms whose statistics must be measured."
     (name,) = fed.init
     return {'static.0.': (name, unprefixed('full.', server))} if fed.normed[name] else {}
@@ -202,8 +202,8 @@ def with_changing_rates(fixed:Method, rates:str)->Method:
         drawn = stream(fed.seed, 'rates').choice(rate_list(rates, full), fed.n_clients)
         return prefixed('full.', full) | dict(rates=fed.tensor(drawn))
     def serve(server, inbox):
-        old, known = server['rates'], [float(r) for r in rates.split()]
-        drawn = inbox.draw('rates').choice(known, len(old))
+        old, choices = server['rates'], [float(r) for r in rates.split()]
+        drawn = inbox.draw('rates').choice(choices, len(old))
         return average_blocks(server, inbox) | dict(rates=torch.from_numpy(drawn).to(old))
     return replace(
         fixed,

@@ -48,7 +48,7 @@ LOSS_PRESETS = dict(
 )
 
 # %% ../../nbs/methods/mapl.ipynb #699864b2
-def loss_terms(preset, contrast=True, prototypes=True, uniform=True)->dict:
+def loss_terms(preset, contrast=True, prototypes=True, uniform=True)->dict[str,dict|None]: # None: left out
     "Settings of the three added terms of `pml_loss` under a preset; None for one that is left out (Table 2)."
     form, temp, reading = (LOSS_PRESETS[preset][k] for k in ('form', 'temp', 'reading'))
     return dict(
@@ -83,8 +83,8 @@ def itself(client)->torch.Tensor: # (M,) bool
 
 def compare_classifiers(client, heads, by)->torch.Tensor: # (M,)
     "Similarity of the own classifier to each one read: 1 to itself, 0 to those not (Algorithm 2, line 3)."
-    alike = similarity(client['head.weight'], heads.filled(), by)
-    return torch.where(heads.have, alike, itself(client).to(client['w']))
+    likeness = similarity(client['head.weight'], heads.filled(), by)
+    return torch.where(heads.have, likeness, itself(client).to(client['w']))
 
 def learn_from_classifiers(client, message, rule)->dict:
     "The client's row, learned by CGL from the classifiers it has read, and the similarities (Algorithm 2)."
@@ -141,8 +141,8 @@ def mapl_stages(
         local=(Sweep(loss, NET + ('proj.', 'proto'), views=views), count_links), # line 2
         probe=Probe(report=report_graph),
     )
-    def sending(*fields, **how):
-        def upload(client): return outgoing(client, 'proto', *also, *fields, drop_edges=drop_edges, **how)
+    def sending(*fields, **options):
+        def upload(client): return outgoing(client, 'proto', *also, *fields, drop_edges=drop_edges, **options)
         return peers(replace(method, upload=upload), may_read)
     def stages(n_rounds):
         warm = min(warmup, n_rounds) if graph else n_rounds

@@ -43,9 +43,9 @@ def fedsim():
 # %% ../../nbs/methods/mapl_baselines.ipynb #2d3e9137
 def official_contrast(z, y, temp=100., base=.07)->torch.Tensor: # (b,) nats
     "Supervised contrast of representations as they are, scaled back to the base temperature."
-    others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
-    positive = (y[:, None] == y) & others
-    return attract(z @ z.T / temp, positive, others) * (temp / base)
+    pairs = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    positive = (y[:, None] == y) & pairs
+    return attract(z @ z.T / temp, positive, pairs) * (temp / base)
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #600849f0
 CLASSAVG_PRESETS = dict( # contrast, serve, the loss of a training before the first round
@@ -81,7 +81,7 @@ def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
         return client | unprefixed('got.', client) | dict(begun=torch.tensor(True))
     def first_round(client): return bool(client['round'] == 0)
     def not_begun(client): return not client['begun']
-    first = {
+    preparation = {
         None: (),
         'cross-entropy': (Sweep(ce, NET, when=first_round, stream='before'), set_received),
         'whole': (Sweep(loss, NET, views=2, when=not_begun, stream='before'), begin),
@@ -89,21 +89,21 @@ def fedclassavg(*, preset:OneOf(*CLASSAVG_PRESETS)='authors', mu=.1):
     return Method(
         keep=keep,
         merge=merge,
-        local=(*first[before], Sweep(loss, NET, views=2)),
+        local=(*preparation[before], Sweep(loss, NET, views=2)),
         upload=send('head.'),
         serve=serve,
     )
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #62a821be
-def last_models(server, inbox)->dict: # fields, (n, ...) each
+def last_models(server, inbox)->dict[str,torch.Tensor]: # fields, (n, ...) each
     "The last model of each client; for one that has sent none since the switch, FedAvg's last model."
-    n, who = inbox.n_clients, torch.tensor(inbox.who)
+    n, senders = inbox.n_clients, torch.tensor(inbox.who)
     before = unprefixed('mean.', server) or next(iter(inbox.initial.values()))
-    last = {}
+    models = {}
     for k, v in inbox.stack().items():
         old = server['last.' + k] if 'last.' + k in server else before[k].expand(n, *v.shape[1:])
-        last[k] = old.index_copy(0, who.to(v.device), v)
-    return last
+        models[k] = old.index_copy(0, senders.to(v.device), v)
+    return models
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #ef016fd2
 def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
@@ -111,8 +111,8 @@ def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
     n, head = inbox.n_clients, inbox.stack('head.weight')['head.weight']
     near = similarity(head, head.expand(len(head), *head.shape)).clamp(0, .9999)
     old = server['sim'] if 'sim' in server else torch.zeros(n, n)
-    who = torch.tensor(inbox.who).to(near.device)
-    return old.to(near).index_put((who[:, None], who[None]), near).fill_diagonal_(.9999)
+    senders = torch.tensor(inbox.who).to(near.device)
+    return old.to(near).index_put((senders[:, None], senders[None]), near).fill_diagonal_(.9999)
 
 def remember_similar(server, inbox)->dict:
     "The server with the last models and their similarities."
@@ -137,8 +137,8 @@ def pfedsim(*, warm:SHARE=.5): # share of the rounds of FedAvg
     switch = replace(fedavg, serve=remember_similar)                      # the mean is sent once more
     mixing = replace(switch, reply=mixed_body, merge=take('body.'))
     def stages(n_rounds):
-        first = min(int(warm * n_rounds), n_rounds - 1)
-        return Stage(fedavg, first), Stage(switch, 1), Stage(mixing, n_rounds - first - 1)
+        n_warm = min(int(warm * n_rounds), n_rounds - 1)
+        return Stage(fedavg, n_warm), Stage(switch, 1), Stage(mixing, n_rounds - n_warm - 1)
     return stages
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #f9470314
@@ -195,17 +195,17 @@ def matching_distance(a, b)->float:
     return float(cost[linear_sum_assignment(cost)].sum())**.5 / min(cost.shape)
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #221ca800
-def into_plane(centres:list)->list: # of (k, 2)
+def into_plane(centres:list)->list[torch.Tensor]: # (k, 2) each
     "All centres mapped to a plane by UMAP, one tensor for each client."
     try:
         from umap import UMAP
     except ImportError as e:
-        way = "pip install 'fedcl_repro[flt]', or leave plane=False"
-        raise ImportError(f'plane=True needs the package umap-learn: {way}') from e
+        advice = "pip install 'fedcl_repro[flt]', or leave plane=False"
+        raise ImportError(f'plane=True needs the package umap-learn: {advice}') from e
     n = sum(map(len, centres))
     if n <= 15:
-        way = 'ask for more clients, or leave plane=False'
-        raise ValueError(f'UMAP lays out 15 neighbours of each centre, and there are {n} centres: {way}')
+        advice = 'ask for more clients, or leave plane=False'
+        raise ValueError(f'UMAP lays out 15 neighbours of each centre, and there are {n} centres: {advice}')
     flat = UMAP(random_state=0).fit_transform(torch.cat(centres).cpu().numpy())
     return list(torch.from_numpy(flat).split([len(c) for c in centres]))
 
@@ -214,11 +214,11 @@ def connect(server, inbox, plane)->dict:
     "The server with the pairs of near clients, by their centres; a client without centres is near nobody."
     table, n = inbox.stack('centres')['centres'], inbox.n_clients
     sent = [(i, v[have]) for i, v, have in zip(inbox.who, table.value, table.have) if have.any()]
-    who, centres = [i for i, _ in sent], [c for _, c in sent]
+    senders, centres = [i for i, _ in sent], [c for _, c in sent]
     if plane: centres = into_plane(centres)
     far = torch.full((n, n), float('inf')).fill_diagonal_(0.)
-    for a, i in enumerate(who):
-        for b, j in enumerate(who[:a]):
+    for a, i in enumerate(senders):
+        for b, j in enumerate(senders[:a]):
             far[i, j] = far[j, i] = matching_distance(centres[a], centres[b])
     pairs = far[~torch.eye(n, dtype=torch.bool) & far.isfinite()]
     limit = 1. if plane or not len(pairs) else pairs.median()
@@ -260,14 +260,14 @@ def gather(client, notes)->dict:
 def find_centres(client)->dict:
     "The client with as many centres as it has classes, and without its embeddings."
     z, y, n = client['all.z'], client['all.y'], len(client['centres'])
-    own = len(y.unique())
+    k = len(y.unique())
     rng = stream(int(client['seed']), 'k-means', int(client['id']))
-    found = k_means(z, own, rng) if own else z
+    centres = k_means(z, k, rng) if k else z
     return client | {
         'all.z': z[:0],
         'all.y': y[:0],
-        'centres': F.pad(found, (0, 0, 0, n - own)),
-        'centred': torch.arange(n, device=z.device) < own,
+        'centres': F.pad(centres, (0, 0, 0, n - k)),
+        'centred': torch.arange(n, device=z.device) < k,
     }
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #fdd5dbc4

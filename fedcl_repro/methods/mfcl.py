@@ -72,10 +72,10 @@ def encode_views(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...
 ENCODINGS = dict(across=encode_pairs, twins=encode_pairs, alone=encode_views) # reading -> what is sent
 
 # %% ../../nbs/methods/mfcl.ipynb #1febdfd8
-def pairs_of_epoch(epoch:int, pairs:int, positives:str)->tuple: # the pair of the first view, of the second
+def pairs_of_epoch(epoch:int, pairs:int, positives:str)->tuple[int,int]: # of the first view, of the second
     "The two pairs from which an epoch takes the two views of its positives."
-    first = epoch % pairs
-    return first, (first + 1) % pairs if positives == 'across' else first
+    pair = epoch % pairs
+    return pair, (pair + 1) % pairs if positives == 'across' else pair
 
 # %% ../../nbs/methods/mfcl.ipynb #cedeb704
 def rserver_loss(temp:float):
@@ -86,7 +86,7 @@ def rserver_loss(temp:float):
     return loss
 
 # %% ../../nbs/methods/mfcl.ipynb #a305b8ba
-def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, first:int):
+def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, first_round:int):
     "A `serve`: one epoch over the tables that it holds; `first`: the round in which phase 2 begins."
     sweep = Sweep(rserver_loss(temp), RSERVER, opt=LARS(lr=lr))
     def serve(server, inbox):                                     # lines 20 and 21
@@ -95,7 +95,7 @@ def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, firs
         if not tables: return server
         on_cpu = inbox.compute.fed.device == 'cpu'
         room = 2**27 if on_cpu else 2**32     # an accelerator waits less if it is asked for more at a time
-        views = pairs_of_epoch(inbox.round - first, pairs, positives)
+        views = pairs_of_epoch(inbox.round - first_round, pairs, positives)
         todo = server_batches(tables, views, batch_size, inbox.draw('batches'), room)
         return inbox.compute.train(sweep, server, todo, inbox.round)
     return serve
@@ -157,20 +157,20 @@ def start_rserver(fed)->dict:
 # %% ../../nbs/methods/mfcl.ipynb #ee2024e7
 def ask_owners(tables:list, owner:Tensor, image:Tensor, pair:int)->Tensor: # (n, 2, ...)
     "One pair of each of n images, made by the image's owner, in the order of the images asked for."
-    made, places = [], []
+    views, places = [], []
     for a in owner.unique().tolist():
         mine = (owner == a).nonzero()[:, 0]
-        made.append(tables[a].make(image[mine], torch.full((len(mine),), pair)))
+        views.append(tables[a].make(image[mine], torch.full((len(mine),), pair)))
         places.append(mine)
-    return torch.cat(made)[torch.cat(places).argsort()]
+    return torch.cat(views)[torch.cat(places).argsort()]
 
 # %% ../../nbs/methods/mfcl.ipynb #28993262
 def ask_views(tables:list, owner:Tensor, image:Tensor, pairs:tuple)->Tensor: # (n, 2, ...)
     "The first view of one pair, and the second view of the same or another pair."
-    first, second = pairs
-    z = ask_owners(tables, owner, image, first)
-    if second == first: return z
-    return torch.stack([z[:, 0], ask_owners(tables, owner, image, second)[:, 1]], 1)
+    first_pair, second_pair = pairs
+    z = ask_owners(tables, owner, image, first_pair)
+    if second_pair == first_pair: return z
+    return torch.stack([z[:, 0], ask_owners(tables, owner, image, second_pair)[:, 1]], 1)
 
 # %% ../../nbs/methods/mfcl.ipynb #63d19190
 def server_batches(tables:list, pairs:tuple, batch_size:int, rng, room=2**27):
@@ -181,10 +181,10 @@ def server_batches(tables:list, pairs:tuple, batch_size:int, rng, room=2**27):
     todo = [torch.from_numpy(rows) for rows in epochs()(len(owner), batch_size, rng)]  # line 20
     at_once = max(1, room // (batch_size * 4 * math.prod(tables[0].shape[2:])))
     for k in range(0, len(todo), at_once):
-        some = todo[k:k + at_once]
-        rows = torch.cat(some)
+        group = todo[k:k + at_once]
+        rows = torch.cat(group)
         z = ask_views(tables, owner[rows], image[rows], pairs)
-        for part, y in zip(z.split([len(r) for r in some]), some):
+        for part, y in zip(z.split([len(r) for r in group]), group):
             yield SimpleNamespace(z=part.movedim(1, 0), y=y)
 
 # %% ../../nbs/methods/mfcl.ipynb #be45d9eb

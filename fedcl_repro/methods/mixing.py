@@ -62,7 +62,7 @@ def fedamp_compat():
     return fedamp(lam=0.)
 
 # %% ../../nbs/methods/mixing.ipynb #ff1c8e86
-def mixture(client)->dict:
+def mixture(client)->dict[str,torch.Tensor]:
     "The top tensors, mixed element by element from own and received ones: was + (came - was) * W."
     W = unprefixed('ala.', client)
     return {k: torch.lerp(client['was.' + k], client['came.' + k], w) for k, w in W.items()}
@@ -98,17 +98,17 @@ def adopt_mixture(client)->dict:
 def fedala(*, weight_lr=1., share:Range('(0, 1]')=.8, top=('head.',), most:COUNT=50):
     "Learn for each weight of the top how much of the server's to take (Zhang et al.)."
     def keep(client, fed):
-        own = select(client, *top)
-        W = {k: torch.ones_like(v) for k, v in own.items()}
+        top_layers = select(client, *top)
+        W = {k: torch.ones_like(v) for k, v in top_layers.items()}
         zeros = fed.tensor([0.] * 10)
         passes = dict(n=torch.tensor(0), loss=zeros[0], losses=zeros, begun=torch.tensor(False))
-        return prefixed('passes.', passes) | prefixed('ala.', W) | prefixed('was.', own) | prefixed('came.',
-                                                                                                    own)
+        references = prefixed('was.', top_layers) | prefixed('came.', top_layers)
+        return prefixed('passes.', passes) | prefixed('ala.', W) | references
     def merge(client, message):
-        both = prefixed('was.', select(client, *top)) | prefixed('came.', select(message, *top))
-        return client | select(message, *NET) | both | {'passes.n': torch.tensor(0)}
-    some, opt = epochs(1, share), SGD(weight_lr)
-    learn = Sweep(mixture_loss, ('ala.',), some, after=clip_weights, opt=opt, stream='ala')
+        references = prefixed('was.', select(client, *top)) | prefixed('came.', select(message, *top))
+        return client | select(message, *NET) | references | {'passes.n': torch.tensor(0)}
+    sampled, opt = epochs(1, share), SGD(weight_lr)
+    learn = Sweep(mixture_loss, ('ala.',), sampled, after=clip_weights, opt=opt, stream='ala')
     return Method(
         keep=keep,
         merge=merge,

@@ -39,11 +39,11 @@ ORCHESTRA_NETS = (*ORCHESTRA_TRAINED, 'target.')
 
 def cluster_and_rotate(net, client, batch, temp):
     "Predict the cluster of another view and the turn of a third; the notes hold the target's features."
-    first, second, third = batch.views
-    goal = unit_projections(net.at('target.'), first)                     # t(x_1)
-    guess = unit_projections(net, second)                                 # o(x_2)
+    target_view, online_view, rotated_view = batch.views
+    goal = unit_projections(net.at('target.'), target_view)               # t(x_1)
+    guess = unit_projections(net, online_view)                           # o(x_2)
     clusters = cluster_loss(guess, goal, client['centres'], temp).mean()
-    turned, turns = quarter_turns(third)
+    turned, turns = quarter_turns(rotated_view)
     rotation = F.cross_entropy(net.rot(net.proj(net.body(turned))), turns)
     return clusters + rotation, dict(z=goal)
 

@@ -14,13 +14,13 @@ from ..core import torch_stream
 from ..federation.fed import pixels
 
 # %% ../../nbs/methods/partners.ipynb #b391853f
-def partner_found(first:Tensor, second:Tensor)->float: # (n, k), (n, k) -> in [0, 1]
+def partner_found(anchors:Tensor, partners:Tensor)->float: # (n, k), (n, k) -> in [0, 1]
     "Share of the rows of `first` whose nearest row of `second`, by cosine, is their partner: row i of row i."
-    cosines = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T
-    return float((cosines.argmax(1) == torch.arange(len(first), device=first.device)).double().mean())
+    cosines = F.normalize(anchors, dim=1) @ F.normalize(partners, dim=1).T
+    return float((cosines.argmax(1) == torch.arange(len(anchors), device=anchors.device)).double().mean())
 
 # %% ../../nbs/methods/partners.ipynb #ac8c67e0
-def search_partners(execute, client:dict, *, embed, n=512)->dict: # 'partner, pair' -> (share, images)
+def search_partners(execute, client:dict, *, embed, n=512)->dict[str,tuple[float,int]]: # share, images
     """How often a client's network finds the partner of a view among the views of at most n test images.
     `embed`: (net, views (2, b, C, H, W)) -> (2, b, k)."""
     fed, i = execute.fed, int(client['id'])
@@ -28,15 +28,15 @@ def search_partners(execute, client:dict, *, embed, n=512)->dict: # 'partner, pa
     if fed.augment is None or not len(rows): return {}
     x, chance = pixels(fed.x[rows], fed.dtype), torch_stream(fed.seed, 'partners', device=fed.device)
     def view(): return fed.augment.apply(x, fed.augment.draw(len(x), x.shape[2], chance))
-    first, second = view(), view()
+    view_a, view_b = view(), view()
     def ask(worker, i):
         net = worker.net(i, client, False)
-        def of(a, b): # views that are normalised together
+        def embedded(a, b): # views that are normalised together
             with torch.no_grad(), fed.arithmetic():
-                return torch.cat([embed(net, some) for some in torch.stack([a, b]).split(fed.chunk, 1)], 1)
+                return torch.cat([embed(net, chunk) for chunk in torch.stack([a, b]).split(fed.chunk, 1)], 1)
         return dict(
-            pair=of(first, second),
-            strangers=of(first, second.roll(1, 0)), # views of neighbouring images
-            alone=(of(first, first)[0], of(second, second)[1]))
-    found = execute.map(ask, [i])[i]
-    return {f'partner, {name}': (partner_found(*views), len(rows)) for name, views in found.items()}
+            pair=embedded(view_a, view_b),
+            strangers=embedded(view_a, view_b.roll(1, 0)), # views of neighbouring images
+            alone=(embedded(view_a, view_a)[0], embedded(view_b, view_b)[1]))
+    embeddings = execute.map(ask, [i])[i]
+    return {f'partner, {name}': (partner_found(*views), len(rows)) for name, views in embeddings.items()}

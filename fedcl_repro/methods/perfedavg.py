@@ -17,21 +17,21 @@ from ..federation.method import METHODS, NET, Method, Sweep, ce, epochs, logits,
 from ..federation.optimisers import METHOD_RATE, SGD
 
 # %% ../../nbs/methods/perfedavg.ipynb #4d7fe65b
-def halves(n:int)->tuple: # of two slices
+def halves(n:int)->tuple[slice,slice]:
     "The two halves of a batch of n samples; a single sample is in both."
     return slice(0, max(1, n // 2)), slice(n // 2, None)
 
 def look_ahead(net, client, batch, alpha):
     "Cross-entropy of the second half after a step on the first, whose gradient is a constant."
-    first, second = halves(len(batch.y))
-    def at(weights, half):
+    support, query = halves(len(batch.y))
+    def half_loss(weights, half):
         scores = logits(net.using(weights), client, batch.x[half])
         return F.cross_entropy(scores, batch.y[half])
     weights = select(client, *NET)
-    here = {k: v.detach() for k, v in weights.items()}
-    slope = torch.func.grad(at)(here, first)                          # grad of L_1 at theta
+    start = {k: v.detach() for k, v in weights.items()}
+    slope = torch.func.grad(half_loss)(start, support)                  # grad of L_1 at theta
     ahead = {k: v - alpha * slope[k] for k, v in weights.items()}     # theta'
-    return at(ahead, second), {}                                      # L_2 at theta'
+    return half_loss(ahead, query), {}                                # L_2 at theta'
 
 # %% ../../nbs/methods/perfedavg.ipynb #e6cb6cdc
 def weights_only(client, fed)->dict:

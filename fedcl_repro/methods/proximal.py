@@ -67,9 +67,9 @@ def predict_own(net, client, x)->Tensor: # (b, C)
 @METHODS.add('ditto', title='Ditto', family='meta', owner='personal', papers='fedcrl fedcosr')
 def ditto(*, mu=.1):
     "An own model with a proximal term to the shared model, which is FedAvg's (Li et al.)."
-    own = Sweep(partial(own_model_loss, mu=mu), ('own.',), stream='own')
+    personal = Sweep(partial(own_model_loss, mu=mu), ('own.',), stream='own')
     shared = Sweep(ce, NET)
-    return Method(keep=keep_own, merge=take_as_reference, local=(own, shared), predict=predict_own)
+    return Method(keep=keep_own, merge=take_as_reference, local=(personal, shared), predict=predict_own)
 
 # %% ../../nbs/methods/proximal.ipynb #95975b85
 def follow_own(client, notes, share)->dict:

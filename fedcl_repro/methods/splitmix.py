@@ -26,16 +26,16 @@ def assignment(n_clients:int, n_bases:int, rng)->Tensor: # (n_clients, n_bases) 
     "Each client's bases; the first is from the shared queue. Budget m: the first m of the row."
     n_queues = -(-n_clients // n_bases)
     queue = np.concatenate([rng.permutation(n_bases) for _ in range(n_queues)])[:n_clients]
-    others = [rng.permutation(np.setdiff1d(np.arange(n_bases), first)) for first in queue]
-    others = np.array(others).reshape(n_clients, n_bases - 1)
-    return torch.from_numpy(np.column_stack([queue, others]))
+    rest = [rng.permutation(np.setdiff1d(np.arange(n_bases), base)) for base in queue]
+    rest = np.array(rest).reshape(n_clients, n_bases - 1)
+    return torch.from_numpy(np.column_stack([queue, rest]))
 
 # %% ../../nbs/methods/splitmix.ipynb #25191f75
 def fresh_base(fed, k:int)->dict:
     "The initial weights of base k, as of any small network."
     return select(fed.drawn(fed.arch[0], 'base', k), *NET)
 
-def calmed(fields:dict, rate:float)->dict:
+def calmed(fields:dict, rate:float)->dict[str,Tensor]:
     "Weights times the root of the rate, behind the first layer, as in a layer of the full network."
     matrices = [name for name, v in fields.items() if name.endswith('weight') and v.ndim > 1]
     layers = tuple(name.removesuffix('weight') for name in matrices[1:])
@@ -79,7 +79,7 @@ def refill(client, message)->dict:
     return drop('opt.', client) | forgotten | message
 
 # %% ../../nbs/methods/splitmix.ipynb #f22ee81c
-def trained_versions(inbox, k:int)->list: # of (fields, samples)
+def trained_versions(inbox, k:int)->list[tuple[dict,int]]: # fields, samples
     "Base k from each client that has trained it, with the client's number of samples."
     versions = []
     for n, m in zip(inbox.n, inbox.messages):
@@ -96,7 +96,7 @@ def average_bases(server, inbox)->dict:
     return server | new | dict(assigned=assignment(n_clients, n_bases, inbox.draw('assign')))
 
 # %% ../../nbs/methods/splitmix.ipynb #94c5f02a
-def budget_list(budgets:str, n_bases:int)->list:
+def budget_list(budgets:str, n_bases:int)->list[int]:
     "Budgets as numbers of bases."
     listed = [int(b) for b in budgets.split()]
     if not listed or not all(1 <= b <= n_bases for b in listed):

@@ -32,23 +32,24 @@ ARENA_FILE, ARENA_TUNED_AT = paper_file('arena'), {'paper': 'lite'}
 ARENA_MOMENT = 'trained' # at which settings are chosen, and methods are judged
 ARENA_SIZES, ARENA_TRIALS = ARENA_FILE['sizes'], ARENA_FILE['tuning']
 
-def arena_specs(profile:str)->dict: # label -> Spec
+def arena_specs(profile:str)->dict[str,Spec]: # label -> Spec
     "The methods of the arena."
     return named_methods('arena', ARENA_SIZES[profile])
 
-def arena_base(spec:Spec, profile:str)->dict: # setting -> value
+def arena_base(spec:Spec, profile:str)->dict[str,object]: # setting -> value
     "The settings of a method's runs: the network has the parts that the method needs."
     needs, size = methods()[spec.name].about['needs'].split(), ARENA_SIZES[profile]
     model = size['cut'] if 'enc' in needs else 'cnn_proj' if 'proj' in needs else 'cnn'
     return dict(model=model, optimiser='adam') | size['base']
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #52789262
-def arena_grid(spec:Spec)->dict: # setting -> values
+def arena_grid(spec:Spec)->dict[str,list]: # setting -> values
     "What is tried for a method."
     numbers = {k: [v, v / 10] for k, v in methods().resolve(spec).settings if isinstance(v, float) and v}
-    own = ARENA_TRIALS['own'].get(spec.name, dict(list(numbers.items())[:1]))
+    method_grid = ARENA_TRIALS['own'].get(spec.name, dict(list(numbers.items())[:1]))
     rates = ARENA_TRIALS['rates']
-    return {'optimiser.lr': rates[:2] if own else rates} | {f'{spec.name}.{k}': v for k, v in own.items()}
+    grid = {'optimiser.lr': rates[:2] if method_grid else rates}
+    return grid | {f'{spec.name}.{k}': v for k, v in method_grid.items()}
 
 def arena_trials(spec:Spec, profile:str)->list: # of Run
     "The trials of a method, as `tuned_in_arena` trains them."
@@ -59,12 +60,12 @@ def tuned_in_arena(specs, profile:str, store, data_root=None, options=None)->pd.
     """The chosen trial of each method: profile, method, settings, validation and test accuracy in percent,
     all
     after local training, the moment at which methods are judged."""
-    found = []
+    tables = []
     for spec in specs:
         base = arena_base(spec, profile) | ARENA_SIZES[profile]['trial']
-        where = dict(store=store, data_root=data_root, options=options)
-        found.append(sweep([spec], arena_grid(spec), moment=ARENA_MOMENT, **where, **base))
-    table = pd.concat(found, ignore_index=True)
+        storage = dict(store=store, data_root=data_root, options=options)
+        tables.append(sweep([spec], arena_grid(spec), moment=ARENA_MOMENT, **storage, **base))
+    table = pd.concat(tables, ignore_index=True)
     return table.assign(profile=ARENA_TUNED_AT.get(profile, profile), method=[s.name for s in specs],
                         moment=ARENA_MOMENT)
 
@@ -76,22 +77,22 @@ def arena_tuning()->pd.DataFrame: # profile, method, settings, moment, valid, te
     path = arena_tuning_path()
     return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=['profile', 'method', 'settings'])
 
-def settings_chosen(table:pd.DataFrame, profile:str)->dict: # name of a method -> trial
+def settings_chosen(table:pd.DataFrame, profile:str)->dict[str,dict]: # name of a method -> trial
     "The choices for a profile; `paper` has those of `lite`."
-    own = table[table.profile == ARENA_TUNED_AT.get(profile, profile)]
+    chosen = table[table.profile == ARENA_TUNED_AT.get(profile, profile)]
     def trial(text): return {k: parse_value(v) for k, v in (part.split('=') for part in text.split(', '))}
-    return {name: trial(text) for name, text in zip(own.method, own.settings)}
+    return {name: trial(text) for name, text in zip(chosen.method, chosen.settings)}
 
 def write_arena_tuning(table:pd.DataFrame):
     "Add choices to the committed ones, in place of earlier ones of the same profile."
-    path, known = arena_tuning_path(), arena_tuning()
+    path, stored = arena_tuning_path(), arena_tuning()
     if in_package(path):
         raise ValueError(f'{path.parent} belongs to the installed package: copy the notebooks with '
                          '`fedcl docs --notebooks OUT` and set FEDCL_PAPERS=OUT/papers')
-    kept = known[~known.profile.isin(table.profile)]
+    other_profiles = stored[~stored.profile.isin(table.profile)]
     path.parent.mkdir(exist_ok=True)
     columns = ['profile', 'method', 'settings', 'moment', 'valid', 'test']
-    write_text(path, pd.concat([kept, table])[columns].to_csv(index=False, float_format='%.3f'))
+    write_text(path, pd.concat([other_profiles, table])[columns].to_csv(index=False, float_format='%.3f'))
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #b171b647
 def arena_tested(rows:pd.DataFrame)->pd.DataFrame:
@@ -104,8 +105,8 @@ def arena_tested(rows:pd.DataFrame)->pd.DataFrame:
 
 def arena_label(name:str)->str:
     "The name of a method in the arena; a user's method has its title."
-    known = {text.partition('(')[0]: label for label, text in ARENA_FILE['methods'].items()}
-    return known.get(name) or methods()[name].about['title']
+    labels = {text.partition('(')[0]: label for label, text in ARENA_FILE['methods'].items()}
+    return labels.get(name) or methods()[name].about['title']
 
 def arena_placed(table:pd.DataFrame)->pd.DataFrame:
     "Rows or runs with their label, and which `images` clients have."
@@ -114,11 +115,11 @@ def arena_placed(table:pd.DataFrame)->pd.DataFrame:
     return table.assign(label=label_after(table, labels), images=images)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #6590e5c8
-def arena_sides(profile:str, also=())->tuple: # two lists of labels: personal methods; all that share
+def arena_sides(profile:str, also=())->tuple[list[str],list[str]]: # personal methods; all that share
     "Methods that train on one view and share something. `also`: further methods, such as a user's."
     specs = [*arena_specs(profile).values(), *also]
-    about = {arena_label(s.name): methods()[s.name].about for s in specs}
-    one_view = {label: a['owner'] for label, a in about.items()
+    attributes = {arena_label(s.name): methods()[s.name].about for s in specs}
+    one_view = {label: a['owner'] for label, a in attributes.items()
                 if 'views' not in a['needs'] and a['family'] != 'local'}
     personal = [label for label, owner in one_view.items() if owner == 'personal']
     return personal, [*personal, *(label + AFTER for label in one_view if label not in personal)]
@@ -148,14 +149,15 @@ def arena_verdicts(rows:pd.DataFrame, profile:str, also=())->list: # of Verdict
 
 def arena_answers(verdicts)->pd.DataFrame: # question, answer, why
     "The five questions, each with one answer."
-    found = []
-    for question, about in ARENA_FILE['questions'].items():
-        said = [v for begins in about['claims'] for v in verdicts if v.what.startswith(begins)]
-        known = dict(holds='no', fails='no') | {about['yes']: 'yes'}
-        words = list(dict.fromkeys(known.get(v.word, v.word) for v in said))
-        why = '. '.join(f'{v.what}: {v.said}; {v.evidence}'.rstrip('; ') for v in said)
-        if said: found.append(dict(question=question, answer=IT_DEPENDS if words[1:] else words[0], why=why))
-    return pd.DataFrame(found)
+    lines = []
+    for question, entry in ARENA_FILE['questions'].items():
+        matching = [v for begins in entry['claims'] for v in verdicts if v.what.startswith(begins)]
+        meanings = dict(holds='no', fails='no') | {entry['yes']: 'yes'}
+        words = list(dict.fromkeys(meanings.get(v.word, v.word) for v in matching))
+        why = '. '.join(f'{v.what}: {v.said}; {v.evidence}'.rstrip('; ') for v in matching)
+        if not matching: continue
+        lines.append(dict(question=question, answer=IT_DEPENDS if words[1:] else words[0], why=why))
+    return pd.DataFrame(lines)
 
 IT_DEPENDS = 'it depends' # several claims answer a question, and not alike
 
@@ -167,7 +169,7 @@ def arena_runs(profile:str, also=(), tuned=None)->list: # of Run
     return [run_with(s, tuned.get(s.name, {}), **arena_base(s, profile), seed=k, partition_seed=k)
             for k in range(ARENA_SIZES[profile]['seeds']) for s in (*specs.values(), *also)]
 
-def spot_checked(specs)->list: # of labels
+def spot_checked(specs)->list[str]:
     "FedAvg and the best three of the committed profile `lite`; all methods until it is trained."
     runs = ARENA.runs(committed('arena/arena', 'lite'))
     means = runs.groupby('label').micro.mean().sort_values(ascending=False, kind='stable')
@@ -181,9 +183,9 @@ def arena(profile): return arena_runs(profile)
 # %% ../../../nbs/papers/arena/experiments.ipynb #98985030
 def arena_costs(runs:pd.DataFrame, store:Store)->pd.DataFrame:
     "Runs with `sent`, megabytes to and from a client, and `hours` of one core; nan on an accelerator."
-    known = {about['run']: about for about in committed_records()}
+    records = {record['run']: record for record in committed_records()}
     ids = runs.run.str.removesuffix(AFTER)
-    abouts = [known.get(id) or provenance_in(store.folder(id) / 'run.json')[0] for id in ids]
+    abouts = [records.get(id) or provenance_in(store.folder(id) / 'run.json')[0] for id in ids]
     sent = [(a['bytes_up'] + a['bytes_down']) / 1e6 for a in abouts]
     hours = [time_spent(a, 'cpu') / 3600 if a['device'] == 'cpu' else np.nan for a in abouts]
     return runs.assign(sent=sent / runs.n_clients, hours=hours)
@@ -193,24 +195,25 @@ def arena_table(rows:pd.DataFrame, store:Store)->pd.DataFrame: # one row per lab
     runs = arena_costs(ARENA.runs(rows), store)
     means, lines = table_of_means(runs, 'seed', 'label', 'micro'), []
     control, level = f'FedAvg{AFTER}', ALPHA / (means.shape[1] - 1)
-    for label, own in runs.groupby('label'):
-        sure, sent = interval(own.micro), interval(own.sent)
-        apart = (means[label] - means[control]).dropna() if control in means and label != control else ()
-        line = dict(label=label, family=own.family.iloc[0], pooled=sure.mean, sure=sure)
-        line |= dict(clients=own.macro.mean(), apart=interval(apart, level) if len(apart) else None)
-        lines.append(line | dict(sent=sent.mean, sent_sure=sent, hours=own.hours.mean(), n=len(own)))
+    for label, part in runs.groupby('label'):
+        sure, sent = interval(part.micro), interval(part.sent)
+        compared = control in means and label != control
+        lead = (means[label] - means[control]).dropna() if compared else ()
+        line = dict(label=label, family=part.family.iloc[0], pooled=sure.mean, sure=sure)
+        line |= dict(clients=part.macro.mean(), apart=interval(lead, level) if len(lead) else None)
+        lines.append(line | dict(sent=sent.mean, sent_sure=sent, hours=part.hours.mean(), n=len(part)))
     return pd.DataFrame(lines).sort_values('pooled', ascending=False, kind='stable', ignore_index=True)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #5051bcd1
 def arena_shown(table:pd.DataFrame, spot=None)->pd.DataFrame:
     "The table as it is printed. `spot`: label -> accuracy with all images."
-    def told(i, sign=''): # an interval that is wider than an accuracy can be says nothing
+    def in_words(i, sign=''): # an interval that is wider than an accuracy can be says nothing
         if i is None: return ''
         return f'{i.mean:{sign}.1f}' + (f' ± {i.high - i.mean:.1f}' if i.high - i.low <= 100 else '')
-    shown = dict(method=table.label, pooled=table.sure.map(told))
+    shown = dict(method=table.label, pooled=table.sure.map(in_words))
     shown |= {'over clients': table.clients.round(1), 'all images': table.label.map(spot or {})}
     if table.n.nunique() > 1: shown['replicates'] = table.n
-    shown |= {'minus FedAvg + epoch': [told(i, '+') for i in table.apart], 'MB': table.sent.round(1)}
+    shown |= {'minus FedAvg + epoch': [in_words(i, '+') for i in table.apart], 'MB': table.sent.round(1)}
     hours = table.hours.map('{:.2f}'.format, na_action='ignore')
     return pd.DataFrame(shown | {'core-h': hours}).dropna(axis=1, how='all')
 
@@ -224,18 +227,18 @@ def draw_ranks(ax, table:pd.DataFrame):
         if short: ax.plot([row.sure.low, row.sure.high], [place, place], c=colour, lw=4, alpha=.3)
         ax.plot(row.pooled, place, 'o' if row.sent else 'D', c=colour, ms=6)
         end = row.sure.high if short else row.pooled
-        left = row.pooled > table.pooled.mean()
-        at, side = (row.sure.low if short else row.pooled, 'right') if left else (end, 'left')
-        how = dict(textcoords='offset points', ha=side, va='center', fontsize=8.5)
-        ax.annotate(row.label, (at, place), (-7 if left else 7, 0), **how)
+        to_left = row.pooled > table.pooled.mean()
+        x, side = (row.sure.low if short else row.pooled, 'right') if to_left else (end, 'left')
+        style = dict(textcoords='offset points', ha=side, va='center', fontsize=8.5)
+        ax.annotate(row.label, (x, place), (-7 if to_left else 7, 0), **style)
     ax.set(yticks=[], ylim=(-.7, len(table) - .3), xlabel='test accuracy, %',
            title='sorted; diamonds send nothing')
     ax.grid(axis='y', visible=False)
 
-def names_apart(heights, least:float)->list: # of heights, none nearer than `least` to another
+def names_apart(heights, least:float)->list[float]: # none nearer than `least` to another
     "Heights of names beside points, moved down from above until they do not touch."
-    moved, last = {}, np.inf
-    for k in np.argsort(heights, kind='stable')[::-1]: moved[k] = last = min(heights[k], last - least)
+    moved, lowest = {}, np.inf
+    for k in np.argsort(heights, kind='stable')[::-1]: moved[k] = lowest = min(heights[k], lowest - least)
     return [moved[k] for k in range(len(heights))]
 
 def draw_names(ax, rows:pd.DataFrame, x:float, side:str):
@@ -245,20 +248,20 @@ def draw_names(ax, rows:pd.DataFrame, x:float, side:str):
         colour = colour_of(row.label, row.family)
         ax.plot(row.sent, row.pooled, 'o', c=colour, ms=6)
         arrow = dict(arrowstyle='-', color=colour, lw=.7, relpos=(float(side == 'right'), .5))
-        how = dict(ha=side, va='center', fontsize=8.5, arrowprops=arrow, zorder=4)
+        style = dict(ha=side, va='center', fontsize=8.5, arrowprops=arrow, zorder=4)
         box = dict(fc='white', ec='none', pad=.8) # no line goes through a name
-        ax.annotate(row.label, (row.sent, row.pooled), (x, height), bbox=box, **how)
+        ax.annotate(row.label, (row.sent, row.pooled), (x, height), bbox=box, **style)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #5051bcd6
 def draw_prices(ax, table:pd.DataFrame):
     "Accuracy against the bytes of a client on a logarithmic axis, names beside the points."
     from fedcl_repro.show.figures import log_ticks
     sends = table[table.sent > 0].sort_values('sent', kind='stable')
-    for _, alike in sends.groupby((sends.sent > 4 * sends.sent.shift()).cumsum()):
-        much = alike.sent.max() > sends.sent.max() / 100
-        beside = much and len(alike) > 1 # names to the left of a crowd, where there is room
-        place = alike.sent.min() / 1.6 if beside else 1.6 * alike.sent.max()
-        draw_names(ax, alike, place, 'right' if beside else 'left')
+    for _, group in sends.groupby((sends.sent > 4 * sends.sent.shift()).cumsum()):
+        costly = group.sent.max() > sends.sent.max() / 100
+        beside = costly and len(group) > 1 # names to the left of a crowd, where there is room
+        place = group.sent.min() / 1.6 if beside else 1.6 * group.sent.max()
+        draw_names(ax, group, place, 'right' if beside else 'left')
     for row in table[table.sent == 0].itertuples(): ax.axhline(row.pooled, c='#23272e', lw=1, ls='--')
     ax.set(xscale='log', xlabel='megabytes to and from a client', xlim=(None, 8 * table.sent.max()),
            title='what it costs; dashed: sends nothing')
@@ -268,9 +271,9 @@ def draw_prices(ax, table:pd.DataFrame):
 def draw_arena(table:pd.DataFrame): # the figure
     "All methods, sorted, and against their price."
     import matplotlib.pyplot as plt
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, .27*len(table) + 1.2), layout='constrained')
-    draw_ranks(left, table)
-    draw_prices(right, table)
+    fig, (ranks, prices) = plt.subplots(1, 2, figsize=(9, .27*len(table) + 1.2), layout='constrained')
+    draw_ranks(ranks, table)
+    draw_prices(prices, table)
     plt.close(fig)
     return fig
 
@@ -285,6 +288,7 @@ def arena_view(store:Store):
         say_line(f'Settings are {whose}.', look='note')
         table, answers = arena_table(rows, store), arena_answers(arena_verdicts(rows, profile))
         all_images = ARENA.runs(committed('arena/arena', 'paper')).groupby('label').micro.mean()
-        said, shown = noted_table(answers, 'The five questions.'), arena_shown(table, all_images.to_dict())
-        display_all(draw_arena(table), said, noted_table(shown, 'All methods.'))
+        questions = noted_table(answers, 'The five questions.')
+        shown = arena_shown(table, all_images.to_dict())
+        display_all(draw_arena(table), questions, noted_table(shown, 'All methods.'))
     return view

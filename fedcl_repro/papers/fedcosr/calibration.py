@@ -42,5 +42,5 @@ def calibration(profile):
     size = SIZES['quick']['base'] if profile == 'quick' else dict(n_rounds=100, eval_every=5,
                                                                   dtype='bfloat16')
     size = size | dict(optimiser='sgd(lr=0.005)', batch_size=10, model='cnn(dropout=0.0, k=512)')
-    first = [Run.of(own_settings(methods().resolve(n)), data=d, **size) for d in data for n in names]
-    return reseeded(first, range(2))
+    first_runs = [Run.of(own_settings(methods().resolve(n)), data=d, **size) for d in data for n in names]
+    return reseeded(first_runs, range(2))

@@ -19,13 +19,13 @@ from ...federation.rounds import run
 from ...parts.models import cnn
 
 # %% ../../../nbs/papers/fedcosr/counted.ipynb #23a0be95
-def federation_of(owned=(10, 3), **more)->Fed:
+def federation_of(owned=(10, 3), **options)->Fed:
     "Clients that each have one image, of CIFAR-10's size, of each of so many classes."
     y, ends = torch.cat([torch.arange(c) for c in owned]), np.cumsum(owned)
     x = torch.zeros(len(y), 32, 32, 3, dtype=torch.uint8)
     rows = np.split(np.arange(len(y)), ends[:-1])
     def build(): return cnn((3, 32, 32), 10)
-    return Fed((x, y), rows, [[]] * len(owned), {'cnn': build}, n_classes=10, **more)
+    return Fed((x, y), rows, [[]] * len(owned), {'cnn': build}, n_classes=10, **options)
 
 def scalars_sent(names, owned=(10, 3))->pd.DataFrame: # one row per method and client
     "Scalars that clients with so many classes upload and download with these methods."
@@ -35,36 +35,36 @@ def scalars_sent(names, owned=(10, 3))->pd.DataFrame: # one row per method and c
         return inbox
     fed = federation_of(owned, wire=count)
     for name in names:
-        method, about = METHODS.build(name), METHODS[name].about
+        method, attributes = METHODS.build(name), METHODS[name].about
         server = run(fed, method, 1).servers['server']
         for i, classes in enumerate(owned):
             up, down = sent[i] / 4, nbytes(method.reply(server, i)) / 4
-            row = dict(label=about['title'], family=about['family'], classes=classes)
+            row = dict(label=attributes['title'], family=attributes['family'], classes=classes)
             rows.append(row | dict(up=up, down=down, total=up + down))
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/papers/fedcosr/counted.ipynb #c973ed89
 @cache
-def sizes()->dict: # of scalars
+def sizes()->dict[str,int]: # scalars
     "The whole network, its body, its head, a class mean, and a table of means of all ten classes."
     net = cnn((3, 32, 32), 10)
     theta, phi, pi = (sum(p.numel() for p in part.parameters()) for part in (net, net['body'], net['head']))
     return dict(theta=theta, phi=phi, pi=pi, k=net['head'].in_features, Ck=net['head'].weight.numel())
 
-def formula(label:str, c:int)->tuple: # scalars (up, down)
+def formula(label:str, c:int)->tuple[int,int]: # scalars up and down
     "Scalars that a client with c classes uploads and downloads, from the definition of its method."
     theta, phi, pi, k, Ck = sizes().values()
-    known = {
+    formulas = {
         'Local': (0, 0), 'FedPer': (phi, phi), 'FedRep': (phi, phi), 'LG-FedAvg': (pi, pi),
         'FedProto': (c*k, Ck), 'FedGH': (c*k, pi),
         'FedPAC': (theta + c*k + Ck + 1, phi + Ck + pi), 'FedCoSR': (phi + c*k, phi + Ck)}
-    return known.get(label, (theta, theta))
+    return formulas.get(label, (theta, theta))
 
 def charge(label:str)->float: # scalars; nan for Local, which FedCoSR does not list
     "Scalars up and down together, as FedCoSR counts them (V-C2)."
     theta, phi, pi, k, Ck = sizes().values()
-    known = {'Local': np.nan, 'FedProto': 2*Ck, 'FedGH': Ck + pi, 'FedCoSR': 2*(phi + Ck)}
-    return known.get(label, 2*theta)
+    charges = {'Local': np.nan, 'FedProto': 2*Ck, 'FedGH': Ck + pi, 'FedCoSR': 2*(phi + Ck)}
+    return charges.get(label, 2*theta)
 
 # %% ../../../nbs/papers/fedcosr/counted.ipynb #62c61873
 BESIDE = 10 + 10/4 # scalars: a count for each class up, a byte for each class down

@@ -41,16 +41,16 @@ from ...runs.rows import summary
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #8b721d42
 SKEW = dict(dirichlet='concentration', pathological='classes') # what a split calls its number
-COLUMN_OF = {where: name for name, where in (TABLE2 | TABLE3).items()}
+COLUMN_OF = {case: name for name, case in (TABLE2 | TABLE3).items()}
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #c7ce37a1
-def compared()->list: # names
+def compared()->list[str]:
     "All registered methods that the paper compares, its own one last, without ablations."
-    about = {n: e.about for n, e in methods().items()}
-    names = [n for n, a in about.items() if 'fedcosr' in a['papers'].split() and not a.get('ablation')]
+    attributes = {n: e.about for n, e in methods().items()}
+    names = [n for n, a in attributes.items() if 'fedcosr' in a['papers'].split() and not a.get('ablation')]
     return sorted(names, key=lambda n: n == 'fedcosr')
 
-def titles(names)->list:
+def titles(names)->list[str]:
     "The titles of these methods."
     return [methods()[n].about['title'] for n in names]
 
@@ -62,53 +62,53 @@ IN_FLOAT32, QUARTERED = ', in float32', ', a quarter of the images'
 # end of a column's name -> size of its runs on CIFAR-10
 ENDINGS = {OF_A_TENTH: TENTH, IN_FLOAT32: SINGLE, QUARTERED: QUARTER}
 
-def settings_of(column:str, profile:str)->dict:
+def settings_of(column:str, profile:str)->dict[str,object]:
     "Settings of the runs in a column; digits stand in for CIFAR-10 in `quick`."
     data, split, skew, clients = (TABLE2 | TABLE3)[column]
-    more = dict(minimum=1) if profile == 'quick' and column in TABLE3 else {} # least images of a client
-    partition = Spec.of(split, **{SKEW[split]: skew}, **more)
+    minimum = dict(minimum=1) if profile == 'quick' and column in TABLE3 else {} # least images of a client
+    partition = Spec.of(split, **{SKEW[split]: skew}, **minimum)
     return dict(data='digits' if profile == 'quick' else data, partition=partition, n_clients=clients)
 
-def runs(names, profile:str, columns=None, **change)->list: # of Run
+def runs(names, profile:str, columns=None, **change)->list[Run]:
     """Methods in these columns, or in all, at the size of a profile; `change` replaces some of its settings.
     But on digits, each seed draws a partition of its own, unless `change` names one."""
     size = SIZES[profile]
     settings = [settings_of(c, profile) for c in (TRAINED[profile] if columns is None else columns)]
-    found = matrix(names, settings, range(size['seeds']), **size['base'] | change)
+    grid = matrix(names, settings, range(size['seeds']), **size['base'] | change)
     if profile != 'quick' and 'partition_seed' not in change:
-        found = [replace(r, partition_seed=r.seed) for r in found]
-    return [replace(r, method=fair(r.method)) for r in found] # as validation chose them
+        grid = [replace(r, partition_seed=r.seed) for r in grid]
+    return [replace(r, method=fair(r.method)) for r in grid] # as validation chose them
 
 REPEATED_METHODS = ['local', 'fedavg', 'fedper', 'fedproto', 'ditto', 'fedcosr'] # of Table II
 
-def replicated(names, profile:str, columns=(PRACTICAL, PATHOLOGICAL), n=6)->list: # of Run
+def replicated(names, profile:str, columns=(PRACTICAL, PATHOLOGICAL), n=6)->list[Run]:
     """Methods at a tenth of the training images, `n` times: each time another partition and other weights.
     Only `lite` has them."""
     if profile != 'lite': return []
-    first = [r for r in runs(names, profile, columns, **TENTH) if r.seed == 0]
-    return reseeded(first, range(n))
+    first_runs = [r for r in runs(names, profile, columns, **TENTH) if r.seed == 0]
+    return reseeded(first_runs, range(n))
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #770a4c2e
-def public_runs(profile:str, columns=None, **change)->list: # of Run, one seed
+def public_runs(profile:str, columns=None, **change)->list[Run]: # one seed
     "Methods for which validation chose other settings, here with those of public code."
-    alike = [r for r in runs(list(CHOSEN), profile, columns, **change) if r.seed == 0]
-    return [replace(r, method=public_settings(r.method.name)) for r in alike]
+    tuned_runs = [r for r in runs(list(CHOSEN), profile, columns, **change) if r.seed == 0]
+    return [replace(r, method=public_settings(r.method.name)) for r in tuned_runs]
 
-def earlier_runs(profile:str, names=None, quartered=None)->list: # of Run
+def earlier_runs(profile:str, names=None, quartered=None)->list[Run]:
     """The runs that `lite` trained before; the smaller ones also with the settings of public code.
     `quartered`: columns whose smaller runs are shown; by default those without whole runs of all methods."""
     if profile != 'lite': return []
-    asked = compared() if names is None else names
-    few = [PATHOLOGICAL] if quartered is None else quartered
-    public = [r for r in public_runs(profile, few, **QUARTER) if r.method.name in asked]
-    return runs(asked, profile, few, **QUARTER, partition_seed=0) + public
+    if names is None: names = compared()
+    columns = [PATHOLOGICAL] if quartered is None else quartered
+    public = [r for r in public_runs(profile, columns, **QUARTER) if r.method.name in names]
+    return runs(names, profile, columns, **QUARTER, partition_seed=0) + public
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #c01a11e1
 def ending(run:Run)->str: # empty: of a profile as it is now
     "What a column's name says of a run with scarce data, or of a size that `lite` trained before."
-    said = {k: str(getattr(run, k)) for k in SINGLE} | dict(data=run.data.name)
+    settings = {k: str(getattr(run, k)) for k in SINGLE} | dict(data=run.data.name)
     def in_words(size): return {k: str(v) for k, v in size.items()} | dict(data='cifar10')
-    return next((end for end, size in ENDINGS.items() if in_words(size) == said), scarce(run))
+    return next((end for end, size in ENDINGS.items() if in_words(size) == settings), scarce(run))
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #c01a11eb
 def scarce(run:Run)->str: # empty: as many as usual
@@ -116,9 +116,9 @@ def scarce(run:Run)->str: # empty: as many as usual
     usual = [size['base'].get('scarcity') for size in SIZES.values()]
     if run.data.name not in ('cifar10', 'digits'): usual.append(SMALLER['scarcity'])
     if str(run.scarcity) in usual: return ''
-    kept = dict(run.scarcity.settings)
-    share = f"{100 * kept.get('share', 1):g} % of the images"
-    whose = dict(all_clients=f', {share}', last_clients=f", {kept.get('clients')} clients with {share}")
+    settings = dict(run.scarcity.settings)
+    share = f"{100 * settings.get('share', 1):g} % of the images"
+    whose = dict(all_clients=f', {share}', last_clients=f", {settings.get('clients')} clients with {share}")
     return whose.get(run.scarcity.name, '')
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #c01a11ec
@@ -133,7 +133,7 @@ def with_endings(cells:pd.DataFrame)->pd.DataFrame:
     return pd.concat([cells.assign(column=cells.column + end) for end in ('', *ENDINGS)], ignore_index=True)
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #c01a11ee
-def with_earlier(columns)->list: # of names
+def with_earlier(columns)->list[str]:
     "Each column, followed by those of its runs at earlier sizes."
     return [c + end for c in columns for end in ('', *ENDINGS)]
 
@@ -164,7 +164,7 @@ def place(table:pd.DataFrame)->pd.DataFrame:
 def say(column:str, profile:str)->str:
     return f'{column} (digits stand in)' if profile == 'quick' else column
 
-def columns_of(cells:pd.DataFrame)->list: # names of columns, None where a cell belongs to none
+def columns_of(cells:pd.DataFrame)->list[str|None]: # None where a cell belongs to no column
     "The column of Table II or III to which each published cell belongs."
     skew = cells.beta.fillna(cells.classes_per_client) if 'beta' in cells else cells.classes_per_client
     return [COLUMN_OF.get(w) for w in zip(cells.dataset, cells.partition, skew, cells.clients)]
@@ -183,9 +183,9 @@ def printed(artifact:str, paper='fedcosr', of='accuracy')->pd.DataFrame:
 WELL_PERFORMING = ['local', 'fedavg', 'fedper', 'fedrep', 'fedproto', 'fedala', 'ditto', 'fedpac', 'fedcosr']
 FAIR = ['fedavg', 'ditto', 'fedper', 'fedproto', 'fedcosr'] # of Figure 6
 
-def margins_in_print(table:str)->dict: # measure -> published cells
+def margins_in_print(table:str)->dict[str,pd.DataFrame]: # measure -> published cells
     "Accuracies and spreads of a table, and again for the columns of our runs of other sizes."
-    return {of: with_endings(printed(table, of=of)) for of in PUBLISHED_AS}
+    return {measure: with_endings(printed(table, of=measure)) for measure in PUBLISHED_AS}
 
 def both_moments(rows:pd.DataFrame)->pd.DataFrame:
     "The rows, and those of shared models after a client's local training as further runs."
@@ -234,22 +234,23 @@ def margins_grow()->Claim:
     sentence = 'the margin of FedCoSR grows with the number of classes'
     return Claim(sentence, SIXTEEN, margin, tell, True, 'FedCoSR V-B1', comparisons=2)
 
-def of_split(tables:dict, word:str)->dict:
+def of_split(tables:dict, split:str)->dict[tuple,pd.DataFrame]:
     "The tables of a split of Table II: of columns that begin with this word."
-    return {key: t for key, t in tables.items() if key[0].startswith(word) and key[0] in TABLE2}
+    return {key: t for key, t in tables.items() if key[0].startswith(split) and key[0] in TABLE2}
 
 def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the margin grows with the number of classes, in each split that was trained."
     out, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
     facts = facts_by_setting(FEDCOSR, rows)
-    for word in 'practical', 'pathological':
-        own = of_split(tables, word)
-        v = ask_across(margins_grow(), own, word, paper=FEDCOSR, facts=facts)
-        sizes = {(share_of(r), r.n_rounds) for key in own if key in facts for r in facts[key].settings}
+    for split in 'practical', 'pathological':
+        split_tables = of_split(tables, split)
+        v = ask_across(margins_grow(), split_tables, split, paper=FEDCOSR, facts=facts)
+        trained = [r for key in split_tables if key in facts for r in facts[key].settings]
+        sizes = {(share_of(r), r.n_rounds) for r in trained}
         if v.word != 'not run' and len(sizes) > 1: # then a lead may grow with the size
-            told = f'{v.evidence}; the data sets are trained at {len(sizes)} sizes'
-            v = replace(v, word='open', reason=SIZES_DIFFER, evidence=told)
-        if own: out.append(v)
+            evidence = f'{v.evidence}; the data sets are trained at {len(sizes)} sizes'
+            v = replace(v, word='open', reason=SIZES_DIFFER, evidence=evidence)
+        if split_tables: out.append(v)
     return out
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #8429e01a
@@ -260,29 +261,30 @@ def first_name(c)->str: return f'{cell_name(c)}, as FedCRL prints it'
 def in_fedcrl_alone(artifact:str)->pd.DataFrame:
     "Cells that FedCRL prints differently from FedCoSR: its own row, and cells that were changed."
     earlier, later = printed(artifact, 'fedcrl'), printed(artifact)
-    both = earlier.merge(later, on=['label', 'column'], suffixes=('', '_later'))
-    return both[both.value != both.value_later][['label', 'column', 'value', 'contradicts']]
+    cells = earlier.merge(later, on=['label', 'column'], suffixes=('', '_later'))
+    return cells[cells.value != cells.value_later][['label', 'column', 'value', 'contradicts']]
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #e81f758c
 def every_cell(artifact:str, rows:pd.DataFrame, source:str)->list: # of Verdict
     "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
-    def judged(cells, name, paper='FedCoSR', **how):
-        beside = beside_print(FEDCOSR, cells, rows, **how).replace(dict(label={'FedCoSR': paper}))
+    def judged(cells, name, paper='FedCoSR', **options):
+        beside = beside_print(FEDCOSR, cells, rows, **options).replace(dict(label={'FedCoSR': paper}))
         return cell_verdicts(beside, name, f'{paper} {source}')
-    said = judged(printed(artifact), cell_name)
-    said += judged(printed(artifact, of='spread'), spread_name, measure='sd_clients')
-    return said + judged(in_fedcrl_alone(artifact), first_name, 'FedCRL')
+    verdicts = judged(printed(artifact), cell_name)
+    verdicts += judged(printed(artifact, of='spread'), spread_name, measure='sd_clients')
+    return verdicts + judged(in_fedcrl_alone(artifact), first_name, 'FedCRL')
 
 def judge_often(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Who is often the fairest or the most accurate, over all columns that were trained."
-    tables = {of: by_seed(FEDCOSR.measured(rows, of), FEDCOSR.keys) for of in ('spread', 'accuracy')}
+    tables = {measure: by_seed(FEDCOSR.measured(rows, measure), FEDCOSR.keys)
+              for measure in ('spread', 'accuracy')}
     facts = facts_by_setting(FEDCOSR, rows)
     return [ask_across(c, tables[c.of], paper=FEDCOSR, facts=facts) for c in OFTEN]
 
 def more_of_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on Table II besides the claims about each column."
-    said = judge_margins(rows, profile) + judge_often(rows, profile)
-    return said + every_cell('table2', rows, 'Table II')
+    verdicts = judge_margins(rows, profile) + judge_often(rows, profile)
+    return verdicts + every_cell('table2', rows, 'Table II')
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #edb9778f
 def draw_whole(rows:pd.DataFrame, profile:str):
@@ -297,17 +299,17 @@ def earlier2(profile):
     "With public settings, and with settings that a sweep at a small size chose and one at full size did not."
     if profile != 'lite': return []
     chosen = TUNING['failed']
-    alike = [r for r in runs(list(chosen), profile, [PRACTICAL]) if r.seed == 0]
-    failed = [replace(r, method=with_settings(r.method.name, chosen[r.method.name])) for r in alike]
+    tuned_runs = [r for r in runs(list(chosen), profile, [PRACTICAL]) if r.seed == 0]
+    failed = [replace(r, method=with_settings(r.method.name, chosen[r.method.name])) for r in tuned_runs]
     return earlier_runs(profile) + public_runs(profile, LARGER, **SMALLER) + failed
 
 @experiment(
     FEDCOSR, 'fedcosr/table2', 'Accuracy and spread over clients, practical and pathological',
     also=more_of_table2, margins='table2', highlight=True, picture=draw_whole, earlier=earlier2)
 def table2(profile):
-    more = LARGER if profile == 'lite' else []
-    both = runs(compared(), profile) + runs(compared(), profile, more, **SMALLER)
-    return sorted(both, key=lambda r: r.seed) + replicated(REPEATED_METHODS, profile)
+    columns = LARGER if profile == 'lite' else []
+    single_runs = runs(compared(), profile) + runs(compared(), profile, columns, **SMALLER)
+    return sorted(single_runs, key=lambda r: r.seed) + replicated(REPEATED_METHODS, profile)
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #857ac1b6
 FAULTS = { # method -> what runs with the fault, the moment it is tested at, the fault
@@ -322,11 +324,14 @@ def two_ways(rows:pd.DataFrame)->pd.DataFrame: # a row a method and seed
     cell = printed('table2').query('column == @PRACTICAL').set_index('label').value
     tables = []
     for name, (faulty, moment, fault) in FAULTS.items():
-        def at(moment, who): return place(summary(rows[rows.method == who], moment)).set_index('seed').micro
-        ways = {AS_DEFINED: at('merged', name), WITH_FAULT: at(moment, faulty), CONTROL: at(moment, 'fedavg')}
-        ways = pd.DataFrame(ways)
+        def accuracy(moment, method):
+            return place(summary(rows[rows.method == method], moment)).set_index('seed').micro
+        accuracies = pd.DataFrame({
+            AS_DEFINED: accuracy('merged', name),
+            WITH_FAULT: accuracy(moment, faulty),
+            CONTROL: accuracy(moment, 'fedavg')})
         label, = titles([name])
-        tables.append(ways.reset_index().assign(label=label, fault=fault, printed=cell[label]))
+        tables.append(accuracies.reset_index().assign(label=label, fault=fault, printed=cell[label]))
     return pd.concat(tables, ignore_index=True)
 
 def nearest(table:pd.DataFrame)->pd.Series: # of words; the table has both columns and `printed`
@@ -339,13 +344,13 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
     out, table = [], two_ways(rows).dropna()
     size = size_told(FEDCOSR, run_facts(FEDCOSR, rows)) if len(rows) else ''
     for label, (_, _, fault) in zip(titles(FAULTS), FAULTS.values()):
-        ways = table[table.label == label]
+        part = table[table.label == label]
         evidence = 'needs both ways'
-        if len(ways):
-            a, b, p, plain = ways[[WITH_FAULT, AS_DEFINED, 'printed', CONTROL]].mean()
+        if len(part):
+            a, b, p, plain = part[[WITH_FAULT, AS_DEFINED, 'printed', CONTROL]].mean()
             evidence = (f'{a:.2f} {fault}, {b:.2f} as defined, '
                         f'{plain:.2f} FedAvg tested alike, {p:.2f} printed')
-        held = nearest(ways) == WITH_FAULT if len(ways) else []
+        held = nearest(part) == WITH_FAULT if len(part) else []
         sentence = f'the printed value is nearest to the method with the fault: {label}'
         out.append(claim_of_runs(sentence, list(held), evidence, 'FedCoSR Table II', size))
     return out
@@ -360,8 +365,8 @@ IMAGES = {'CIFAR-10': 60_000, 'EMNIST': 131_600, 'CIFAR-100': 60_000} # of both 
 
 def judge_fig4(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Whether the sample counts of V-A2 are possible."
-    what, told = '20 clients can hold 8,000 samples each', '160,000 needed, {:,} images exist'
-    return [stated(f'{what}: {data}', 20*8_000 <= n, told.format(n), 'FedCoSR V-A2')
+    what, evidence = '20 clients can hold 8,000 samples each', '160,000 needed, {:,} images exist'
+    return [stated(f'{what}: {data}', 20*8_000 <= n, evidence.format(n), 'FedCoSR V-A2')
             for data, n in IMAGES.items()]
 
 experiment(FEDCOSR, 'fedcosr/fig4', 'Label distributions over clients', judge_fig4, 'figure')(no_runs)
@@ -394,8 +399,8 @@ BOTH_PRECISIONS = Paper(
 @experiment(BOTH_PRECISIONS, 'fedcosr/precision', 'Products in bfloat16 instead of float32', kind='extra')
 def precision(profile):
     names = ['fedcosr'] if profile == 'quick' else ['fedcosr', 'fedper', 'local', 'fedproto', 'fedavg']
-    both = [r for d in ('float32', 'bfloat16') for r in runs(names, profile, [PRACTICAL], dtype=d)]
-    return sorted(both, key=lambda r: r.seed)
+    dtype_runs = [r for d in ('float32', 'bfloat16') for r in runs(names, profile, [PRACTICAL], dtype=d)]
+    return sorted(dtype_runs, key=lambda r: r.seed)
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #10ca0002
 def reading_of(run:Run)->str:
@@ -411,11 +416,11 @@ LOCAL = Paper(('reading',), by_reading, say, sizes=('fedcosr/table2',), says=FED
 
 @experiment(LOCAL, 'fedcosr/local', 'What could explain 69.9 % for training alone', kind='extra')
 def training_alone(profile):
-    first, = (r for r in runs(['local'], profile, [PRACTICAL], **SIZES[profile]['few']) if r.seed == 0)
-    again = reseeded([first], range(4))
+    first_run, = (r for r in runs(['local'], profile, [PRACTICAL], **SIZES[profile]['few']) if r.seed == 0)
+    again = reseeded([first_run], range(4))
     betas = (.3, .5, 1.) if profile == 'quick' else (.01, .3, .5, 1.) # for 0.01, digits are too few
-    others = [*(dict(concentration=beta) for beta in betas), dict(protocol='global')]
-    return again + [replace(first, partition=first.partition(**other)) for other in others]
+    changes = [*(dict(concentration=beta) for beta in betas), dict(protocol='global')]
+    return again + [replace(first_run, partition=first_run.partition(**change)) for change in changes]
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #6a1db585
 def both_prints(artifact:str, columns)->pd.DataFrame:
@@ -423,27 +428,27 @@ def both_prints(artifact:str, columns)->pd.DataFrame:
     differs; again for our runs of earlier sizes, column by column."""
     cells, on = printed(artifact), ['label', 'column']
     spread = printed(artifact, of='spread').rename(columns=dict(value='std'))
-    first = in_fedcrl_alone(artifact).rename(columns={'value': 'first version'})
-    for more, column in (spread, 'std'), (first, 'first version'):
-        cells = cells.merge(more[[*on, column]], on=on, how='left')
+    first_version = in_fedcrl_alone(artifact).rename(columns={'value': 'first version'})
+    for table, column in (spread, 'std'), (first_version, 'first version'):
+        cells = cells.merge(table[[*on, column]], on=on, how='left')
     order = with_earlier(columns)
     return with_endings(cells).sort_values('column', key=lambda c: c.map(order.index), kind='stable')
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #db5dca5a
-def how_trained(rows:pd.DataFrame)->dict: # (column,) -> words
+def how_trained(rows:pd.DataFrame)->dict[tuple[str],str]: # (column,) -> words
     "The seeds, images, rounds and arithmetic of the runs in each column."
-    found = {}
+    descriptions = {}
     for column, part in place(rows.drop_duplicates('run')).groupby('column'):
         seeds, arithmetic = part.groupby('label').seed.nunique(), sorted({r.dtype for r in part.settings})
         times = span(seeds, 'seeds') if seeds.max() > 1 else 'one seed'
-        found[column,] = ', '.join([times, images_and_rounds(part.settings), *arithmetic])
-    return found
+        descriptions[column,] = ', '.join([times, images_and_rounds(part.settings), *arithmetic])
+    return descriptions
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #4f0da871
 def columns_missing(columns, rows:pd.DataFrame)->str:
     "The columns of a table without rows, not even of smaller runs, in words."
-    there = {whole_column(column) for column in place(rows.drop_duplicates('run')).column}
-    missing = [column for column in columns if column not in there]
+    trained = {whole_column(column) for column in place(rows.drop_duplicates('run')).column}
+    missing = [column for column in columns if column not in trained]
     return f"Not trained: {', '.join(missing)}." if missing else ''
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #5646b1fc
@@ -459,8 +464,8 @@ def tables_of_paper(artifact:str, columns, title:str):
     "A view of Table II or III: the panels of dots, and a table for each column."
     def view(rows, profile):
         rows = in_column_order(rows, columns)
-        cells, there = both_prints(artifact, columns), set(place(rows).column)
-        cells = cells[cells.column.isin(there)]
+        cells, trained = both_prints(artifact, columns), set(place(rows).column)
+        cells = cells[cells.column.isin(trained)]
         show_dots(FEDCOSR, cells, rows, profile, by_print=True)
         display_all(show_table(FEDCOSR, cells, rows, profile, title, words=how_trained))
         missing = columns_missing(columns, rows)

@@ -18,7 +18,7 @@ from ...evidence.ask import ask, stated
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005
 PAPERS = {name: PAPER_NAMES[name] for name in ('fedcrl', 'fedcosr')}
 
-def printed_gains(paper:str)->dict: # column -> points
+def printed_gains(paper:str)->dict[str,float]: # column -> points
     "The gains over the second best that a paper states."
     cells = published(paper, 'text_sec5b1')
     return dict(zip(columns_of(cells), cells.value))
@@ -29,10 +29,10 @@ def gain_claim(paper:str, points:float, column:str)->Claim:
     def tell(table, margin): return f"{lead(table, 'FedCoSR', SIXTEEN).mean():+.2f} points"
     sentence, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', SIXTEEN
     place, rivals = f'{PAPERS[paper]} V-B1', len(labels) - 1
-    where = dict(column=[column])
-    return Claim(sentence, labels, margin, tell, True, place, where=where, comparisons=rivals)
+    setting = dict(column=[column])
+    return Claim(sentence, labels, margin, tell, True, place, where=setting, comparisons=rivals)
 
-def gain_claims()->list: # of Claim, ten
+def gain_claims()->list[Claim]: # ten
     "All gains that both papers state."
     return [gain_claim(p, points, column) for p in PAPERS for column, points in printed_gains(p).items()]
 
@@ -45,42 +45,42 @@ def judge_averages()->list: # of Verdict, one for each table, measure and paper
             for what, metric in PUBLISHED_AS.items():
                 cells = published(paper, artifact, metric=metric, method='Averaged')
                 right = cells.contradicts == ''
-                told = f'{right.sum()} of {len(cells)} are the mean of their column'
+                evidence = f'{right.sum()} of {len(cells)} are the mean of their column'
                 sentence = f'the row Averaged is the mean of its column: {what}'
-                out.append(stated(sentence, right.all(), told, f'{title} {table}'))
+                out.append(stated(sentence, right.all(), evidence, f'{title} {table}'))
     return out
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00012
 def printed_arrows(of='accuracy')->pd.DataFrame: # column x label, True where better than the average
     "The arrows of FedCoSR's tables; missing where there is none."
-    found = []
+    tables = []
     for artifact in 'table2', 'table3':
         cells = published('fedcosr', artifact, metric=PUBLISHED_AS[of])
         side = cells.note.str.extract('vs_average=(better|worse)')[0]
         table = cells.assign(column=columns_of(cells), better=side == 'better')[side.notna().to_numpy()]
-        found.append(table.pivot_table(index='column', columns='method', values='better', aggfunc='first'))
-    return pd.concat(found)
+        tables.append(table.pivot_table(index='column', columns='method', values='better', aggfunc='first'))
+    return pd.concat(tables)
 
-def arrow_claims(of='accuracy')->list: # of Claim, one for each column
+def arrow_claims(of='accuracy')->list[Claim]: # one for each column
     "The methods lie on the printed sides of the mean."
     arrows = printed_arrows(of)
     return [arrows_of(column, arrows.loc[column].dropna(), of) for column in arrows.index]
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #9cbba956
-def arrows_of(name:str, printed_sides:pd.Series, of:str)->Claim:
+def arrows_of(name:str, printed_sides:pd.Series, measure:str)->Claim:
     "The claim of one column."
     labels = tuple(printed_sides.index)
-    up = printed_sides.astype(bool) == (of == 'accuracy') # whether a method has to be above the mean
+    up = printed_sides.astype(bool) == (measure == 'accuracy') # whether a method has to be above the mean
     def margin(table): # of each method; one on the other side refutes the sentence
         table = table[list(labels)]
         return table.sub(table.mean(axis=1), axis=0) * up.map({True: 1, False: -1})
     def tell(table, least): return f'{(margin(table) >= 0).sum(axis=1).mean():.0f} of {len(labels)} arrows'
-    sentence = f'all methods are on the printed side of the mean {of}'
+    sentence = f'all methods are on the printed side of the mean {measure}'
     place = 'FedCoSR Tables II, III'
-    return Claim(sentence, labels, margin, tell, True, place, of, where=dict(column=[name]))
+    return Claim(sentence, labels, margin, tell, True, place, measure, where=dict(column=[name]))
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00015
 def judge_numbers(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Gains, averages and arrows."
-    said = gain_claims() + arrow_claims('accuracy') + arrow_claims('spread')
-    return ask(FEDCOSR, said, rows, profile) + judge_averages()
+    claims = gain_claims() + arrow_claims('accuracy') + arrow_claims('spread')
+    return ask(FEDCOSR, claims, rows, profile) + judge_averages()

@@ -53,5 +53,5 @@ def optimisers(profile):
     names = [n for n in compared() if n != 'fedcosr']
     size = {} if profile == 'quick' else REDUCED['tenth']
     if profile == 'quick': names = ['fedavg', 'fedper']
-    first = [r for r in runs(names, profile, [PRACTICAL], **size) if r.seed < 3]
-    return sorted(first + [as_own_works(r) for r in first], key=lambda r: r.seed)
+    common_runs = [r for r in runs(names, profile, [PRACTICAL], **size) if r.seed < 3]
+    return sorted(common_runs + [as_own_works(r) for r in common_runs], key=lambda r: r.seed)

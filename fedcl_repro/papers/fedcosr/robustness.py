@@ -49,8 +49,8 @@ def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #cbca3149
 def more_of_table3(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts on Table III besides the claims about each column, and on its cells."
-    said = judge_fedpac(rows, profile) + judge_often(rows, profile)
-    return said + every_cell('table3', rows, 'Table III')
+    verdicts = judge_fedpac(rows, profile) + judge_often(rows, profile)
+    return verdicts + every_cell('table3', rows, 'Table III')
 
 @experiment(FEDCOSR, 'fedcosr/table3', '100 clients, and other degrees of skew', margins='table3',
             also=more_of_table3)
@@ -67,15 +67,15 @@ def fig6(profile): return runs(FAIR, profile, [PRACTICAL], scarcity='last_client
 KEPT = (.05, .1, .15, .2, .25)
 POOR = ['local', 'fedavg', 'fedper', 'fedproto', 'fedcosr']
 
-def kept_in(profile:str)->tuple: return KEPT[::4] if profile == 'quick' else KEPT
+def kept_in(profile:str)->tuple[float,...]: return KEPT[::4] if profile == 'quick' else KEPT
 
 def with_kept(table:pd.DataFrame)->pd.DataFrame:
     "Runs with their split and the share of the training images that each client keeps."
     table = place(table)
-    kept = [setting(r, 'scarcity.share') for r in table.settings]
-    return table.assign(split=table.column.str.split().str[0], kept=kept)
+    shares = [setting(r, 'scarcity.share') for r in table.settings]
+    return table.assign(split=table.column.str.split().str[0], kept=shares)
 
-def say_kept(split, kept, profile)->str: return f'{split}, {100*kept:.0f} % kept'
+def say_kept(split, share, profile)->str: return f'{split}, {100*share:.0f} % kept'
 
 SHARES = Paper(('split', 'kept'), with_kept, say_kept, sizes=('fedcosr/fig7',))
 
@@ -95,13 +95,13 @@ def any_decline(tables:dict)->pd.Series: return decline(tables)[FIG7].min(axis=1
 def tell_lead(tables, margin): return f'{margin.mean():+.2f} points to the best other at the worst share'
 def tell_decline(tables, margin):
     lost = decline(tables).mean()[FIG7]
-    others = lost.drop('FedCoSR').mean()
-    return f'{lost.FedCoSR:.2f} % of its accuracy, the others {others:.2f} % on average'
+    rivals = lost.drop('FedCoSR').mean()
+    return f'{lost.FedCoSR:.2f} % of its accuracy, the others {rivals:.2f} % on average'
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #70ce622f
 def gains_over_local(tables:dict)->pd.DataFrame: # replicate x method at a share
-    each = {kept: t[FIG7[1:]].sub(t.Local, axis=0) for (_, kept), t in tables.items()}
-    return pd.concat([g.add_suffix(f' at {100 * kept:g} %') for kept, g in each.items()], axis=1)
+    gains = {share: t[FIG7[1:]].sub(t.Local, axis=0) for (_, share), t in tables.items()}
+    return pd.concat([g.add_suffix(f' at {100 * share:g} %') for share, g in gains.items()], axis=1)
 
 def tell_gains(tables, margin):
     gain = gains_over_local(tables).mean()
@@ -123,18 +123,18 @@ def judge_fig7(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Claims about small local data, for each split that was trained."
     tables, facts = by_seed(SHARES.measured(rows, 'accuracy'), SHARES.keys), facts_by_setting(SHARES, rows)
     least, splits = len(kept_in(profile)), dict.fromkeys(split for split, _ in tables) or ['']
-    own = {split: {key: t for key, t in tables.items() if key[0] == split} for split in splits}
-    return [ask_across(c, own[split], split, least, SHARES, facts)
+    split_tables = {split: {key: t for key, t in tables.items() if key[0] == split} for split in splits}
+    return [ask_across(c, split_tables[split], split, least, SHARES, facts)
             for split in splits for c in FIG7_SAID]
 
 @experiment(FEDCOSR, 'fedcosr/fig7', 'Accuracy when every client keeps 5 to 25 % of its data',
             also=judge_fig7, kind='figure')
 def fig7(profile):
-    found = []
+    share_runs = []
     for share in kept_in(profile):
         scarcity = Spec.of('all_clients', share=share)
-        found += runs(POOR, profile, [PRACTICAL, PATHOLOGICAL], scarcity=scarcity)
-    return sorted(found, key=lambda r: r.seed)
+        share_runs += runs(POOR, profile, [PRACTICAL, PATHOLOGICAL], scarcity=scarcity)
+    return sorted(share_runs, key=lambda r: r.seed)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #8ce73eb2
 def compared_communication()->pd.DataFrame: # one row per method and client
@@ -160,19 +160,19 @@ def judge_communication(rows, profile)->list: # of Verdict
     table = compared_communication()
     table = table[(table.classes == 10) & table.charged.notna()]
     like_fedavg = (table.total / 2 / sizes()['theta'] - 1).abs() <= SAME_SHARE
-    told = f'{like_fedavg.sum()} of {len(table)} methods within {SAME_SHARE:.0%}'
+    evidence = f'{like_fedavg.sum()} of {len(table)} methods within {SAME_SHARE:.0%}'
     most = 'most methods send and receive what FedAvg does, one whole model each way'
-    out = [claim(most, [like_fedavg.mean() > .5], told, 'FedCoSR V-C2')]
+    out = [claim(most, [like_fedavg.mean() > .5], evidence, 'FedCoSR V-C2')]
     for r in table.itertuples():
         named = r.label in OWN_CHARGES # of the others the text says `most`, and the same overhead is enough
-        exact, same = 0 <= r.total - r.charged <= BESIDE, abs(r.charged / r.total - 1) <= SAME_SHARE
+        exact, near = 0 <= r.total - r.charged <= BESIDE, abs(r.charged / r.total - 1) <= SAME_SHARE
         what = f'{r.label} sends {r.charged:,.0f} scalars a client and round'
-        fits, place = (exact, 'FedCoSR V-C2') if named else (same, OURS)
+        fits, place = (exact, 'FedCoSR V-C2') if named else (near, OURS)
         if named or not fits: out.append(claim(what, [fits], told_of(r.total, r.charged), place))
-    first, next_ = table.nsmallest(2, 'total').itertuples()
-    told = f'{first.label}: {first.total:,.0f}, next {next_.total:,.0f}'
+    cheapest, next_ = table.nsmallest(2, 'total').itertuples()
+    evidence = f'{cheapest.label}: {cheapest.total:,.0f}, next {next_.total:,.0f}'
     sentence = 'FedProto sends least of those that send anything'
-    return out + [claim(sentence, [first.label == 'FedProto'], told, 'FedCoSR V-C2')]
+    return out + [claim(sentence, [cheapest.label == 'FedProto'], evidence, 'FedCoSR V-C2')]
 
 experiment(
     FEDCOSR, 'fedcosr/communication', 'Bytes counted against the formulas', judge_communication)(no_runs)

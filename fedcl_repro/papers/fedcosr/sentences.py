@@ -30,69 +30,69 @@ def accuracy_lost(tables:dict)->pd.DataFrame: # seed x label, percent of the acc
     before, after = tables.values()
     return 100 * (1 - after / before)
 
-def loses(limit:float, exactly=False, **about)->Claim:
+def loses(limit:float, exactly=False, **fields)->Claim:
     "FedCoSR loses at most so many percent, or exactly so many, to the digit."
     def margin(tables):
         gap = limit - accuracy_lost(tables).FedCoSR
         return .5 - gap.abs() if exactly else gap
     def tell(tables, margin): return f'{accuracy_lost(tables).FedCoSR.mean():.2f} %'
     sentence = f'FedCoSR loses {limit:g} % with 100 clients'
-    return Claim(sentence, ('FedCoSR',), margin, tell, equal=True, **about)
+    return Claim(sentence, ('FedCoSR',), margin, tell, equal=True, **fields)
 
-def most_of(says:str, labels, is_so, what:str, share=.5, **about)->Claim:
+def most_of(says:str, labels, is_so, what:str, share=.5, **fields)->Claim:
     "Something is true of more than this share of the labels. `is_so`: tables -> seed x label of bools."
     def margin(tables): return is_so(tables).mean(axis=1) - share
     def tell(tables, margin): return f'{is_so(tables).sum(axis=1).mean():.0f} of {len(labels)} {what}'
-    return Claim(says, SIXTEEN, margin, tell, votes=is_so, **about)
+    return Claim(says, SIXTEEN, margin, tell, votes=is_so, **fields)
 
-def most_lose(says:str, low:float, high:float, **about)->Claim:
+def most_lose(says:str, low:float, high:float, **fields)->Claim:
     "More than half of the other methods lose so many percent."
-    others = [label for label in SIXTEEN if label != 'FedCoSR']
-    def is_so(tables): return accuracy_lost(tables)[others].apply(lambda share: share.between(low, high))
-    return most_of(says, others, is_so, 'others', **about)
+    rivals = [label for label in SIXTEEN if label != 'FedCoSR']
+    def is_so(tables): return accuracy_lost(tables)[rivals].apply(lambda share: share.between(low, high))
+    return most_of(says, rivals, is_so, 'others', **fields)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #f0fbe026
-def best_after(says:str, **about)->Claim:
+def best_after(says:str, **fields)->Claim:
     "FedCoSR has the highest accuracy after the change; its rank before does not matter."
     def margin(tables): return lead(list(tables.values())[1], 'FedCoSR', SIXTEEN)
     def tell(tables, margin): return f'{margin.mean():+.2f} points to the best other'
-    return Claim(says, SIXTEEN, margin, tell, **about)
+    return Claim(says, SIXTEEN, margin, tell, **fields)
 
-def most_less(says:str, share=.8, more=False, **about)->Claim:
+def most_less(says:str, share=.8, more=False, **fields)->Claim:
     "For more than this share of the methods a measure is smaller after the change, or larger (V-B2)."
     def is_so(tables):
         before, after = (t[SIXTEEN] for t in tables.values())
         return after > before if more else after < before
-    return most_of(says, SIXTEEN, is_so, 'methods', share, place='FedCoSR V-B2', **about)
+    return most_of(says, SIXTEEN, is_so, 'methods', share, place='FedCoSR V-B2', **fields)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #4015d3bc
 SPLITTING = ['FedPer', 'FedRep', 'LG-FedAvg', 'FedProto', 'FedPAC', 'FedGH', 'FedCoSR']
 
-def split_scales(says:str, **about)->Claim:
+def split_scales(says:str, **fields)->Claim:
     "Methods that split models or share representations lose less on average than others."
-    others = [label for label in SIXTEEN if label not in SPLITTING]
+    rivals = [label for label in SIXTEEN if label not in SPLITTING]
     def mean_of(tables, labels): return accuracy_lost(tables)[labels].mean(axis=1)
-    def margin(tables): return mean_of(tables, others) - mean_of(tables, SPLITTING)
+    def margin(tables): return mean_of(tables, rivals) - mean_of(tables, SPLITTING)
     def tell(tables, margin):
-        own, theirs = (mean_of(tables, labels).mean() for labels in (SPLITTING, others))
-        return f'{own:.1f} % lost, the others {theirs:.1f} %'
-    return Claim(says, SIXTEEN, margin, tell, **about)
+        splitting, rest = (mean_of(tables, labels).mean() for labels in (SPLITTING, rivals))
+        return f'{splitting:.1f} % lost, the others {rest:.1f} %'
+    return Claim(says, SIXTEEN, margin, tell, **fields)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5b71d13f
-def changes(exactly=False)->list: # of (claim, column before, column after, words for the end of the sentence)
+def changes(exactly=False)->list[tuple[Claim,str,str,str]]: # column before, column after, end of the sentence
     "What the text says about changes of a setting; `exactly`: as it is checked on the printed tables."
     many, many_pathological = (PRACTICAL, 'practical, N = 100'), (PATHOLOGICAL, 'pathological, N = 100')
     even, skewed, ten, fifty = 'β = 1', 'β = 0.01', '10 classes a client', '50 classes a client'
     almost, classes = 'almost all methods (over four fifths)', 'pathological CIFAR-100'
-    first = best_after('FedCoSR is best with 100 clients', place='FedCoSR V-C1')
+    best = best_after('FedCoSR is best with 100 clients', place='FedCoSR V-C1')
     scales = split_scales('model splitting and representation sharing scale well (lose less than the others)',
         place='FedCoSR V-C1')
     lose = most_lose('most methods lose about 6 to 20 % with 100 clients', 5, 21, place='FedCoSR V-C1')
     return [
         (loses(6, exactly, place='FedCoSR V-C1'), *many, 'at most'),
         (lose, *many, ''),
-        (first, *many, 'practical'),
-        (first, *many_pathological, 'pathological'),
+        (best, *many, 'practical'),
+        (best, *many_pathological, 'pathological'),
         (scales, *many, 'practical'),
         (scales, *many_pathological, 'pathological'),
         (most_less(f'with {even} {almost} lose accuracy'), PRACTICAL, even, ''),
@@ -104,9 +104,9 @@ def changes(exactly=False)->list: # of (claim, column before, column after, word
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261d
 @cache
-def printed_by(of:str, paper='fedcosr')->dict: # (column,) -> table of one row
+def printed_by(measure:str, paper='fedcosr')->dict[tuple[str],pd.DataFrame]: # (column,) -> one row
     "Tables II and III as a paper prints them. `of`: 'accuracy' or 'spread'; `paper`: or its first version."
-    cells = pd.concat([printed(artifact, paper, of) for artifact in ('table2', 'table3')])
+    cells = pd.concat([printed(artifact, paper, measure) for artifact in ('table2', 'table3')])
     return printed_tables(cells, FEDCOSR.keys, SIXTEEN)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261b
@@ -114,12 +114,12 @@ def printed_by(of:str, paper='fedcosr')->dict: # (column,) -> table of one row
 def printed_claims(paper='fedcosr')->list: # of Verdict
     "Sentences of V-B and V-C, checked on Tables II and III as printed."
     out = []
-    said = [c for c in FEDCOSR_SAID['table2'] + FEDCOSR_SAID['table3'][:1] if c.place != OURS]
-    for c in said:
+    claims = [c for c in FEDCOSR_SAID['table2'] + FEDCOSR_SAID['table3'][:1] if c.place != OURS]
+    for c in claims:
         tables = {column: t for (column,), t in printed_by(c.of, paper).items()}
         out.append(as_printed(c, {k: t for k, t in tables.items() if c.is_about(FEDCOSR.keys, (k,))}))
     accuracy = printed_by('accuracy', paper)
-    splits = {word: of_split(accuracy, word) for word in ('practical', 'pathological')}
+    splits = {split: of_split(accuracy, split) for split in ('practical', 'pathological')}
     out.append(as_printed(margins_grow(), splits))
     for c in OFTEN:
         with_all = {key: t for key, t in printed_by(c.of, paper).items() if not t.isna().any(axis=None)}
@@ -146,45 +146,46 @@ def first_version_claims()->list: # of Verdict
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #e3fcb8ea
 def judge_changes(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Claims that compare a column of Table III with one of Table II, if their runs have as many rounds."
-    tables = {of: by_seed(FEDCOSR.measured(rows, of), FEDCOSR.keys) for of in ('accuracy', 'spread')}
+    tables = {measure: by_seed(FEDCOSR.measured(rows, measure), FEDCOSR.keys)
+              for measure in ('accuracy', 'spread')}
     facts, out = facts_by_setting(FEDCOSR, rows), []
     for c, *columns, words in changes():
         keys = [(column,) for column in columns]
         rounds = [{r.n_rounds for r in facts[key].settings} for key in keys if key in facts]
-        alike = len(rounds) == 2 and rounds[0] == rounds[1]
-        both = {key: tables[c.of][key] for key in keys} if alike else {}
-        out.append(ask_across(c, both, words, paper=FEDCOSR, facts=facts))
+        same_rounds = len(rounds) == 2 and rounds[0] == rounds[1]
+        pair = {key: tables[c.of][key] for key in keys} if same_rounds else {}
+        out.append(ask_across(c, pair, words, paper=FEDCOSR, facts=facts))
     return out
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5e2c71b7
 def over_sizes(high:str, low:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
     """Whether one method is above another over all sizes at which both were trained, split by split. Sizes
     that share seeds and a partition are no replicates, and the evidence says so."""
-    found, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
+    verdicts, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
     c, facts = replace(above(high, low), place=OURS), facts_by_setting(FEDCOSR, rows)
     for split in (PRACTICAL, PATHOLOGICAL):
-        alike = [key for key in tables if key[0].startswith(split) and 'clients with' not in key[0]]
-        own = {key: complete(tables[key], c.needs).reindex(columns=c.needs) for key in alike}
-        own = {key: t for key, t in own.items() if len(t)}
-        where = f'{split}, over all sizes'
-        if len(own) < 2:
-            found.append(not_run(c, f'{len(own)} sizes have both', where))
+        keys = [key for key in tables if key[0].startswith(split) and 'clients with' not in key[0]]
+        paired = {key: complete(tables[key], c.needs).reindex(columns=c.needs) for key in keys}
+        paired = {key: t for key, t in paired.items() if len(t)}
+        setting = f'{split}, over all sizes'
+        if len(paired) < 2:
+            verdicts.append(not_run(c, f'{len(paired)} sizes have both', setting))
             continue
-        pairs, chance = pd.concat(own), chance_across(FEDCOSR, c, own, facts)
+        pairs, chance = pd.concat(paired), chance_across(FEDCOSR, c, paired, facts)
         seeds = f"{pairs.index.get_level_values('seed').nunique()} seeds of {chance.partitions} partition"
-        told = f'{len(pairs)} pairs at {len(own)} sizes, {seeds}: sizes are no replicates'
-        known = replace(chance, images=None, alone=None)
-        v = answer(c, pairs.reset_index(drop=True), where, known)
+        evidence = f'{len(pairs)} pairs at {len(paired)} sizes, {seeds}: sizes are no replicates'
+        pooled_chance = replace(chance, images=None, alone=None)
+        v = answer(c, pairs.reset_index(drop=True), setting, pooled_chance)
         usual = replicates_in_words(len(pairs), chance.partitions)
-        found.append(replace(v, evidence=v.evidence.replace(usual, told)))
-    return found
+        verdicts.append(replace(v, evidence=v.evidence.replace(usual, evidence)))
+    return verdicts
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #1ae51885
 def of_several(rows:pd.DataFrame, profile:str)->list: # of Verdict
     "Verdicts that need several tables, and the sentences that the printed tables contradict."
     against = [v for v in printed_claims() if v.word == 'contradicts itself']
     against = [replace(v, what=f'{v.what}: as printed') for v in against]
-    found = judge_changes(rows, profile) + over_sizes('FedCoSR', 'FedPer', rows, profile)
-    return found + judge_numbers(rows, profile) + against + first_version_claims()
+    verdicts = judge_changes(rows, profile) + over_sizes('FedCoSR', 'FedPer', rows, profile)
+    return verdicts + judge_numbers(rows, profile) + against + first_version_claims()
 
 claims_page('fedcosr', 'All claims of the paper in one table', of_several)

@@ -16,7 +16,7 @@ from ...evidence.claim import Claim, above, best, claims, level, limited, paper_
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #982102a7
 # column -> data set, split, β or classes a client, clients
 COLUMNS = paper_file('fedcosr')['columns'].values()
-TABLE2, TABLE3 = ({name: tuple(where) for name, where in table.items()} for table in COLUMNS)
+TABLE2, TABLE3 = ({name: tuple(case) for name, case in table.items()} for table in COLUMNS)
 PRACTICAL, PATHOLOGICAL = 'practical CIFAR-10', 'pathological CIFAR-10' # most claims are about these
 OF_A_TENTH = ', 10 % of the images' # end of the names of columns that have replicates
 REPEATED_COLUMNS = [PRACTICAL + OF_A_TENTH, PATHOLOGICAL + OF_A_TENTH]
@@ -29,31 +29,31 @@ FIG5 = ['Local', 'FedAvg', 'FedPer', 'FedRep', 'FedProto', 'FedALA', 'Ditto', 'F
 FIG6 = ['FedAvg', 'Ditto', 'FedPer', 'FedProto', 'FedCoSR']
 
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #f5527283
-def second(name:str, among, **about)->Claim:
+def second(name:str, among, **fields)->Claim:
     "A label ranks exactly second among these."
-    first_two = top(name, 2, among, f'{name} is second best', **about)
-    others = [o for o in among if o != name]
+    first_two = top(name, 2, among, f'{name} is second best', **fields)
+    rivals = [o for o in among if o != name]
     def margin(table): # below the best of the others, and above the second best
-        ranked = np.sort(table[others].to_numpy(dtype=float), axis=1)
+        ranked = np.sort(table[rivals].to_numpy(dtype=float), axis=1)
         return np.minimum(ranked[:, -1] - table[name], table[name] - ranked[:, -2])
     return replace(first_two, margin=margin)
 
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #7e0b1ffb
-def all_below_zero(says:str, name:str, among, **about)->Claim:
+def all_below_zero(says:str, name:str, among, **fields)->Claim:
     "Each of the other numbers is negative."
-    others = [label for label in among if label != name]
-    def margin(table): return -table[others].max(axis=1)
-    def tell(table, margin): return f'{(table[others].mean() < 0).sum()} of {len(others)} decline'
-    return Claim(says, tuple(others), margin, tell, comparisons=len(others), **about)
+    rivals = [label for label in among if label != name]
+    def margin(table): return -table[rivals].max(axis=1)
+    def tell(table, margin): return f'{(table[rivals].mean() < 0).sum()} of {len(rivals)} decline'
+    return Claim(says, tuple(rivals), margin, tell, comparisons=len(rivals), **fields)
 
-def smallest(says:str, name:str, among, **about)->Claim:
+def smallest(says:str, name:str, among, **fields)->Claim:
     "The number of a label is smaller than those of the others."
-    others = [label for label in among if label != name]
-    def margin(table): return table[others].min(axis=1) - table[name]
+    rivals = [label for label in among if label != name]
+    def margin(table): return table[rivals].min(axis=1) - table[name]
     def tell(table, margin):
-        least = table[others].min(axis=1).mean()
+        least = table[rivals].min(axis=1).mean()
         return f'{table[name].mean():.3f}, the least of the others {least:.3f}'
-    return Claim(says, tuple(among), margin, tell, comparisons=len(others), **about)
+    return Claim(says, tuple(among), margin, tell, comparisons=len(rivals), **fields)
 
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #6df08c4c
 FAIREST = top(

@@ -41,15 +41,15 @@ def channel(
 )->Tensor:        # (C, C) joint probabilities of class and class seen
     "A symmetric channel; the classes that exist are equally frequent."
     own = own or C
-    seen = torch.full((C, C), error / (C - 1), dtype=torch.float64).fill_diagonal_(1 - error)
+    confusion = torch.full((C, C), error / (C - 1), dtype=torch.float64).fill_diagonal_(1 - error)
     exists = torch.arange(C) < own
-    return seen * exists[:, None] / own
+    return confusion * exists[:, None] / own
 
 # %% ../../../nbs/papers/fedcosr/theorems.ipynb #d0272a19
 def information(joint:Tensor)->float: # nats
     "Mutual information of class and class seen (FedCoSR Eq. 16)."
-    apart = joint.sum(0, keepdim=True) * joint.sum(1, keepdim=True)
-    terms = joint * (joint / apart.clamp(min=1e-300)).log()
+    marginals = joint.sum(0, keepdim=True) * joint.sum(1, keepdim=True)
+    terms = joint * (joint / marginals.clamp(min=1e-300)).log()
     return float(torch.where(joint > 0, terms, 0.).sum())
 
 def log_c_bound(joint:Tensor)->float: # nats
@@ -60,9 +60,9 @@ def log_c_bound(joint:Tensor)->float: # nats
 def losses_of(C:int, temp:float)->Tensor: # (C, C) nats
     "InfoNCE for each pair of class and class seen (FedCoSR Eq. 13), with orthonormal centroids."
     classes = torch.arange(C)
-    y, seen = torch.meshgrid(classes, classes, indexing='ij')
+    y, predicted = torch.meshgrid(classes, classes, indexing='ij')
     centroids = torch.eye(C, dtype=torch.float64)
-    return infonce(centroids[seen.flatten()], y.flatten(), centroids, classes >= 0, temp).view(C, C)
+    return infonce(centroids[predicted.flatten()], y.flatten(), centroids, classes >= 0, temp).view(C, C)
 
 def loss_of(joint:Tensor, temp=TEMP)->float: # nats
     "Expected InfoNCE, from the joint probabilities of class and class seen."
@@ -151,8 +151,8 @@ def measured_terms(n_rounds=40, lr=.05, seed=0)->pd.DataFrame: # one row per cli
             # Eq. 20
             drift = square_distance(select(client, 'body.'), select(state.servers['server'], 'body.'))
             entropy = Categorical(labels).entropy()                 # nats
-            more = dict(drift=float(drift), entropy=float(entropy))
-            rows.append(dict(round=state.round, client=i, **terms, **more))
+            skew = dict(drift=float(drift), entropy=float(entropy))
+            rows.append(dict(round=state.round, client=i, **terms, **skew))
     table = pd.DataFrame(rows)
     return table.assign(later=table.groupby('client').loss.shift(-1)).dropna()
 
@@ -162,7 +162,7 @@ def settled_terms(terms:pd.DataFrame)->pd.DataFrame:
     return terms[terms['round'] > 12]
 
 # %% ../../../nbs/papers/fedcosr/theorems.ipynb #660a236e
-def kink(gradient_at, low:Tensor, high:Tensor, halvings=30)->list: # ratios of gradient change to distance
+def kink(gradient_at, low:Tensor, high:Tensor, halvings=30)->list[float]: # gradient change by distance
     "Close in on the largest jump of a gradient between two points."
     g, h = gradient_at(low), gradient_at(high)
     ratios = []
@@ -174,7 +174,7 @@ def kink(gradient_at, low:Tensor, high:Tensor, halvings=30)->list: # ratios of g
         ratios.append(float((h - g).norm() / (high - low).norm()))
     return ratios
 
-def kinks_of(fed, merged:dict, r:int)->list: # one list of ratios per client
+def kinks_of(fed, merged:dict, r:int)->list[list[float]]: # ratios of each client
     "Kinks of the clients' losses between their weights before and after round r."
     ratios = []
     for i, client in merged.items():
@@ -186,16 +186,16 @@ def kinks_of(fed, merged:dict, r:int)->list: # one list of ratios per client
 def upload_bias(fed, i:int, client:dict, draws=300)->float: # in standard errors
     "Distance of the mean first-batch gradient from the full gradient, in standard errors of this mean."
     loss = ClientLoss(fed, i, client)
-    each, found = loss.each_sample(loss.start), []
+    gradients, batch_means = loss.each_sample(loss.start), []
     for d in range(draws):
-        first = stream(7, 'bias', i, d).permutation(len(loss.y))[:fed.batch_size]
-        found.append(each[first].mean(0))
-    off = torch.stack(found) - each.mean(0)
+        batch = stream(7, 'bias', i, d).permutation(len(loss.y))[:fed.batch_size]
+        batch_means.append(gradients[batch].mean(0))
+    off = torch.stack(batch_means) - gradients.mean(0)
     chance = (off.square().sum(1).mean() / draws).sqrt()
     return float(off.mean(0).norm() / chance)
 
 # %% ../../../nbs/papers/fedcosr/theorems.ipynb #d339f0f0
-def constants(terms:pd.DataFrame)->tuple: # L1, sigma squared, epsilon squared
+def constants(terms:pd.DataFrame)->tuple[float,float,float]: # L1, sigma squared, epsilon squared
     "The constants of Assumptions 1 to 3: the largest values measured."
     return terms.L1.max(), terms.variance.max(), terms.drift.max()
 

@@ -35,24 +35,24 @@ def theorem_verdict(key:str, cases, evidence:str)->Verdict:
     return claim(sentence, cases, evidence, f'FedCoSR {place}')
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #580b2b25
-def judge_theorem1(terms:pd.DataFrame)->list: # of Verdict
+def judge_theorem1(terms:pd.DataFrame)->list[Verdict]:
     "Theorem 1 where mutual information is known, and on the clients of the toy federation."
     cases = product((2, 10, 100), (0., .05, .2, .5), (.05, .1, 1.))
     even = [gap(*case) > -1e-12 for case in cases]
     two = channel(10, .05, own=2)
-    loss, asked = loss_of(two), log_c_bound(two)
+    loss, lower_bound = loss_of(two), log_c_bound(two)
     end = terms[terms['round'] == terms['round'].max()]
     least, have = math.log(4) - end.entropy, end.contrast
     tighter = [gap(100, e) < gap(10, e) for e in (0., .05, .1, .2)]
     spans = f'loss {have.min():.3f} to {have.max():.3f}, bound {least.min():.2f} to {least.max():.2f} nats'
     return [
         theorem_verdict('even', even, f'{sum(even)} of {len(even)} channels'),
-        theorem_verdict('own', [loss >= asked], f'loss {loss:.2f}, bound {asked:.2f} nats'),
+        theorem_verdict('own', [loss >= lower_bound], f'loss {loss:.2f}, bound {lower_bound:.2f} nats'),
         theorem_verdict('toy', have >= least, spans),
         theorem_verdict('many', tighter, f'{sum(tighter)} of {len(tighter)} error rates')]
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #7f4bcbb8
-def judge_assumptions(terms:pd.DataFrame, lr:float)->list: # of Verdict
+def judge_assumptions(terms:pd.DataFrame, lr:float)->list[Verdict]:
     "Assumptions 1 to 3 on the toy federation; kinks and bias in its fourth round."
     fed = toy(opt=SGD(lr=lr))
     execute, stages = Loop(fed), stages_of(fedcosr(), 4)
@@ -72,20 +72,20 @@ def judge_assumptions(terms:pd.DataFrame, lr:float)->list: # of Verdict
         theorem_verdict('drift', [after <= before], drifts)]
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #5935cb16
-def judge_bound(terms:pd.DataFrame, lr:float)->list: # of Verdict
+def judge_bound(terms:pd.DataFrame, lr:float)->list[Verdict]:
     "Theorem 2 and Corollary 1 on the toy federation."
     b, small, under = bound(terms, lr), bound(terms, 1e-9).allowed, rates(terms).under
     met, holds = terms.loss.max(), b.change <= b.allowed
-    said = f'allowed {b.allowed.mean():+.1f} nats, happened {b.change.mean():+.3f}'
+    amounts = f'allowed {b.allowed.mean():+.1f} nats, happened {b.change.mean():+.3f}'
     alone = f'2α/τ alone allows {2*WEIGHT/TEMP:.0f} nats, the largest loss met is {met:.2f}'
     return [
-        theorem_verdict('holds', holds, f'{holds.sum()} of {len(b)} client rounds; {said}'),
+        theorem_verdict('holds', holds, f'{holds.sum()} of {len(b)} client rounds; {amounts}'),
         theorem_verdict('undone', [(terms.loss + b.allowed).max() < met], alone),
         theorem_verdict('small', small < 0, f'towards 0 the bound allows {small.mean():+.1f} nats a round'),
         theorem_verdict('rate', under >= 0, f'under the root {under.min():.1e} to {under.max():.1e}')]
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #8047a9c8
-def judge_theorem3(terms:pd.DataFrame)->list: # of Verdict
+def judge_theorem3(terms:pd.DataFrame)->list[Verdict]:
     "Theorem 3 with the constants of the toy federation, and Eq. 26 with simple ones."
     mean, simple = (terms.S / terms.R).mean(), (1., 0., 0.)
     least, weight = least_epsilon(.003, *constants(terms)), largest_weight(mean, *constants(terms))
@@ -97,11 +97,11 @@ def judge_theorem3(terms:pd.DataFrame)->list: # of Verdict
         theorem_verdict('weight', [WEIGHT < weight], admits),
         eq26 if real else replace(eq26, word='contradicts itself')]
 
-def judge_convergence(rows=None, profile='quick', lr=.05)->list: # of Verdict
+def judge_convergence(rows=None, profile='quick', lr=.05)->list[Verdict]:
     "Section IV with the numbers of a toy federation."
     terms = settled_terms(measured_terms(lr=lr))
-    first = judge_theorem1(terms) + judge_assumptions(terms, lr)
-    return first + judge_bound(terms, lr) + judge_theorem3(terms)
+    verdicts = judge_theorem1(terms) + judge_assumptions(terms, lr)
+    return verdicts + judge_bound(terms, lr) + judge_theorem3(terms)
 
 experiment(FEDCOSR, 'fedcosr/convergence', 'Theorems 1 to 3 with numbers', judge_convergence, kind='text',
            on_page=True)(no_runs)

@@ -35,8 +35,8 @@ def fedssc_runs(names, profile:str, betas=(DEFAULT,))->list: # of Run
     settings = [dict(partition=f'moon_dirichlet(concentration={b})') for b in betas]
     size = FEDSSC_SIZES[profile]
     named, base = named_methods('fedssc', size), FEDSSC_FILE['moon'] | size['base']
-    first = matrix([named[n] for n in names], settings, [0], **base)
-    return reseeded(first, range(size['seeds']))
+    first_runs = matrix([named[n] for n in names], settings, [0], **base)
+    return reseeded(first_runs, range(size['seeds']))
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #50d8e511
 MAIN = ['FedAvg', 'MOON', 'FedProc', 'FedSSC']
@@ -60,8 +60,8 @@ def rounds_to(target:float):
     "A measure: the first recorded round in which a run has the target accuracy; infinite if it never has."
     def rounds(rows):
         table = curves_of(rows)
-        at = table['round'].where(table.micro >= target, math.inf)
-        runs = table.assign(value=at).groupby(['beta', 'label', 'seed'], as_index=False, sort=False)
+        reached = table['round'].where(table.micro >= target, math.inf)
+        runs = table.assign(value=reached).groupby(['beta', 'label', 'seed'], as_index=False, sort=False)
         return runs.value.min()
     return rounds
 
@@ -80,11 +80,11 @@ def round_word(ours, printed:float, profile:str)->tuple[str,str]: # word, and wh
     if profile != 'paper': return 'open', SMALLER_RUNS
     if len(ours) < 2: return 'open', ONE_RUN
     mean = np.mean(ours)
-    same = mean == printed
+    agrees = mean == printed
     if not (math.isinf(mean) or math.isinf(printed)):
         allowed = max(5., 2 * np.std(ours, ddof=1))
-        same = abs(mean - printed) <= allowed
-    return 'agrees' if same else 'differs', ''
+        agrees = abs(mean - printed) <= allowed
+    return 'agrees' if agrees else 'differs', ''
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #8d9cd9ae
 def rounds_by_seed(rows:pd.DataFrame, profile:str)->pd.DataFrame: # seed x name; empty without runs
@@ -98,36 +98,37 @@ def round_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame: # name, published
     printed = printed.set_index('method').value.replace(100, math.inf)
     ours, cells = rounds_by_seed(rows, profile), []
     for name in MAIN:
-        at, cell = list(ours[name].dropna()) if name in ours else [], printed.get(name, math.nan)
-        word, reason = round_word(at, cell, profile)
-        mean = float(np.mean(at)) if at else math.nan
-        cells.append(dict(name=name, published=cell, ours=mean, seeds=len(at), verdict=word, reason=reason))
+        rounds, cell = list(ours[name].dropna()) if name in ours else [], printed.get(name, math.nan)
+        verdict, reason = round_word(rounds, cell, profile)
+        mean = float(np.mean(rounds)) if rounds else math.nan
+        cells.append(dict(
+            name=name, published=cell, ours=mean, seeds=len(rounds), verdict=verdict, reason=reason))
     return pd.DataFrame(cells)
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #d9856be3
 def sooner_in_print(printed:pd.Series)->Verdict: # of rounds by method, infinite: never
     "Whether the printed rounds are in the order that the text gives them."
     rising = printed.dropna().sort_values(kind='stable')
-    told = ', '.join(f'{name} {in_rounds(v)}' for name, v in rising.items())
+    evidence = ', '.join(f'{name} {in_rounds(v)}' for name, v in rising.items())
     what = 'in print, FedSSC reaches 68 % in fewer rounds than MOON, and FedAvg never'
-    return stated(what, printed.FedSSC < printed.MOON < printed.FedAvg, told, 'FedSSC Table I')
+    return stated(what, printed.FedSSC < printed.MOON < printed.FedAvg, evidence, 'FedSSC Table I')
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #d9856beb
 def never_reached(rounds, profile:str)->Verdict:
     """Whether FedAvg misses the target in all rounds. `rounds`: of its seeds, infinite: never.
     A smaller profile has a target of ours, about which the paper says nothing."""
     size, what = FEDSSC_SIZES[profile], 'FedAvg does not reach 68 % within 100 rounds'
-    told = f"the target here is {size['target']:g} % in {size['base']['n_rounds']} rounds"
-    if profile == 'paper': told = f"reached in round {', '.join(map(in_rounds, rounds))}"
-    asked = [math.isinf(r) for r in rounds] if profile == 'paper' else []
-    return claim_of_runs(what, asked, told, 'FedSSC Table I')
+    evidence = f"the target here is {size['target']:g} % in {size['base']['n_rounds']} rounds"
+    if profile == 'paper': evidence = f"reached in round {', '.join(map(in_rounds, rounds))}"
+    misses = [math.isinf(r) for r in rounds] if profile == 'paper' else []
+    return claim_of_runs(what, misses, evidence, 'FedSSC Table I')
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #d9856bec
-def judge_rounds(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_rounds(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Verdicts on the published numbers of rounds, and on the sentences about them."
     cells = round_cells(rows, profile)
-    at = rounds_by_seed(rows, profile).get('FedAvg', pd.Series(dtype=float)).dropna()
-    out = [sooner_in_print(cells.set_index('name').published), never_reached(list(at), profile)]
+    rounds = rounds_by_seed(rows, profile).get('FedAvg', pd.Series(dtype=float)).dropna()
+    out = [sooner_in_print(cells.set_index('name').published), never_reached(list(rounds), profile)]
     for c in cells.dropna(subset='published').itertuples():
         evidence = '' if math.isnan(c.ours) else f'{in_rounds(c.ours)} for {in_rounds(c.published)}'
         what = f"{c.name}, rounds to {FEDSSC_SIZES[profile]['target']:g} %"
@@ -147,23 +148,23 @@ def shrinking(betas:list, other='FedAvg')->Claim:
     def tell(tables, margin):
         low, high = (gap(tables, end(tables)).mean() for end in (min, max))
         return f'{high:+.2f} and {low:+.2f} points'
-    some = len(betas) > 1
-    values = f'is smaller at β = {max(betas):g} than at {min(betas):g}' if some else 'shrinks as β grows'
+    several = len(betas) > 1
+    values = f'is smaller at β = {max(betas):g} than at {min(betas):g}' if several else 'shrinks as β grows'
     sentence = f'the gap between FedSSC and {other} {values}'
     return Claim(sentence, ('FedSSC', other), margin, tell, place='FedSSC Fig. 1')
 
-def judge_gaps(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_gaps(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Whether the differences between methods shrink as β grows."
     tables = by_seed(FEDSSC.measured(rows, 'accuracy'), FEDSSC.keys)
     betas, facts = [beta for beta, in tables], facts_by_setting(FEDSSC, rows)
-    return [ask_across(shrinking(betas, other), tables, paper=FEDSSC, facts=facts)
-            for other in ('FedAvg', 'MOON')]
+    return [ask_across(shrinking(betas, rival), tables, paper=FEDSSC, facts=facts)
+            for rival in ('FedAvg', 'MOON')]
 
 @experiment(FEDSSC, 'fedssc/fig1', 'Learning curves at several β', also=judge_gaps, kind='figure')
 def fig1(profile): return fedssc_runs(LINES, profile, FEDSSC_SIZES[profile]['betas'])
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #6fbdbaa1
-def lines_of_panels(profile:str)->dict: # title -> names
+def lines_of_panels(profile:str)->dict[str,list[str]]: # title -> labels
     "The lines of each panel, FedSSC in all of them; MOON is k = 0."
     return {
         'a: losses': ['FedSSC', 'MOON', 'without MOON term', 'SupCon first'],

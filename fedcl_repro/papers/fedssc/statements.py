@@ -17,22 +17,22 @@ def in_rounds(v:float)->str:
     if math.isnan(v): return ''
     return 'never' if math.isinf(v) else f'{v:.1f}'.removesuffix('.0')
 
-def sooner(says:str, name:str, other:str, **about)->Claim:
+def sooner(says:str, name:str, rival:str, **fields)->Claim:
     "A method reaches the target accuracy earlier than another."
-    def margin(table): return table[other] - table[name] # nan: neither reaches it
+    def margin(table): return table[rival] - table[name] # nan: neither reaches it
     def tell(table, margin):
-        first, second = (in_rounds(table[label].median()) for label in (name, other)) # one may be `never`
-        return f'{first} and {second} rounds'
-    return Claim(says, (name, other), margin, tell, **about)
+        medians = [in_rounds(table[label].median()) for label in (name, rival)] # one may be `never`
+        return f"{' and '.join(medians)} rounds"
+    return Claim(says, (name, rival), margin, tell, **fields)
 
 # %% ../../../nbs/papers/fedssc/statements.ipynb #467ea2b1
 LINES = ['FedAvg', 'MOON', 'FedSSC']
 AT_DEFAULT = dict(beta=[.5])
 
-def more_accurate(name:str, other:str, **about)->Claim:
-    return above(name, other, f'{name} is more accurate than {other}', **about)
+def more_accurate(name:str, rival:str, **fields)->Claim:
+    return above(name, rival, f'{name} is more accurate than {rival}', **fields)
 
-def said_of_table1(profile:str)->list: # of Claim
+def said_of_table1(profile:str)->list[Claim]:
     "Accuracy and rounds to the target of a profile."
     target = f"{paper_file('fedssc')['sizes'][profile]['target']:g}"
     return [
@@ -53,11 +53,11 @@ def said_of_table1(profile:str)->list: # of Claim
     ]
 
 # %% ../../../nbs/papers/fedssc/statements.ipynb #22bfc0cd
-def lines_of_k(profile:str)->list: # of labels
+def lines_of_k(profile:str)->list[str]:
     "FedSSC with different numbers of class means."
     return ['FedSSC', *(f'k = {k}' for k in paper_file('fedssc')['sizes'][profile]['ks'])]
 
-def said_of_fig2(profile:str)->list: # of Claim
+def said_of_fig2(profile:str)->list[Claim]:
     "Other losses, and k, the number of class means of a client; MOON is k = 0."
     ahead, every = 'in the first half of the rounds', ['MOON', *lines_of_k(profile)]
     return [

@@ -83,10 +83,10 @@ def mapl_runs(
     data=None,              # data sets; by default those of the size
     one_architecture=False, # ResNet18 for all clients instead of four architectures
     fair=False,             # the same views for all methods, in `quick` on all four architectures
-    **more,                 # settings of a run
-)->list: # of Run
+    **changes,              # settings of a run
+)->list[Run]:
     "Runs of these names in these scenarios, at the size of a profile or at a named size."
-    size, found = MAPL_SIZES[SIZE_OF.get(profile, profile)], []
+    size, runs = MAPL_SIZES[SIZE_OF.get(profile, profile)], []
     if profile == 'quick': data = None # digits stand in for all
     named, decay = named_methods('mapl', size), size.get('decay', {'FedProto': .9})
     kind = 'one' if one_architecture else 'fair_model' if fair and 'fair_model' in size else 'model'
@@ -94,19 +94,19 @@ def mapl_runs(
     for seed, d, scenario, name in product(range(size['seeds']), data or size['data'], scenarios, names):
         part = size.get('parts', {}).get(d, size['part']).format(scenario)
         adam = f"adam(lr={size['rate']}, beta1={decay.get(name, .5)}, fresh=True)"
-        own = dict(data=d, partition=f'mapl_clusters({part})', seed=seed, optimiser=adam)
+        case = dict(data=d, partition=f'mapl_clusters({part})', seed=seed, optimiser=adam)
         start = 'common' if name in AVERAGED else 'own'
-        how = dict(augmentation=views_of(name, d, fair), beginning=start)
-        found.append(Run.of(named[name], **(base | own | how | more)))
-    return found
+        options = dict(augmentation=views_of(name, d, fair), beginning=start)
+        runs.append(Run.of(named[name], **(base | case | options | changes)))
+    return runs
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #fafdf661
 FEWER = PAIRS | dict(lite=(10,)) # clients of the trained runs of Table 5
 
 def mapl_tested(rows:pd.DataFrame)->pd.DataFrame:
     "Rows of test images, at the moment at which a method is tested."
-    at = np.where(rows.method.isin({'fedavg', 'flt', 'dfedavgm'}), 'merged', 'trained')
-    return rows[(rows.moment == at) & (rows.split == 'test')].assign(moment='merged')
+    moment = np.where(rows.method.isin({'fedavg', 'flt', 'dfedavgm'}), 'merged', 'trained')
+    return rows[(rows.moment == moment) & (rows.split == 'test')].assign(moment='merged')
 
 def mapl_placed(table:pd.DataFrame)->pd.DataFrame:
     "Rows or runs with our names and the scenario's number; digits stand in for CIFAR-10."
@@ -148,11 +148,11 @@ def largest_in_words(runs)->str:
     "The size of the run with the most rounds."
     return size_in_words(max(runs, key=lambda r: r.n_rounds))
 
-def sizes_of(rows:pd.DataFrame)->dict: # (scenario, data) -> words
+def sizes_of(rows:pd.DataFrame)->dict[tuple,str]: # (scenario, data) -> words
     "The same for all runs in each column of a table."
     if not len(rows): return {}
-    each = mapl_placed(rows.drop_duplicates('run')).groupby(list(MAPL.keys), sort=False).settings
-    return {key: ' or '.join(dict.fromkeys(map(size_in_words, runs))) for key, runs in each}
+    groups = mapl_placed(rows.drop_duplicates('run')).groupby(list(MAPL.keys), sort=False).settings
+    return {key: ' or '.join(dict.fromkeys(map(size_in_words, runs))) for key, runs in groups}
 
 MAPL_SHOWN = dict( # what captions and headings of its tables say besides
     words=sizes_of,
@@ -162,9 +162,9 @@ MAPL_SHOWN = dict( # what captions and headings of its tables say besides
         paper="The paper's sizes."))
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #21f3750d
-def ablation(names, profile, at_paper=(1,), **more)->list: # of Run
+def ablation(names, profile, at_paper=(1,), **changes)->list[Run]:
     "Runs on CIFAR-10, the only data of the paper's ablations; in scenarios `at_paper`, else in the first."
-    return mapl_runs(names, profile, at_paper if profile == 'paper' else (1,), ['cifar10'], **more)
+    return mapl_runs(names, profile, at_paper if profile == 'paper' else (1,), ['cifar10'], **changes)
 
 def view_of(n:int, names:list):
     "(rows, profile) -> Table n beside ours, and these names as dots."
@@ -173,52 +173,52 @@ def view_of(n:int, names:list):
 # %% ../../../nbs/papers/mapl/experiments.ipynb #e387f7f8
 FAST = ['fashion_mnist', 'mnist', 'svhn'] # data sets that train fast
 
-def again(names, profile)->list: # of Run
+def again(names, profile)->list[Run]:
     "Scenario 1 with five other seeds and partitions, on the data sets that train fast; only `lite` has them."
     return reseeded(mapl_runs(names, 'small', data=FAST), range(1, 6)) if profile == 'lite' else []
 
-def smaller1(profile)->list: # of Run
+def smaller1(profile)->list[Run]:
     "CIFAR-10 at the size `small`, shown and judged until it is trained at the size `night`."
     if profile != 'lite': return []
     return mapl_runs([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], 'small', data=['cifar10'])
 
 @experiment(MAPL, 'mapl/table1', 'Different architectures, four scenarios', cells='table1', earlier=smaller1)
-def table1(profile)->list: # of Run
+def table1(profile)->list[Run]:
     "All cells of Table 1 that a profile trains; `lite`: CIFAR-10 at the size `night`, others at `small`."
-    both = [*HETEROGENEOUS, 'FedClassAvg']
+    names = [*HETEROGENEOUS, 'FedClassAvg']
     scenarios = (1, 2) if profile == 'quick' else (1, 2, 3, 4)
-    if profile != 'lite': return mapl_runs(both, profile, scenarios)
+    if profile != 'lite': return mapl_runs(names, profile, scenarios)
     night = mapl_runs([*HETEROGENEOUS, TWO_VIEWS], 'night')
     repeated = again(['Local', 'MAPL'], profile)
-    return night + mapl_runs(both, 'small', data=FAST) + repeated
+    return night + mapl_runs(names, 'small', data=FAST) + repeated
 
 @experiment(MAPL, 'mapl/table9', 'One architecture, four scenarios', cells='table9')
-def table9(profile)->list: # of Run
+def table9(profile)->list[Run]:
     if profile == 'lite': return ablation(HOMOGENEOUS, profile, one_architecture=True)
     scenarios = (1, 2, 3, 4) if profile == 'paper' else (1,)
     return mapl_runs(HOMOGENEOUS, profile, scenarios, one_architecture=True)
 
 @experiment(MAPL, 'mapl/fig7', 'Accuracy by round', kind='figure')
-def fig7(profile)->list: # of Run
+def fig7(profile)->list[Run]:
     if profile == 'lite': return ablation([*HETEROGENEOUS, 'FedClassAvg'], profile)
     return mapl_runs(HETEROGENEOUS, profile, (1, 2), ['cifar10'])
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #f7d68696
 def lead_by_clients(rows:pd.DataFrame)->pd.DataFrame: # label is '10 clients'
     "A measure: MAPL's lead over the best other method, for each number of clients."
-    tables, found = by_seed(MAPL.measured(rows, 'accuracy'), [*MAPL.keys, 'n_clients']), []
+    tables, lines = by_seed(MAPL.measured(rows, 'accuracy'), [*MAPL.keys, 'n_clients']), []
     for (*key, n), t in tables.items():
         ahead = lead(t.reindex(columns=HETEROGENEOUS).dropna(), 'MAPL', HETEROGENEOUS)
-        found += [(f'{n} clients', *key, seed, points) for seed, points in ahead.items()]
-    return pd.DataFrame(found, columns=[*MAPL_RUN, 'value'])
+        lines += [(f'{n} clients', *key, seed, points) for seed, points in ahead.items()]
+    return pd.DataFrame(lines, columns=[*MAPL_RUN, 'value'])
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #f7d6865s
 def with_ten_clients(rows:pd.DataFrame)->pd.DataFrame:
     "A measure: the accuracy of runs with ten clients, without those of Table 1, which asks the same of them."
     of_table1 = [r for profile in PROFILES for r in shown_runs('mapl/table1', profile)]
     runs = rows.drop_duplicates('run')
-    own = runs.run[(runs.n_clients == 10) & ~runs.settings.isin(of_table1)]
-    return MAPL.measured(rows[rows.run.isin(own)], 'accuracy')
+    run_ids = runs.run[(runs.n_clients == 10) & ~runs.settings.isin(of_table1)]
+    return MAPL.measured(rows[rows.run.isin(run_ids)], 'accuracy')
 
 MAPL.measures.update({'lead by clients': lead_by_clients, 'ten clients': with_ten_clients})
 
@@ -229,15 +229,16 @@ def by_clients(profile)->pd.DataFrame: # published cells by `clients`; `quick` h
 
 def few_clients(rows, profile):
     "The table, and dots for the smaller number of clients."
-    cells, few = by_clients(profile), FEWER[profile][0]
+    cells, n_clients = by_clients(profile), FEWER[profile][0]
     display_all(show_table(MAPL, cells, rows, profile, 'Table 5', **MAPL_SHOWN))
-    show_dots(MAPL, cells[cells.clients == few], rows[rows.n_clients == few], profile, HETEROGENEOUS)
+    cells, rows = cells[cells.clients == n_clients], rows[rows.n_clients == n_clients]
+    show_dots(MAPL, cells, rows, profile, HETEROGENEOUS)
 
-def table5_cells(rows, profile)->list: # of Verdict
+def table5_cells(rows, profile)->list[Verdict]:
     return cells_judged(MAPL, by_clients(profile), rows, 'MAPL Table 5')
 
 @experiment(MAPL, 'mapl/table5', 'Fewer clients', also=table5_cells, view=few_clients)
-def table5(profile)->list: # of Run
+def table5(profile)->list[Run]:
     scenarios = (1,) if profile == 'quick' else (1, 2)
     return [r for n in FEWER[profile]
             for r in mapl_runs(HETEROGENEOUS, profile, scenarios, ['cifar10'], n_clients=n)]
@@ -271,8 +272,8 @@ def within_budget(rows:pd.DataFrame)->pd.DataFrame: # MAPL_ROUND, n_clients, use
     t = communications(rows).drop(columns='value').merge(accuracy[[*MAPL_ROUND, 'value']], on=MAPL_ROUND)
     edges = t.n_clients * (t.n_clients - 1) * t['round'].max()
     t = t[t.used <= BUDGET / (20*19*400) * edges]
-    last = t.loc[t.groupby(MAPL_RUN)['round'].idxmax()] if len(t) else t
-    return last[last['round'] > last.warmup]
+    last_rounds = t.loc[t.groupby(MAPL_RUN)['round'].idxmax()] if len(t) else t
+    return last_rounds[last_rounds['round'] > last_rounds.warmup]
 
 def spent(rows:pd.DataFrame)->pd.DataFrame:
     "The rows of each run in the last recorded round within the budget."
@@ -291,11 +292,11 @@ def saved_of_possible(rows:pd.DataFrame)->pd.DataFrame: # MAPL_RUN, value
 MAPL.measures.update({'saved': saved_of_possible, 'within budget': within_budget})
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #ecbbc716
-def table4_cells(rows, profile)->list: # of Verdict
+def table4_cells(rows, profile)->list[Verdict]:
     "The cells of Table 4, without a budget and within it."
-    said = cells_judged(MAPL, mapl_printed('table4'), rows, 'MAPL Table 4')
+    verdicts = cells_judged(MAPL, mapl_printed('table4'), rows, 'MAPL Table 4')
     within, words = mapl_printed('table4', comm_budget=BUDGET), ', 65,000 communications'
-    return said + cells_judged(MAPL, within, spent(rows), 'MAPL Table 4', words)
+    return verdicts + cells_judged(MAPL, within, spent(rows), 'MAPL Table 4', words)
 
 @experiment(MAPL, 'mapl/table4', 'Accuracy for a fixed number of communications', also=table4_cells,
             margins='table4', view=view_of(4, ['MAPL w/o CGL', 'MAPL']))
@@ -309,7 +310,7 @@ def numbers_carried(rows:pd.DataFrame)->pd.DataFrame: # one row per run and roun
     keys = ['label', 'dataset', 'network', 'n_clients', 'round', 'seed']
     return t.groupby(keys, sort=False).value.sum().div(4).rename('numbers').reset_index()
 
-def part_sizes(profile)->dict: # network -> theta, phi, d
+def part_sizes(profile)->dict[str,dict]: # network -> theta, phi, d
     "Weights of body and head of the one architecture, and of the heads of the mixture."
     out, shape = {}, (1, 16, 16) if profile == 'quick' else (3, 32, 32)
     for one in (True, False):
@@ -326,7 +327,7 @@ def formula_name(label:str)->str:
     "The name of the method in Table 7."
     return 'FedClassAvg' if label == COPY else label
 
-def formula_gaps(rows:pd.DataFrame, profile:str)->dict: # name -> one number a run
+def formula_gaps(rows:pd.DataFrame, profile:str)->dict[str,list[float]]: # name -> one number a run
     "Relative differences between the numbers sent in the last round and the formula."
     gaps = {name: [] for name in EXACT}
     if not len(rows): return gaps
@@ -334,8 +335,8 @@ def formula_gaps(rows:pd.DataFrame, profile:str)->dict: # name -> one number a r
     t = t[(t['round'] == t['round'].max()) & t.label.isin(EXACT) & t.network.isin(size)]
     for c in t.itertuples():
         edges = c.n_clients*(c.n_clients - 1)//2
-        told = numbers_sent(formula_name(c.label), c.n_clients, edges, **size[c.network])
-        gaps[c.label].append(c.numbers / told - 1)
+        formula = numbers_sent(formula_name(c.label), c.n_clients, edges, **size[c.network])
+        gaps[c.label].append(c.numbers / formula - 1)
     return gaps
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #9019cbfd
@@ -345,29 +346,29 @@ def times_as_much(rows:pd.DataFrame)->pd.Series: # one number for each network, 
     "What another method sends in the last round, over the most that one of `CHEAPEST` sends."
     if not len(rows): return pd.Series(dtype=float)
     t = numbers_carried(rows)
-    last = t[(t['round'] == t['round'].max()) & (t.label != 'Local')]
+    last_rows = t[(t['round'] == t['round'].max()) & (t.label != 'Local')]
     runs = ['dataset', 'network', 'n_clients', 'seed']
-    sent = last.pivot_table(index=runs, columns='label', values='numbers')
+    sent = last_rows.pivot_table(index=runs, columns='label', values='numbers')
     sent = sent.reindex(columns=dict.fromkeys([*CHEAPEST, *sent])).dropna(subset=list(CHEAPEST))
     times = sent.drop(columns=list(CHEAPEST)).div(sent[list(CHEAPEST)].max(axis=1), axis=0)
     return times.melt(ignore_index=False).set_index('label', append=True).value.dropna()
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #9019cb0s
-def judge_formulas(rows, profile)->list: # of Verdict
+def judge_formulas(rows, profile)->list[Verdict]:
     """Whether bytes agree with the formula within two percent (statistics of batch norm are sent too), and
     whether the methods are the cheapest that the paper calls so."""
     times = times_as_much(rows)
-    others = ', '.join(times.index.unique('label')) if len(times) else ''
-    told = f'at least {times.min():.1f} times as much: {others}' if len(times) else ''
+    rivals = ', '.join(times.index.unique('label')) if len(times) else ''
+    evidence = f'at least {times.min():.1f} times as much: {rivals}' if len(times) else ''
     least = 'FedSim, FedClassAvg and FedProto send the least'
-    out = [claim(least, [n > 1 for n in times], told, 'MAPL 6')]
+    out = [claim(least, [n > 1 for n in times], evidence, 'MAPL 6')]
     for name, gaps in formula_gaps(rows, profile).items():
-        what, told = f'{name} sends what its formula says', f'{100*np.mean(gaps):+.2f} %' if gaps else ''
-        out.append(claim(what, [abs(g) < .02 for g in gaps], told, 'MAPL Table 7'))
+        what, evidence = f'{name} sends what its formula says', f'{100*np.mean(gaps):+.2f} %' if gaps else ''
+        out.append(claim(what, [abs(g) < .02 for g in gaps], evidence, 'MAPL Table 7'))
     return out
 
 @experiment(MAPL, 'mapl/table7', 'Communication, formulas and bytes', also=judge_formulas)
-def table7(profile)->list: # of Run
+def table7(profile)->list[Run]:
     return ablation(HETEROGENEOUS, profile) + ablation(HOMOGENEOUS, profile, one_architecture=True)
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #4018bb9c
@@ -393,12 +394,12 @@ def table8()->pd.DataFrame:
     "The printed transformations beside those of the authors' code."
     pieces = AUGMENTATIONS.build(STRONG).pieces
     rounded = [replace(p, **{f.name: round(getattr(p, f.name), 6) for f in fields(p)}) for p in pieces]
-    told = [str(p) if p in rounded else 'not used' for p in TABLE8.values()]
-    told[0] += ', as large as the image'
-    same = ['224' not in printed and word != 'not used' for printed, word in zip(TABLE8, told)]
-    return pd.DataFrame(dict(printed=list(TABLE8), code=told, same=same))
+    code = [str(p) if p in rounded else 'not used' for p in TABLE8.values()]
+    code[0] += ', as large as the image'
+    agreement = ['224' not in printed and setting != 'not used' for printed, setting in zip(TABLE8, code)]
+    return pd.DataFrame(dict(printed=list(TABLE8), code=code, same=agreement))
 
-def judge_table8(rows, profile)->list: # of Verdict
+def judge_table8(rows, profile)->list[Verdict]:
     "Whether the authors' code does what Table 8 prints."
     return [claim(f"views have {t.printed}", [t.same], f"authors' code: {t.code}", 'MAPL Table 8')
             for t in table8().itertuples()]
@@ -410,9 +411,9 @@ def printed_again(column:str)->pd.DataFrame: # one row per cell, with its number
     "Accuracies, or their spreads, that the paper prints more than once with different values."
     cells = published('mapl', metric='accuracy', model='heterogeneous')
     cells = cells[(cells.comm_budget != BUDGET) & (cells.cgl_steps.fillna(1) == 1)]
-    each = cells.groupby(['method', 'dataset', 'scenario', 'clients'])[column]
-    found = each.agg(['min', 'max', 'size']).query('size > 1')
-    return found[found['max'] > found['min']].reset_index()
+    groups = cells.groupby(['method', 'dataset', 'scenario', 'clients'])[column]
+    ranges = groups.agg(['min', 'max', 'size']).query('size > 1')
+    return ranges[ranges['max'] > ranges['min']].reset_index()
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #20ada88b
 def printed_scenarios(artifact:str, **equal)->pd.DataFrame: # scenario x label
@@ -425,26 +426,26 @@ def by_scenario(numbers:pd.Series, how='{:+.2f}')->str:
     return ', '.join(f'Scenario {k} {how.format(v)}' for k, v in numbers.items())
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #20ada8n2
-def images_in_print(scenario:int, *other)->int:
+def images_in_print(scenario:int, *key)->int:
     "Test images of the paper's twenty clients: 15 of each of their five or seven classes."
     return 20 * 15 * (7 if scenario in (2, 4) else 5)
 
-def gains_more_in_print(says:str, gain:tuple, more:int, less:int)->Verdict: # gain: table, label, another
+def gains_more_in_print(says:str, gain:tuple, larger:int, smaller:int)->Verdict: # gain: table, label, another
     "Whether a printed gain is larger in one scenario than in another, and by more than the tests' noise."
-    artifact, label, other = gain
+    artifact, label, rival = gain
     table, cells = printed_scenarios(artifact), mapl_printed(artifact)
-    gains = table[label] - table[other]
+    gains = table[label] - table[rival]
     def noise(k): return noise_in_print(cells.loc[cells.scenario == k, ['value']], images_in_print(k))
-    apart, by_chance = gains[more] - gains[less], math.hypot(noise(more), noise(less))
-    word = 'contradicts itself' if apart <= 0 else 'open' if apart < by_chance else 'holds'
-    told = f'{by_scenario(gains)}; they are up to {by_chance:.1f} points apart by chance'
-    about = dict(basis='print', reason=IN_NOISE if word == 'open' else '')
-    return Verdict(says, word, told, f"MAPL {artifact.replace('table', 'Table ')}", 'claim', **about)
+    difference, by_chance = gains[larger] - gains[smaller], math.hypot(noise(larger), noise(smaller))
+    verdict = 'contradicts itself' if difference <= 0 else 'open' if difference < by_chance else 'holds'
+    evidence = f'{by_scenario(gains)}; they are up to {by_chance:.1f} points apart by chance'
+    fields = dict(basis='print', reason=IN_NOISE if verdict == 'open' else '')
+    return Verdict(says, verdict, evidence, f"MAPL {artifact.replace('table', 'Table ')}", 'claim', **fields)
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #20ada87s
 TOLD7 = 'FedSim', 'FedClassAvg', 'FedProto', 'FedAvg', 'FLT', 'pFedSim', 'DFedAvgM', 'MAPL' # in Table 7
 
-def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
+def printed_facts()->list[tuple[str,bool,str,str]]: # sentence, whether it is so, evidence, place
     "Sentences about single printed numbers."
     cells = pd.concat([mapl_printed('table1'), mapl_printed('table9')])
     many = cells.scenario.isin([2, 4])
@@ -483,7 +484,7 @@ def printed_facts()->list: # of (sentence, whether it is so, evidence, place)
          f'the others send at least {least / most:.1f} times as much in a round', 'Table 7')]
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #c0u47ed1
-def forward_passes(name:str)->tuple: # (in training, to measure)
+def forward_passes(name:str)->tuple[int,int]: # in training, to measure
     "Forward passes of each training image in a round of a method."
     run = mapl_runs([name], 'paper', data=['cifar10'])[0]
     sweeps = [s for s in stages(run)[-1].method.local if isinstance(s, Sweep) and s.when is None]
@@ -498,10 +499,10 @@ def numbers_touched(fn)->int:
     class Counter(TorchDispatchMode):
         total = 0
         def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-            made = operation(*args, **(kwargs or {}))
-            tensors = [t for t in tree_leaves((args, kwargs, made)) if isinstance(t, torch.Tensor)]
+            result = operation(*args, **(kwargs or {}))
+            tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)]
             self.total += sum(t.numel() for t in tensors)
-            return made
+            return result
     with Counter() as counter: fn()
     return counter.total
 
@@ -509,16 +510,16 @@ def numbers_touched(fn)->int:
 @cache
 def cost_of_graph(n=20, classes=10, k=512)->int:
     "Numbers read and written by a client that learns its row from n classifiers, itself included."
-    chance, others = torch_stream(0, 'classifiers'), torch.arange(n) != 0
+    chance, peers = torch_stream(0, 'classifiers'), torch.arange(n) != 0
     heads, sizes = torch.randn(n, classes, k, generator=chance), torch.full((n,), 1500.)
     client = {'id': torch.tensor(0), 'w': torch.full((n,), 1/n), 'n': sizes[0], 'head.weight': heads[0]}
-    message = {'head.weight': Rows(heads, others), 'n': Rows(sizes, others)}
+    message = {'head.weight': Rows(heads, peers), 'n': Rows(sizes, peers)}
     return numbers_touched(lambda: learn_from_classifiers(client, message, RULES['code']))
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #c0u47e2s
 @cache
 @shapes_only
-def cost_of_pass(images=1500)->tuple: # (network, operations)
+def cost_of_pass(images=1500)->tuple[str,float]: # network, operations
     "The network of the paper that needs fewest operations to pass so many images forward."
     model = mapl_runs(['MAPL'], 'paper', data=['cifar10'])[0].model
     costs = {}
@@ -540,18 +541,18 @@ def isolated(preset:str, n_rows=200, n=20, steps=1000)->int:
     return int((learned.masked_fill(me, 0).sum(-1) < LEAST_WEIGHT).sum())
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #c0u47e3s
-def counted_facts()->list: # of (sentence, whether it is so, evidence, place)
+def counted_facts()->list[tuple[str,bool,str,str]]: # sentence, whether it is so, evidence, place
     "Sentences about what can be counted without training."
     trained = {formula_name(name): forward_passes(name)[0] for name in [*MAPL_BASELINES, 'MAPL']}
     twice = {name for name, n in trained.items() if n == 2}
     once = {name for name, n in trained.items() if n == 1}
-    each = ', '.join(f'{name} {n}' for name, n in trained.items())
+    passes = ', '.join(f'{name} {n}' for name, n in trained.items())
     graph, (network, epoch) = cost_of_graph(), cost_of_pass()
     connected, alone = isolated('text'), isolated('sane')
     return [
         ('MAPL and FedClassAvg train with twice the forward passes of the others',
          twice == {'MAPL', 'FedClassAvg'} and once == set(trained) - twice,
-         f'of an image in an epoch: {each}', '6'),
+         f'of an image in an epoch: {passes}', '6'),
         ('graph learning costs less than a hundredth of a local epoch', graph < epoch / 100,
          f'{graph/1e6:.1f} million numbers read or written, {epoch/1e9:.1f} billion operations in one pass '
          f'of {network} over 1500 images', '6'),
@@ -559,17 +560,18 @@ def counted_facts()->list: # of (sentence, whether it is so, evidence, place)
          f'with it {connected} of 200 random rows end without weight for others, without it {alone}', '4.2')]
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #a0fda089
-def mapl_alone(rows, profile)->list: # of Verdict
+def mapl_alone(rows, profile)->list[Verdict]:
     "Verdicts that can be computed from the paper, or counted, without training."
-    found = [stated(what, ok, told, f'MAPL {place}') for what, ok, told, place in printed_facts()]
-    found += [claim(what, [ok], told, f'MAPL {place}') for what, ok, told, place in counted_facts()]
+    verdicts = [stated(what, ok, evidence, f'MAPL {place}') for what, ok, evidence, place in printed_facts()]
+    verdicts += [claim(what, [ok], evidence, f'MAPL {place}')
+                 for what, ok, evidence, place in counted_facts()]
     uniform = 'table2', 'MAPL w/o CGL', 'MAPL(ce+proto+cont)'
-    found.append(gains_more_in_print('uniformity adds more in Scenario 2', uniform, 2, 1))
+    verdicts.append(gains_more_in_print('uniformity adds more in Scenario 2', uniform, 2, 1))
     norm = 'table3', 'MAPL', 'MAPL(S+gamma+l1)'
-    found.append(gains_more_in_print('the 2-norm leads by more in Scenario 1', norm, 1, 2))
+    verdicts.append(gains_more_in_print('the 2-norm leads by more in Scenario 1', norm, 1, 2))
     for c in claims_in_print(MAPL):
         table = c.printed['artifact'].replace('table', 'Table ')
-        found.append(asked_in_print(MAPL, replace(c, place=f'MAPL {table}'), images_in_print))
-    return found
+        verdicts.append(asked_in_print(MAPL, replace(c, place=f'MAPL {table}'), images_in_print))
+    return verdicts
 
 claims_page('mapl', 'Sentences, all in one place', mapl_alone)

@@ -22,8 +22,8 @@ def of_others(n:int)->np.ndarray: # (n, n) bool
 def cross_share(W:np.ndarray)->float: # (M, M) weight of client j for client i -> [0, 1]
     "Share of the other cluster in the weight for others; 1 if all weight is on the clients themselves."
     n = len(W)
-    others = W[of_others(n)].sum()
-    return float(W[~same_cluster(n)].sum() / others) if others > 0 else 1.
+    total = W[of_others(n)].sum()
+    return float(W[~same_cluster(n)].sum() / total) if total > 0 else 1.
 
 def strangers(W:np.ndarray, least=1e-6)->np.ndarray: # (M,) whole numbers
     "Number of clients of the other cluster to which each client gives weight."
@@ -41,21 +41,21 @@ def away_from_equal(W:np.ndarray)->float:
 # %% ../../../nbs/papers/mapl/graph_measures.ipynb #f8059e31
 def similarity_gap(S:np.ndarray)->float: # S: (M, M) cosines of classifiers, as each client sees them
     "Mean similarity within clusters minus that between them; positive: classifiers distinguish the clusters."
-    same = same_cluster(len(S))
-    return float(S[same & of_others(len(S))].mean() - S[~same].mean())
+    cluster = same_cluster(len(S))
+    return float(S[cluster & of_others(len(S))].mean() - S[~cluster].mean())
 
 def across_to_nearest(S:np.ndarray)->float:
     "Similarity to the other cluster over that to the nearest peer, mean over clients; nan if one has none."
-    same, n = same_cluster(len(S)), len(S)
+    cluster, n = same_cluster(len(S)), len(S)
     nearest = np.where(of_others(n), S, -np.inf).max(1)
-    strangers_mean = np.where(same, 0, S).sum(1) / (~same).sum(1)
+    strangers_mean = np.where(cluster, 0, S).sum(1) / (~cluster).sum(1)
     return float((strangers_mean / nearest).mean()) if (nearest > 0).all() else float('nan')
 
 # %% ../../../nbs/papers/mapl/graph_measures.ipynb #241d4f19
 def classes_shared(counts:np.ndarray)->np.ndarray: # (M, C) images a client has of a class -> (M, M) in [0, 1]
     "Share of client i's classes that client j also has."
-    own = (counts > 0).astype(float)
-    return own @ own.T / own.sum(1, keepdims=True)
+    owned = (counts > 0).astype(float)
+    return owned @ owned.T / owned.sum(1, keepdims=True)
 
 # %% ../../../nbs/papers/mapl/graph_measures.ipynb #60a7ce23
 def same_kind(
@@ -69,11 +69,11 @@ def same_kind(
 def nearest_share(
     client:np.ndarray,  # (images,) the client of each image
     nearest:np.ndarray, # (images,) the client of the nearest image among all other clients
-    same:np.ndarray,    # (M, M) bool, which clients have something in common
-)->tuple:               # two shares in [0, 1]
-    "How often the nearest image comes from a client with `same`, and how often it would by chance."
-    others = (same.sum(1) - 1) / (len(same) - 1)
-    return same[client, nearest].mean(), others[client].mean()
+    common:np.ndarray,  # (M, M) bool, which clients have something in common
+)->tuple[float,float]:  # both in [0, 1]
+    "How often the nearest image comes from a client of `common`, and how often it would by chance."
+    chance = (common.sum(1) - 1) / (len(common) - 1)
+    return common[client, nearest].mean(), chance[client].mean()
 
 # %% ../../../nbs/papers/mapl/graph_measures.ipynb #4770bcb3
 def saved_at_best(
@@ -100,5 +100,5 @@ def numbers_sent(
     by_peers = {'DFedAvgM': whole, 'MAPL': prototypes + phi, 'MAPL w/o CGL': prototypes}
     if method in by_server: return 2*M*by_server[method]
     if method in by_peers: return 2*edges*by_peers[method]
-    known = ', '.join([*by_server, *by_peers])
-    raise ValueError(f'Table 7 has no formula for {method!r}: it knows {known}')
+    names = ', '.join([*by_server, *by_peers])
+    raise ValueError(f'Table 7 has no formula for {method!r}: it knows {names}')

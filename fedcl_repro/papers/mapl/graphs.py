@@ -91,10 +91,10 @@ MAPL.measures.update({'across at first': at_round('min'), 'across at start': at_
 # %% ../../../nbs/papers/mapl/graphs.ipynb #f0be74d5
 SIMILARITY = dict(vmin=-.1, vmax=.5, cmap='magma')
 
-def weight_scale(n:int)->dict: return dict(vmin=0, vmax=3 / n)
+def weight_scale(n:int)->dict[str,float]: return dict(vmin=0, vmax=3 / n)
 def without_own(S:np.ndarray)->np.ndarray: return np.where(np.eye(len(S)) > 0, np.nan, S)
 
-def shown_rounds(W:dict, keys:list)->list:
+def shown_rounds(W:dict, keys:list)->list[tuple]:
     "Three rounds of a run: the last with equal weights, the first with learned ones, the last."
     learned = [k for k in keys if away_from_equal(W[k]) > 1e-4]
     equal = [k for k in keys if k not in learned]
@@ -138,9 +138,9 @@ def graph_numbers(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per r
     "Setting, seed, round; percent of weight across, unevenness of weights, similarity gap of classifiers."
     S, table = client_matrices(MAPL, rows, 'likeness'), []
     for k, W in client_matrices(MAPL, rows, 'weight').items():
-        apart = similarity_gap(S[k]) if np.ptp(S[k]) else np.nan
+        gap = similarity_gap(S[k]) if np.ptp(S[k]) else np.nan
         line = dict(what=MAPL.say(*k[1:-2], profile), seed=k[-2], round=k[-1])
-        table.append(line | dict(across=percent_across(W), uneven=unevenness(W), apart=apart))
+        table.append(line | dict(across=percent_across(W), uneven=unevenness(W), apart=gap))
     return pd.DataFrame(table)
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #7c632d25
@@ -165,34 +165,34 @@ def progress(rows:pd.DataFrame, profile:str)->pd.DataFrame: # what, seed -> the 
     return table.last()
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #b4ed5070
-def last_of_names(rows:pd.DataFrame, what:str)->dict: # name -> (M, M)
+def last_of_names(rows:pd.DataFrame, what:str)->dict[str,np.ndarray]: # (M, M)
     "The last matrix of each name in Scenario 1, first seed."
     every = last_matrices(MAPL, rows, what).items()
-    last = {name: W for (name, scenario, _, seed), W in every if (scenario, seed) == (1, 0)}
-    return {name: last[name] for name in dict.fromkeys(MAPL.place(rows).label) if name in last}
+    matrices = {name: W for (name, scenario, _, seed), W in every if (scenario, seed) == (1, 0)}
+    return {name: matrices[name] for name in dict.fromkeys(MAPL.place(rows).label) if name in matrices}
 
 def draw_last(rows:pd.DataFrame, title=lambda name, W: name):
     "The last weights of each name. `title`: (name, weights) -> words."
-    last = last_of_names(rows, 'weight')
-    scale = weight_scale(max(map(len, last.values())))
-    draw_matrices({title(name, W): W for name, W in last.items()}, 'weight', **scale)
+    matrices = last_of_names(rows, 'weight')
+    scale = weight_scale(max(map(len, matrices.values())))
+    draw_matrices({title(name, W): W for name, W in matrices.items()}, 'weight', **scale)
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #4fe00058
 def map_numbers(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per map
     "Percent of the images nearest to an image of the same cluster, and of the same architecture."
-    about, found = MAPL.place(rows.drop_duplicates('run')).set_index('run'), []
+    runs, lines = MAPL.place(rows.drop_duplicates('run')).set_index('run'), []
     rounds = rows.groupby('run')['round'].max()
-    for run, m in maps[maps.run.isin(about.index)].groupby('run', sort=False):
-        a = about.loc[run]
+    for run, m in maps[maps.run.isin(runs.index)].groupby('run', sort=False):
+        a = runs.loc[run]
         what = MAPL.say(*a[list(MAPL.keys)], profile)
         line = dict(run=run, what=what, round=rounds[run], seed=a.seed)
         kinds = same_kind(a.n_clients, len(BACKBONES)) # clients get architectures in turn
-        for word, same in dict(cluster=same_cluster(a.n_clients), architecture=kinds).items():
-            own, chance = nearest_share(m.client, m.nearest, same)
-            line |= {f'own {word}': 100*own, f'{word}, by chance': 100*chance}
-        found.append(line | dict(images=len(m)))
-    table = pd.DataFrame(found)
-    return table.sort_values(['what', 'round'], kind='stable') if found else table
+        for kind, pairs in dict(cluster=same_cluster(a.n_clients), architecture=kinds).items():
+            share, chance = nearest_share(m.client, m.nearest, pairs)
+            line |= {f'own {kind}': 100*share, f'{kind}, by chance': 100*chance}
+        lines.append(line | dict(images=len(m)))
+    table = pd.DataFrame(lines)
+    return table.sort_values(['what', 'round'], kind='stable') if lines else table
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #d50662e3
 CLUSTERED = ('embeddings form the clusters at the end '
@@ -204,17 +204,17 @@ def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5
     if profile == 'quick' or not (len(maps) and len(rows)):
         return [claim(sentence, [], '', source) for sentence in (CLUSTERED, SPREAD)]
     table, out = map_numbers(maps, rows, profile), []
-    last, settings = rows['round'].max(), rows.drop_duplicates('run').set_index('run').settings
+    last_round, settings = rows['round'].max(), rows.drop_duplicates('run').set_index('run').settings
     for what, t in table.groupby('what', sort=False):
         reduced = [r for r in settings[t.run] if smaller(r, MAPL.sizes)]
         size = MAPL.size(reduced) if reduced else ''
-        at_end, before = t[t['round'] == last], t[t['round'] < last]
+        at_end, before = t[t['round'] == last_round], t[t['round'] < last_round]
         for sentence, part, near in ((CLUSTERED, at_end, True), (SPREAD, before, False)):
-            own, chance = part['own cluster'], part['cluster, by chance'].mean()
-            told = f'{own.mean():.0f} % are nearest to the own cluster, {chance:.0f} % would be by chance'
-            told = told if len(part) else ''
-            held = list((own >= 90) == near)
-            out.append(claim_of_runs(f'{sentence}: {what}', held, told, source, size=size))
+            shares, chance = part['own cluster'], part['cluster, by chance'].mean()
+            evidence = (f'{shares.mean():.0f} % are nearest to the own cluster, '
+                        f'{chance:.0f} % would be by chance') if len(part) else ''
+            held = list((shares >= 90) == near)
+            out.append(claim_of_runs(f'{sentence}: {what}', held, evidence, source, size=size))
     return out
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #bb5d3339
@@ -233,8 +233,8 @@ def fig6(profile): return graph_of(2, profile)
 def fig3(profile): # of Run
     "Classifiers with prototypes and without, no graph learned."
     size = dict(lite='short').get(profile, profile)
-    more = dict(n_clients=10, n_rounds=200) if profile == 'paper' else {}
-    return ablation(WATCHED, size, **more)
+    changes = dict(n_clients=10, n_rounds=200) if profile == 'paper' else {}
+    return ablation(WATCHED, size, **changes)
 
 experiment(MAPL, 'mapl/window', 'When learning may start', kind='extra', tables=True)(window)
 

@@ -18,24 +18,24 @@ from ...runs.rows import table_of_means
 def client_matrices(
     paper:Paper, rows:pd.DataFrame,
     what:str, # the first word of the metric: 'weight'
-)->dict:      # (label, *keys of the paper, seed, round) -> (M, M)
+)->dict[tuple,np.ndarray]: # (label, *keys of the paper, seed, round) -> (M, M)
     "Matrices that clients reported, in the order of rounds."
     t = paper.place(rows[rows.metric.str.startswith(what + ' ') & (rows.client >= 0)])
     t = t.assign(peer=t.metric.str.split().str[1].astype(int)).sort_values('round', kind='stable')
-    found = {}
+    matrices = {}
     for key, part in t.groupby(['label', *paper.keys, 'seed', 'round'], sort=False):
-        found[key] = table_of_means(part, 'client', 'peer', 'value', sort=True).to_numpy()
-    return found
+        matrices[key] = table_of_means(part, 'client', 'peer', 'value', sort=True).to_numpy()
+    return matrices
 
-def last_matrices(paper:Paper, rows:pd.DataFrame, what:str)->dict: # without the round
+def last_matrices(paper:Paper, rows:pd.DataFrame, what:str)->dict[tuple,np.ndarray]: # without the round
     "The same for the last recorded round."
     return {key[:-1]: W for key, W in client_matrices(paper, rows, what).items()}
 
 def of_matrices(paper:Paper, what:str, number:Callable)->Callable:
     "A measure of runs: a number computed from the last matrix of each."
     def measure(rows):
-        found = [(*key, number(W)) for key, W in last_matrices(paper, rows, what).items()]
-        return pd.DataFrame(found, columns=['label', *paper.keys, 'seed', 'value'])
+        lines = [(*key, number(W)) for key, W in last_matrices(paper, rows, what).items()]
+        return pd.DataFrame(lines, columns=['label', *paper.keys, 'seed', 'value'])
     return measure
 
 # %% ../../../nbs/papers/mapl/matrices.ipynb #c9af2ed2
@@ -55,19 +55,19 @@ def matrix_bar(image, axes, label=''):
 
 # %% ../../../nbs/papers/mapl/matrices.ipynb #1d4367d8
 def draw_matrices(
-    found:dict,  # title -> (M, M), one row per client
-    bar='',      # label of the colour bar
-    wide=2,      # matrices in a row of the figure
-    **scale,     # limits and colour map, the same for all
+    matrices:dict, # title -> (M, M), one row per client
+    bar='',        # label of the colour bar
+    wide=2,        # matrices in a row of the figure
+    **scale,       # limits and colour map, the same for all
 ):
     "Matrices side by side, on one scale."
     import matplotlib.pyplot as plt
-    wide = min(len(found), wide)
-    high = -(-len(found) // wide)
+    wide = min(len(matrices), wide)
+    high = -(-len(matrices) // wide)
     size = 2.4*wide + .8, 2.5*high
     fig, axes = plt.subplots(high, wide, figsize=size, squeeze=False, layout='constrained')
-    for ax in axes.flat[len(found):]: ax.set_visible(False)
-    for ax, (title, W) in zip(axes.flat, found.items()): image = draw_matrix(ax, W, title, **scale)
+    for ax in axes.flat[len(matrices):]: ax.set_visible(False)
+    for ax, (title, W) in zip(axes.flat, matrices.items()): image = draw_matrix(ax, W, title, **scale)
     for ax in axes[:, 0]: ax.set_ylabel('client', fontsize=8)
     for ax in axes[-1]: ax.set_xlabel('peer', fontsize=8)
     matrix_bar(image, axes, bar)

@@ -26,10 +26,10 @@ IN_COLOUR = dict(data=['cinic10', 'svhn', 'cifar10'])
 PAIRS = dict(quick=(2, 4), lite=(10, 20), paper=(10, 20)) # numbers of clients
 
 def said_of_table5(profile:str)->list: # of Claim
-    few, many = PAIRS[profile]
+    small, large = PAIRS[profile]
     return claims('MAPL 5.2',
-        best('MAPL', HETEROGENEOUS, f'with {few} clients MAPL has the highest accuracy', of='ten clients'),
-        above(f'{many} clients', f'{few} clients', 'MAPL leads by more with more clients',
+        best('MAPL', HETEROGENEOUS, f'with {small} clients MAPL has the highest accuracy', of='ten clients'),
+        above(f'{large} clients', f'{small} clients', 'MAPL leads by more with more clients',
             of='lead by clients', told='{1:+.2f} and {0:+.2f} points'))
 
 # %% ../../../nbs/papers/mapl/statements.ipynb #f262b2bd

@@ -20,8 +20,8 @@ def principal_maps(z:Tensor)->Tensor: # (..., C, H, W) -> (..., H, W), mean 0.5 
     flat = vectors.flatten(0, -2)
     centred = flat - flat.mean(0)
     directions = torch.linalg.eigh(centred.T @ centred).eigenvectors
-    found = (vectors - flat.mean(0)) @ directions[:, -1]
-    return .5 + .25 * found / found.std()
+    scores = (vectors - flat.mean(0)) @ directions[:, -1]
+    return .5 + .25 * scores / scores.std()
 
 # %% ../../../nbs/papers/mfcl/attacks.ipynb #84d1eccf
 def mean_luminance(x:Tensor)->Tensor: # (..., C, H, W) -> (..., H, W)
@@ -37,7 +37,7 @@ def map_correlation(a:Tensor, b:Tensor)->Tensor: # (..., H, W) twice -> (...)
     return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1)).clamp(min=1e-12)
 
 # %% ../../../nbs/papers/mfcl/attacks.ipynb #ec647d22
-def seen_by_pca(z:Tensor, views:Tensor)->tuple: # maps (..., H, W) in [0, 1]; correlations (...)
+def seen_by_pca(z:Tensor, views:Tensor)->tuple[Tensor,Tensor]: # (..., H, W) in [0, 1]; (...)
     "The attacker's maps of views (in [0, 1]), with the right sign, and their correlation with the luminance."
     maps, light = principal_maps(z), mean_luminance(views)
     correlation = map_correlation(maps, light)
@@ -77,28 +77,28 @@ def blended_with(
     maps:Tensor, # (views, n, H, W) the attacker's maps of n images, in the same views
 )->Tensor:       # (n,) for each image, the other image with the most similar maps
     "The most likely partner of each image."
-    each = maps.transpose(0, 1).flatten(2)
-    each = (each - each.mean(2, keepdim=True)).flatten(1)
-    alike = F.normalize(each, dim=1) @ F.normalize(each, dim=1).T
-    return alike.fill_diagonal_(-1).argmax(1)
+    vectors = maps.transpose(0, 1).flatten(2)
+    vectors = (vectors - vectors.mean(2, keepdim=True)).flatten(1)
+    similarity = F.normalize(vectors, dim=1) @ F.normalize(vectors, dim=1).T
+    return similarity.fill_diagonal_(-1).argmax(1)
 
 # %% ../../../nbs/papers/mfcl/attacks.ipynb #4f1af204
 def neighbours_found(guess:Tensor, partner:Tensor)->float:
     "Share of the images whose guess is a neighbour on the circle, on either side."
-    own = torch.arange(len(partner), device=partner.device)
-    back = torch.empty_like(partner).index_copy_(0, partner, own)
+    images = torch.arange(len(partner), device=partner.device)
+    back = torch.empty_like(partner).index_copy_(0, partner, images)
     return float(((guess == partner) | (guess == back)).double().mean())
 
 # %% ../../../nbs/papers/mfcl/attacks.ipynb #74283fe3
 def unmix(
     maps:Tensor,    # (views, n, ...) of blends
     partner:Tensor, # (n,)
-    own:Tensor,     # (n,) shares in (0.5, 1]
+    shares:Tensor,  # (n,) in (0.5, 1]
 )->Tensor:          # (views, n, ...)
     "The images behind the blends, for an attacker who knows partners and shares."
-    rows = torch.arange(len(own), device=own.device)
-    blend = torch.diag(own)
-    blend[rows, partner] = blend[rows, partner] + 1 - own
+    rows = torch.arange(len(shares), device=shares.device)
+    blend = torch.diag(shares)
+    blend[rows, partner] = blend[rows, partner] + 1 - shares
     flat = maps.transpose(0, 1).flatten(1)
     return torch.linalg.solve(blend.to(flat), flat).view(maps.transpose(0, 1).shape).transpose(0, 1)
 
@@ -121,6 +121,6 @@ def ssim(
     def mean(x): return F.avg_pool2d(x, window, 1)
     def covariance(x, y): return n / (n - 1) * (mean(x * y) - mean(x) * mean(y))
     ma, mb = mean(a), mean(b)
-    alike = (2*ma*mb + c1) * (2*covariance(a, b) + c2)
-    most = (ma**2 + mb**2 + c1) * (covariance(a, a) + covariance(b, b) + c2)
-    return (alike / most).mean((1, 2, 3))
+    numerator = (2*ma*mb + c1) * (2*covariance(a, b) + c2)
+    denominator = (ma**2 + mb**2 + c1) * (covariance(a, a) + covariance(b, b) + c2)
+    return (numerator / denominator).mean((1, 2, 3))

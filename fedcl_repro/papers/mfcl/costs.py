@@ -48,22 +48,22 @@ def count(net)->int: return sum(p.numel() for p in net.parameters())
 # %% ../../../nbs/papers/mfcl/costs.ipynb #8fc3f937
 def kept_for_backward(net:nn.Module, fn)->int: # bytes
     "Memory of the tensors that autograd keeps of a forward pass, each once, without the parameters."
-    own = {p.untyped_storage()._cdata for p in net.parameters()} # on `meta`, no storage has an address
-    seen = {}
+    parameters = {p.untyped_storage()._cdata for p in net.parameters()} # on `meta`, no storage has an address
+    sizes = {}
     def pack(t):
-        kept = t.untyped_storage()
-        if kept._cdata not in own: seen[kept._cdata] = kept.nbytes()
+        storage = t.untyped_storage()
+        if storage._cdata not in parameters: sizes[storage._cdata] = storage.nbytes()
         return t
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t): fn()
-    return sum(seen.values())
+    return sum(sizes.values())
 
 def no_product(*args, **named)->int: return 0
 
 def flops(fn)->int:
     "Operations of convolutions and matrix products in `fn()`; a multiplication with its addition counts two."
     from torch.utils.flop_counter import FlopCounterMode # it takes what it does not know apart, by a compiler
-    known = {torch.ops.aten.native_batch_norm: no_product, torch.ops.aten.relu: no_product}
-    with FlopCounterMode(display=False, custom_mapping=known) as c: fn()
+    formulas = {torch.ops.aten.native_batch_norm: no_product, torch.ops.aten.relu: no_product}
+    with FlopCounterMode(display=False, custom_mapping=formulas) as c: fn()
     return c.get_total_flops()
 
 # %% ../../../nbs/papers/mfcl/costs.ipynb #db9aa228
@@ -86,14 +86,14 @@ COST_ROUNDS = dict(fedema=100, fedsimclr=800, mfcl=15)
 def shapes_only(fn):
     "The function on tensors without numbers (device `meta`): costs follow from shapes."
     @wraps(fn)
-    def counted(*given, **named):
-        with torch.device('meta'): return fn(*given, **named)
+    def counted(*args, **named):
+        with torch.device('meta'): return fn(*args, **named)
     return counted
 
 # %% ../../../nbs/papers/mfcl/costs.ipynb #7acc76ea
 @cache
 @shapes_only
-def cost_paper(method:str, kind='resnet18')->dict:
+def cost_paper(method:str, kind='resnet18')->dict[str,float]:
     "Costs of a client by Table 3: bits per round, in phase 2 and in all, scalars of representations, bytes."
     case = CASES[kind]
     x = torch.zeros(1, 3, case['side'], case['side'])
@@ -101,16 +101,16 @@ def cost_paper(method:str, kind='resnet18')->dict:
         plan = layers(kind, case['cut'], 64)
         enc, dec = (count(make(plan, norm_layer('tn'))) for make in (client_module, decoder))
         z = 32 * 32 * 64 * case['images'] * 8 # the text's 32 x 32 x 64, eight per sample, for both networks
-        each = bits(2*enc + dec)              # the autoencoder in one direction, the encoder in the other
+        round_bits = bits(2*enc + dec)        # the autoencoder in one direction, the encoder in the other
         bytes_held = memory_printed(enc + dec, feature_maps(autoencoder(kind, case['cut']), x), 32)
     else:
         body, z = resnet_body(3, kind), 0
-        each = bits(2 * count(body))
+        round_bits = bits(2 * count(body))
         networks = 2 if method == 'fedema' else 1
         bytes_held = networks * memory_printed(count(body), feature_maps(body.eval(), x), 32)
     late = bits(z)
-    return dict(bits_round=each, representations=z, bits_phase2=late, bits=each*COST_ROUNDS[method] + late,
-                memory=bytes_held)
+    total = round_bits*COST_ROUNDS[method] + late
+    return dict(bits_round=round_bits, representations=z, bits_phase2=late, bits=total, memory=bytes_held)
 
 # %% ../../../nbs/papers/mfcl/costs.ipynb #6f891c9e
 def end_to_end(
@@ -130,7 +130,7 @@ def end_to_end(
 # %% ../../../nbs/papers/mfcl/costs.ipynb #1070e8c3
 @cache
 @shapes_only
-def cost_true(method:str, kind='resnet18')->dict:
+def cost_true(method:str, kind='resnet18')->dict[str,float]:
     "The same for the training in the text, with memory for two views of 64 images, each parameter once."
     case = CASES[kind]
     side, images = case['side'], case['images']
@@ -156,18 +156,18 @@ COST_RIVALS = dict( # width of a network, networks, rounds
 
 @cache
 @shapes_only
-def cost_resource(method:str)->dict:
+def cost_resource(method:str)->dict[str,float]:
     "Costs of a client of HeteroFL, Split-Mix or FedPAC with ResNet-18, at full strength."
     width, nets, rounds = COST_RIVALS[method]
     net, x = resnet_body(3, 'resnet18', width), torch.rand(2, 1, 3, 32, 32)
-    each = bits(2 * nets * count(net))
+    round_bits = bits(2 * nets * count(net))
     pair = flops(lambda: net(x)) # two views
-    return dict(bits_round=each, bits=each*rounds, flops_round=nets * 3 * pair / 2 * 5000,
+    return dict(bits_round=round_bits, bits=round_bits*rounds, flops_round=nets * 3 * pair / 2 * 5000,
                 memory=nets * memory_printed(count(net), feature_maps(net.eval(), x[0]), 32))
 
 # %% ../../../nbs/papers/mfcl/costs.ipynb #84d80068
 @cache
-def costs_of(method:str, kind:str)->tuple: # costs by the formulas, costs as counted
+def costs_of(method:str, kind:str)->tuple[dict,dict]: # by the formulas, as counted
     "Costs of a client in both ways; for a rival both are those of `cost_resource`."
     if method in COST_RIVALS: return (cost_resource(method),) * 2
     return cost_paper(method, kind), cost_true(method, kind)

@@ -50,15 +50,15 @@ def judge_cost(c, artifact:str)->Verdict:
     method, name = CHARGED[c.method], COST_NAMES[c.metric]
     formula, counted = (costs.get(name) for costs in costs_of(method, c.model.replace('_bn', '')))
     if c.metric == 'flops':
-        got, how = counted, f'{counted:.2g} counted for an epoch'
+        got, evidence = counted, f'{counted:.2g} counted for an epoch'
     else:
-        got, how = formula, f'{formula:.2g} by the formula'
-        if method not in COST_RIVALS: how += f', {counted:.2g} counted'
-    word = 'agrees' if abs(got / c.value - 1) < .06 else 'differs'
+        got, evidence = formula, f'{formula:.2g} by the formula'
+        if method not in COST_RIVALS: evidence += f', {counted:.2g} counted'
+    verdict = 'agrees' if abs(got / c.value - 1) < .06 else 'differs'
     what = f"{c.method}, {c.model}: {c.metric.replace('_', ' ')}"
-    return Verdict(what, word, f'{how}; {c.value:.2g} printed', f'MFCL Table {artifact[5:]}')
+    return Verdict(what, verdict, f'{evidence}; {c.value:.2g} printed', f'MFCL Table {artifact[5:]}')
 
-def judge_costs(artifact:str)->list: # of Verdict
+def judge_costs(artifact:str)->list[Verdict]:
     "A verdict for each printed cost of a client that is not zero."
     cells = published('mfcl', artifact)
     cells = cells[cells.metric.isin(COST_NAMES) & (cells.value != 0)]
@@ -74,7 +74,7 @@ def cost_verdicts(artifact:str):
     return view
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #6a2f89bd
-def judge_printed_costs(artifact:str)->list: # of Verdict
+def judge_printed_costs(artifact:str)->list[Verdict]:
     "A verdict for each sentence about the printed costs of a table; any table may print a cost."
     cells = published('mfcl').itertuples()
     costs = {(c.metric, c.method, c.model): c.value for c in cells if c.method in CHARGED}
@@ -88,26 +88,28 @@ def split_bits(kind='resnet18', gradients=False)->float:
     "Bits of a client in a round of split learning: outputs of the cut-off layer, and its layers both ways."
     case = CASES[kind]
     outputs = case['side']**2 * case['out'] * case['images']
-    own = count(client_module(layers(kind, case['cut'], 64), norm_layer('tn')))
-    return bits(2*own + (1 + gradients)*outputs)
+    weights = count(client_module(layers(kind, case['cut'], 64), norm_layer('tn')))
+    return bits(2*weights + (1 + gradients)*outputs)
 
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #f3344ea5
 def judge_split()->Verdict:
     "Whether MFCL, with all 16 views, sends less than split learning, in both networks of Table 3."
-    told, less = [], []
+    evidence, less = [], []
     for kind in ('resnet18', 'resnet50'):
-        mfcl, each = cost_true('mfcl', kind)['bits'], [split_bits(kind, b) for b in (False, True)]
-        total = SPLIT_ROUNDS * each[0]
-        first, with_gradients = (int(mfcl // sent) + 1 for sent in each) # the round in which FSL overtakes
+        mfcl, per_round = cost_true('mfcl', kind)['bits'], [split_bits(kind, b) for b in (False, True)]
+        total = SPLIT_ROUNDS * per_round[0]
+        # the round in which FSL overtakes
+        overtaking, with_gradients = (int(mfcl // sent) + 1 for sent in per_round)
         less.append(mfcl < total)
-        told.append(f'{kind}: {mfcl:.2g} and {total:.2g} bits in {SPLIT_ROUNDS} rounds, {total / mfcl:.1f} '
-                    f'times as many; less from round {first} on, or {with_gradients} with gradients')
-    return claim('MFCL sends less than FSL, by formula', [all(less)], '; '.join(told), 'MFCL 4.1')
+        evidence.append(
+            f'{kind}: {mfcl:.2g} and {total:.2g} bits in {SPLIT_ROUNDS} rounds, {total / mfcl:.1f} '
+            f'times as many; less from round {overtaking} on, or {with_gradients} with gradients')
+    return claim('MFCL sends less than FSL, by formula', [all(less)], '; '.join(evidence), 'MFCL 4.1')
 
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #87084d99
-def judge_table3(rows, profile)->list: # of Verdict
+def judge_table3(rows, profile)->list[Verdict]:
     "The conclusions of Section 5.4, and the cells of Table 3 against its own formulas."
     ema, simclr, mfcl = (cost_true(m) for m in ('fedema', 'fedsimclr', 'mfcl'))
     often, rarely = COST_ROUNDS['fedsimclr'], COST_ROUNDS['fedema']
@@ -137,8 +139,8 @@ def cifar10_counts(xi:float, seed=0)->np.ndarray: # (10 clients, 10 classes)
 def off_balance(counts:np.ndarray, own=False)->np.ndarray: # (..., C) -> (...), percent
     "How many images would have to change their class; `own`: balance among the classes that are there."
     shares = counts / counts.sum(-1, keepdims=True)
-    there = counts > 0 if own else np.ones_like(counts)
-    return 50 * np.abs(shares - there / there.sum(-1, keepdims=True)).sum(-1)
+    present = counts > 0 if own else np.ones_like(counts)
+    return 50 * np.abs(shares - present / present.sum(-1, keepdims=True)).sum(-1)
 
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #a9ecf757
@@ -151,11 +153,11 @@ def sets_of(n:int)->np.ndarray: # (2**n - 1, n) of 0 and 1
 def distances(xi:float, n:int, seeds=10)->pd.DataFrame: # seed x (client, rServer, half of client)
     "How far from balance a client and the rServer are if `n` of the ten clients send: means, in percent."
     sets = sets_of(10)
-    sets, found = sets[sets.sum(1) == n], []
+    sets, lines = sets[sets.sum(1) == n], []
     for seed in range(seeds):
         counts = cifar10_counts(xi, seed)
-        found.append(dict(client=off_balance(counts).mean(), rServer=off_balance(sets @ counts).mean()))
-    return pd.DataFrame(found).assign(half=lambda far: far.client / 2)
+        lines.append(dict(client=off_balance(counts).mean(), rServer=off_balance(sets @ counts).mean()))
+    return pd.DataFrame(lines).assign(half=lambda far: far.client / 2)
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #eadafc01
 MUCH_CLOSER = above(
@@ -164,29 +166,30 @@ MUCH_CLOSER = above(
     place='MFCL 2.1')
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #a492ee0d
-def judge_balance()->list: # of Verdict
+def judge_balance()->list[Verdict]:
     "Whether what the rServer receives is much closer to balance than a client."
     cases = product((.01, .1, .5, 200.), (('all clients send', 10), ('half of them send', 5)))
-    found = [answer(MUCH_CLOSER, distances(xi, n), f'ξ = {xi:g}, {how}') for xi, (how, n) in cases]
-    return [replace(v, basis='facts', evidence=v.evidence.replace('replicates', 'draws')) for v in found]
+    verdicts = [answer(MUCH_CLOSER, distances(xi, n), f'ξ = {xi:g}, {senders}')
+                for xi, (senders, n) in cases]
+    return [replace(v, basis='facts', evidence=v.evidence.replace('replicates', 'draws')) for v in verdicts]
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5d0f3a25
-def balanced_clients()->dict: # words -> (10 clients, 10 classes)
+def balanced_clients()->dict[str,np.ndarray]: # words -> (10 clients, 10 classes)
     "Clients that are balanced each: with all classes, and with two classes in blocks of two clients."
     two = owned_counts(np.full(10, 5000), block_owners(10, 10, 2), 10, True, stream(0, 'partition'))
     return {'all classes (Figure 6a)': np.full((10, 10), 500), 'two classes (Figure 6e)': two}
 
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #7e8d5ff4
-def judge_whoever_sends()->list: # of Verdict
+def judge_whoever_sends()->list[Verdict]:
     "Whether the rServer's data are balanced for every set of balanced clients that send."
-    found, sets = [], sets_of(10)
+    verdicts, sets = [], sets_of(10)
     for words, counts in balanced_clients().items():
         level = off_balance(sets @ counts, own=True) < 1e-9
         what = f"the rServer's data are balanced if those of each client are, whoever sends: {words}"
         evidence = f'for {level.sum():,} of {len(sets):,} sets of clients'
-        found.append(claim(what, [level.all()], evidence, 'MFCL B.1'))
-    return found
+        verdicts.append(claim(what, [level.all()], evidence, 'MFCL B.1'))
+    return verdicts
 
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #b6e9237f
@@ -200,17 +203,17 @@ def classes_owned(
     return float((short_of_99.sum(axis=1) + 1).mean())
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5d0f3a20
-def judge_fig7(rows, profile)->list: # of Verdict
+def judge_fig7(rows, profile)->list[Verdict]:
     "Verdicts on the number of classes of a client, and on the balance of what the rServer receives."
-    few, some = (classes_owned(cifar10_counts(xi)) for xi in (.01, .1))
-    of_few, of_some = f'{few:.1f} on average make up 99 % of a client', f'{some:.1f} on average'
+    skewed, milder = (classes_owned(cifar10_counts(xi)) for xi in (.01, .1))
+    of_skewed, of_milder = f'{skewed:.1f} on average make up 99 % of a client', f'{milder:.1f} on average'
     two, four = 'At ξ = 0.01 a client has two classes', 'At ξ = 0.1 a client has four or five classes'
-    return [claim(two, [1.5 <= few <= 2.5], of_few, 'MFCL B.2.1'),
-            claim(four, [3.5 <= some <= 5.5], of_some, 'MFCL B.2.1'),
+    return [claim(two, [1.5 <= skewed <= 2.5], of_skewed, 'MFCL B.2.1'),
+            claim(four, [3.5 <= milder <= 5.5], of_milder, 'MFCL B.2.1'),
             *judge_balance(), *judge_whoever_sends()]
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #f9ed0173
-def judge_architecture(rows, profile)->list: # of Verdict
+def judge_architecture(rows, profile)->list[Verdict]:
     "Whether the printed architectures agree with the text."
     net = mfcl_model((3, 32, 32), 10, pool=True)
     inside = net['enc'](torch.zeros(1, 3, 32, 32))
@@ -232,18 +235,18 @@ def strongest(near:pd.DataFrame, scenario:str)->str:
 def judge_images(what:str, near:pd.DataFrame, hard:str, easy='')->Verdict:
     "Whether one attack shows less than another, or less than `SOMETHING_SEEN`, of images that both tried."
     attacks = [hard, easy] if easy else [hard]
-    told = ' and '.join(f'{near[a].mean():.2f} by {a}' for a in attacks)
+    correlations = ' and '.join(f'{near[a].mean():.2f} by {a}' for a in attacks)
     tried = near[attacks].dropna()
     def margin(tried): # of each module
         return ((tried[easy] if easy else SOMETHING_SEEN) - tried[hard]).groupby('module').mean()
-    c = Claim(what, tuple(attacks), margin, told=f'correlation {told}', place='MFCL 5.6.2')
+    c = Claim(what, tuple(attacks), margin, told=f'correlation {correlations}', place='MFCL 5.6.2')
     n = tried.index.unique('module').size
     images = f'{len(tried)} images of {n} module{"s" * (n > 1)}'
     v = answer(c, tried, chance=Chance(size=VICTIM_SIZE))
     return replace(v, evidence=v.evidence.replace(replicates_in_words(n, 0), images))
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #a77ac4e5
-def judge_attacks(near:pd.DataFrame)->list: # of Verdict
+def judge_attacks(near:pd.DataFrame)->list[Verdict]:
     "What Section 5.6.2 says of the four scenarios. `near`: (module, image) x attack, correlations."
     def judged(what, *scenarios):
         return judge_images(what, near, *(strongest(near, s) for s in scenarios))
@@ -256,7 +259,7 @@ def judge_attacks(near:pd.DataFrame)->list: # of Verdict
 
 def attacks_path()->Path: return papers_folder() / 'mfcl' / 'results' / 'attacks.csv'
 
-def judge_table8(rows, profile)->list: # of Verdict
+def judge_table8(rows, profile)->list[Verdict]:
     "Verdicts on the numbers that were kept; none, if there are none."
     if not attacks_path().exists(): return []
     return judge_attacks(pd.read_csv(attacks_path(), index_col=['module', 'image']))

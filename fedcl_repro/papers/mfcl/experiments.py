@@ -50,57 +50,57 @@ class Setting:
     xi: float = .1
     seed: int = 0
 
-def run_of(method, at:Setting, network:str, model:dict, **changes)->Run:
+def run_of(method, setting:Setting, network:str, model:dict, **changes)->Run:
     "One run in a setting, on a network with these settings (deeper for Tiny-ImageNet)."
     network = parse_spec(network)
-    if at.data == 'tiny_imagenet': network = network(**MFCL_FILE['deep'].get(network.name, {}))
-    size = MFCL_SIZES[at.profile]['base'] | MFCL_FILE['other_data'].get(at.data, {})
-    partition = Spec.of('equal_dirichlet', concentration=at.xi)
-    settings = dict(data=at.data, partition=partition, seed=at.seed, model=network(**model))
+    if setting.data == 'tiny_imagenet': network = network(**MFCL_FILE['deep'].get(network.name, {}))
+    size = MFCL_SIZES[setting.profile]['base'] | MFCL_FILE['other_data'].get(setting.data, {})
+    partition = Spec.of('equal_dirichlet', concentration=setting.xi)
+    settings = dict(data=setting.data, partition=partition, seed=setting.seed, model=network(**model))
     return Run.of(method, **dict(n_clients=10, augmentation='simclr') | size | settings | changes)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #43e7acef
-def ours(at:Setting, model={}, run={}, **method)->Run:
+def ours(setting:Setting, model={}, run={}, **method)->Run:
     "One run of MFCL; `model`, `run` and `method` change settings of the network, the run and the method."
-    size = MFCL_SIZES[at.profile]
+    size = MFCL_SIZES[setting.profile]
     has_twins = model.get('norm', 'tn').startswith('tn') # other norms do not depend on which views are twins
     positives = {} if has_twins else dict(positives='twins')
     spec = Spec.of('mfcl', **size['method'] | positives | method)
-    rate = .001 if at.data == 'tiny_imagenet' else size['lr']
+    rate = .001 if setting.data == 'tiny_imagenet' else size['lr']
     run = dict(optimiser=Spec.of('adam', lr=rate, fresh=True)) | run
-    return run_of(spec, at, size['model'], model, **run)
+    return run_of(spec, setting, size['model'], model, **run)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #9798ef60
-def each_setting(profile:str, xis=(.01,), data=None)->list: # of Setting
+def each_setting(profile:str, xis=(.01,), data=None)->list[Setting]:
     "The settings of a table; of the first data set unless `data` says which."
     size = MFCL_SIZES[profile]
     every = product(range(size['seeds']), data or size['data'][:1], xis)
     return [Setting(profile, name, xi, seed) for seed, name, xi in every]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #a7c41e09
-def extremes(profile:str)->list:
+def extremes(profile:str)->list[float]:
     "The ξ of most and of least skew, as far as a profile has them."
     return [xi for xi in (.01, 200.) if xi in MFCL_SIZES[profile]['xis']]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #022817de
 UNTRAINED = dict(n_rounds=2, eval_every=2, optimiser='sgd(lr=0.0)')
 
-def floors(at:Setting, run={}, **common)->list: # of Run
+def floors(setting:Setting, run={}, **common)->list[Run]:
     """The runs that phase 2 has to beat in a setting: the untrained network at the tested layer first, then
     other layers. `run` and `common` change settings of all of them."""
-    rounds = MFCL_SIZES[at.profile]['method']['phase1'] + 1
-    def of(probe): return ours(at, probe=probe, phase1=1, run=UNTRAINED | run, **common)
+    rounds = MFCL_SIZES[setting.profile]['method']['phase1'] + 1
+    def untrained(probe): return ours(setting, probe=probe, phase1=1, run=UNTRAINED | run, **common)
     phase1 = dict(run=dict(n_rounds=rounds, eval_every=rounds) | run, probe='enc', positives='twins') | common
-    trained = [ours(at, dict(norm=norm), **phase1) for norm in ('tn', 'gn')]
-    return [of('proj'), of('pixels'), of('enc'), *trained]
+    trained = [ours(setting, dict(norm=norm), **phase1) for norm in ('tn', 'gn')]
+    return [untrained('proj'), untrained('pixels'), untrained('enc'), *trained]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #3dd8df03
-def varied(profile:str, ways, xis=(.01,), data=None, n_floors=5, **common)->list: # of Run
+def varied(profile:str, variants, xis=(.01,), data=None, n_floors=5, **common)->list[Run]:
     """MFCL in each of these ways in each setting, and its floors. A way holds further arguments of `ours`;
     `common` are those of all runs, unless a way has its own."""
     settings = each_setting(profile, xis, data)
-    runs = [ours(at, **common | way) for at in settings for way in ways]
-    return runs + [r for at in settings for r in floors(at, **common)[:n_floors]]
+    runs = [ours(setting, **common | variant) for setting in settings for variant in variants]
+    return runs + [r for setting in settings for r in floors(setting, **common)[:n_floors]]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #87cc9e21
 SMALL_RESOURCES = ['heterofl', 'splitmix', 'fedpac']
@@ -108,16 +108,17 @@ BASELINES = [name for name in MFCL_FILE['rivals'] if name not in SMALL_RESOURCES
 OWN_EPOCHS = {name: epochs for name, (_, epochs, *_) in MFCL_FILE['theirs'].items()} # of the authors' code
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #fd176d53
-def rival(name:str, at:Setting, model={}, **run)->Run:
+def rival(name:str, setting:Setting, model={}, **run)->Run:
     "One run of a baseline; `model`: more settings of its network."
-    size = MFCL_SIZES[at.profile]
+    size = MFCL_SIZES[setting.profile]
     network, optimiser = (text.format(**size) for text in MFCL_FILE['rivals'][name])
     epochs = OWN_EPOCHS.get(name, 1) if size['own_epochs'] else 1
     n = max(2, size['passes'] // epochs) if size['passes'] else dict(fedsimclr=800).get(name, 100)
-    more = dict(optimiser=optimiser, n_rounds=n, eval_every=max(1, n // size['tests']), local_epochs=epochs)
-    if 'views' not in methods()[name].about.get('needs', ''): more['augmentation'] = 'crop_flip(pad=2)'
-    if at.profile == 'quick': more['batch_size'] = 32
-    return run_of(name, at, network, model, **more | run)
+    tests = max(1, n // size['tests'])
+    settings = dict(optimiser=optimiser, n_rounds=n, eval_every=tests, local_epochs=epochs)
+    if 'views' not in methods()[name].about.get('needs', ''): settings['augmentation'] = 'crop_flip(pad=2)'
+    if setting.profile == 'quick': settings['batch_size'] = 32
+    return run_of(name, setting, network, model, **settings | run)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #382afbfc
 MFCL_SYMBOLS = dict(xi='ξ', cut='cut', per_group='Λ', K='K')
@@ -148,8 +149,8 @@ def labelled_by(column:str):
 def of_metric(metric:str, scale=1.):
     "A measure: the last rows of a metric; a label need not say that received representations were measured."
     def measure(rows):
-        found = placed(rows[rows.metric == metric])
-        return found.assign(value=scale * found.value, label=found.label.str.removesuffix(RECEIVED))
+        table = placed(rows[rows.metric == metric])
+        return table.assign(value=scale * table.value, label=table.label.str.removesuffix(RECEIVED))
     return measure
 
 def say_setting(data, xi, profile)->str: # 'CIFAR-10, ξ = 0.1'
@@ -175,8 +176,8 @@ MFCL_WORDS = dict(
 def mfcl_printed(artifact:str, by='')->pd.DataFrame:
     """Published accuracies of a table, with those of `MFCL_COLUMNS` that it has. `by`: a column whose value
     is added to the label, as `labelled_by` does."""
-    there = set(published('mfcl', artifact, metric='accuracy'))
-    columns = {ours: theirs for ours, theirs in MFCL_COLUMNS.items() if theirs in there}
+    published_columns = set(published('mfcl', artifact, metric='accuracy'))
+    columns = {ours: theirs for ours, theirs in MFCL_COLUMNS.items() if theirs in published_columns}
     words = {k: w for k, w in MFCL_WORDS.items() if k == 'label' or k in columns}
     cells = printed_cells('mfcl', artifact, columns=columns, words=words)
     if by: cells = cells.assign(label=[with_value(c.label, by, getattr(c, by)) for c in cells.itertuples()])
@@ -221,46 +222,46 @@ READ_AS = {'read as accuracy': (), 'read as the lead over other methods': tuple(
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #36542a41
 def best_under_skew(reading:str)->Claim:
     "MFCL(TN) is better at the smallest ξ of a data set than at the largest."
-    others = READ_AS[reading]
-    def good(table): return lead(table, TN, others) if others else table[TN]
+    rivals = READ_AS[reading]
+    def good(table): return lead(table, TN, rivals) if rivals else table[TN]
     def margin(tables): return good(tables[min(tables)]) - good(tables[max(tables)])
     def tell(tables, margin):
-        said = '{:+.2f} points' if others else '{:.2f} %'
+        form = '{:+.2f} points' if rivals else '{:.2f} %'
         ends = min(tables), max(tables)
-        return ', '.join(f'{said.format(good(tables[key]).mean())} at ξ = {key[1]:g}' for key in ends)
-    pairs = max(1, len(others))**2
-    return Claim(f'MFCL(TN) works best under skew, {reading}', (TN, *others, FLOORS[0]), margin, tell,
+        return ', '.join(f'{form.format(good(tables[key]).mean())} at ξ = {key[1]:g}' for key in ends)
+    pairs = max(1, len(rivals))**2
+    return Claim(f'MFCL(TN) works best under skew, {reading}', (TN, *rivals, FLOORS[0]), margin, tell,
                  place='MFCL 5.3', comparisons=pairs, floors=FLOORS)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #0cbca570
-def by_data(tables:dict)->dict: # data set -> {(data set, ξ): table}, the smallest and the largest ξ
+def by_data(tables:dict)->dict[str,dict]: # of each data set, the tables at the smallest and the largest ξ
     "The two tables of each data set that are farthest apart."
-    found = {}
-    for key in sorted(tables): found.setdefault(key[0], []).append(key)
-    return {data: {k: tables[k] for k in (keys[0], keys[-1])} for data, keys in found.items()}
+    groups = {}
+    for key in sorted(tables): groups.setdefault(key[0], []).append(key)
+    return {data: {k: tables[k] for k in (keys[0], keys[-1])} for data, keys in groups.items()}
 
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #8c32be1a
 def judge_skew(rows, profile)->list: # of Verdict
     "Whether MFCL works best under skew: in Table 14, and in the runs of each data set."
-    found, facts = [], facts_by_setting(MFCL, rows)
+    verdicts, facts = [], facts_by_setting(MFCL, rows)
     trained = by_data(by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys))
     for c in map(best_under_skew, READ_AS):
         printed = by_data(printed_tables(mfcl_printed('table14'), MFCL.keys, c.needs))
         cases = {data_title(data): tables for data, tables in printed.items()}
-        found.append(as_printed(replace(c, sentence=f'in print, {c.sentence}'), cases))
+        verdicts.append(as_printed(replace(c, sentence=f'in print, {c.sentence}'), cases))
         for data, tables in trained.items():
-            found.append(ask_across(c, tables, data_title(data), 2, MFCL, facts))
-        if not trained: found.append(claim(c.sentence, [], '', c.place))
-    return found
+            verdicts.append(ask_across(c, tables, data_title(data), 2, MFCL, facts))
+        if not trained: verdicts.append(claim(c.sentence, [], '', c.place))
+    return verdicts
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #5d0f3b14
 def bytes_counted(rows, profile)->pd.DataFrame: # one row per run, with `sent` and `width`
     "What was sent in the committed runs of Table 2, in both directions."
-    about = {id: about for id, (_, _, about) in committed_runs('mfcl/table2', profile).items()}
+    records = {id: record for id, (_, _, record) in committed_runs('mfcl/table2', profile).items()}
     runs = placed(rows.drop_duplicates('run')) if len(rows) else rows
-    runs = runs[runs.run.isin(about)]
-    sent = [about[id]['bytes_up'] + about[id]['bytes_down'] for id in runs.run]
+    runs = runs[runs.run.isin(records)]
+    sent = [records[id]['bytes_up'] + records[id]['bytes_down'] for id in runs.run]
     return runs.assign(sent=sent, width=[setting(run, 'model.width', 64) for run in runs.settings])
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #f952447d
@@ -269,29 +270,29 @@ AS_WIDE = f'{COUNTED} and scaled to as many channels'
 
 def sent_beside(mine, theirs)->str: # one row per seed each
     "The evidence: bytes, rounds and channels of MFCL and of FSL."
-    def told(runs):
+    def volume(runs):
         rounds, width = runs.settings.iloc[0].n_rounds, runs.width.iloc[0]
         return f'{runs.sent.mean() / 1e9:.2f} GB in {rounds} rounds with {width} channels'
     times = theirs.sent.mean() / mine.sent.mean()
-    return f'MFCL {told(mine)}, FSL {told(theirs)}, {times:.2f} times as much'
+    return f'MFCL {volume(mine)}, FSL {volume(theirs)}, {times:.2f} times as much'
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #4c137a17
 def judge_traffic(rows, profile)->list: # of Verdict
     "Whether MFCL(TN) sends less than FSL in the committed runs; settings that send alike are one claim."
-    runs, found = bytes_counted(rows, profile), {}
+    runs, cases = bytes_counted(rows, profile), {}
     for key, part in runs.groupby(list(MFCL.keys)) if len(runs) else ():
         mine, theirs = (part[part.label == label].set_index('seed') for label in (TN, 'FSL'))
         mine, theirs = mine.align(theirs, join='inner', axis=0) # the seeds of both
         if not len(mine): continue
         wide = theirs.assign(sent=theirs.sent * mine.width / theirs.width, width=mine.width)
-        for what, other in ((COUNTED, theirs), (AS_WIDE, wide)):
+        for what, rivals in ((COUNTED, theirs), (AS_WIDE, wide)):
             named = f'{what}: {MFCL.say(*key, profile)}'
-            found.setdefault((what, sent_beside(mine, other)), (named, mine.sent < other.sent))
-    said = [claim(named, less, told, 'MFCL 4.1') for (_, told), (named, less) in found.items()]
-    return said or [claim(what, [], '', 'MFCL 4.1') for what in (COUNTED, AS_WIDE)]
+            cases.setdefault((what, sent_beside(mine, rivals)), (named, mine.sent < rivals.sent))
+    verdicts = [claim(named, less, evidence, 'MFCL 4.1') for (_, evidence), (named, less) in cases.items()]
+    return verdicts or [claim(what, [], '', 'MFCL 4.1') for what in (COUNTED, AS_WIDE)]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #320f8a02
-def repeated_norms(profile)->list: # of Run
+def repeated_norms(profile)->list[Run]:
     """MFCL with each norm under most skew, twice more: each time another partition and other weights. The
     number was chosen when the first run was known. Only `lite` has them."""
     if profile != 'lite': return []
@@ -303,28 +304,28 @@ def beside_columns(rows, profile)->list: # of Verdict
     return [*borne_out('table2', 'table14')(rows, profile), *judge_skew(rows, profile),
             *judge_traffic(rows, profile)]
 
-def before_its_norm(profile)->list: # of Run
+def before_its_norm(profile)->list[Run]:
     "Orchestra as its committed rows have it, until it is trained anew: no norm at the projector's end."
     size = MFCL_SIZES[profile]
     widths = size['hidden'], size['width']
     old = MODELS.resolve(Spec.of('resnet18_cifar', width=size['base_width'], proj=widths, rot=True))
     settings = each_setting(profile, size['xis'], size['data'])
-    return [replace(rival('orchestra', at), model=old) for at in settings]
+    return [replace(rival('orchestra', setting), model=old) for setting in settings]
 
 @experiment(
     MFCL, 'mfcl/table2', 'Accuracy of MFCL and baselines, by skew', also=beside_columns, cells='table14',
     highlight=True, earlier=before_its_norm)
 def table2(profile):
     size = MFCL_SIZES[profile]
-    ways = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(positives=p) for p in MFCL_READINGS]
-    runs = varied(profile, ways, size['xis'], size['data'])
+    variants = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(positives=p) for p in MFCL_READINGS]
+    runs = varied(profile, variants, size['xis'], size['data'])
     settings = each_setting(profile, size['xis'], size['data'])
-    return runs + [rival(m, at) for at in settings for m in BASELINES] + repeated_norms(profile)
+    return runs + [rival(m, setting) for setting in settings for m in BASELINES] + repeated_norms(profile)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e5e6fd72
 BN_READINGS = ({}, dict(run=dict(buffers='local')), dict(run=dict(buffers='local'), probe_on='received'))
 
-def group_of(profile:str)->dict:
+def group_of(profile:str)->dict[str,int]:
     "The number of channels in a group, if the network of this size sets it."
     return {k: v for k, v in parse_spec(MFCL_SIZES[profile]['model']).settings if k == 'per_group'}
 
@@ -336,29 +337,30 @@ def table5(profile):
     positives = [dict(positives=p) for p in MFCL_READINGS]
     mfcl = varied(profile, other_norms + batch_norms + positives, skewed)
     networks = [{}, dict(norm='gn', **group), dict(norm='tn', **group)]
-    fedsimclr = [rival('fedsimclr', at, net) for at in each_setting(profile, skewed) for net in networks]
+    fedsimclr = [rival('fedsimclr', setting, network)
+                 for setting in each_setting(profile, skewed) for network in networks]
     even = each_setting(profile, [xi for xi in extremes(profile) if xi not in skewed])
-    without_skew = [ours(at, **way) for at in even for way in batch_norms]
+    without_skew = [ours(setting, **variant) for setting in even for variant in batch_norms]
     return mfcl + fedsimclr + without_skew + repeated_norms(profile)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e92695d4
 @experiment(MFCL, 'mfcl/table6', 'Secure aggregation and DataMix', cells='table6')
 def table6(profile):
-    ways = product((False, True), (False, True), MFCL_READINGS)
-    return varied(profile, [dict(mix=mix, secure=secure, positives=p) for mix, secure, p in ways])
+    variants = product((False, True), (False, True), MFCL_READINGS)
+    return varied(profile, [dict(mix=mix, secure=secure, positives=p) for mix, secure, p in variants])
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #d4bf9bf7
 @experiment(MFCL, 'mfcl/table16', "The clients' batch size", cells='table16')
 def table16(profile):
     readings = MFCL_READINGS[:1] if profile == 'quick' else MFCL_READINGS[:2]
-    ways = product(readings, (8, 16, 32, 64))
-    return varied(profile, [dict(run=dict(batch_size=K), positives=p) for p, K in ways])
+    variants = product(readings, (8, 16, 32, 64))
+    return varied(profile, [dict(run=dict(batch_size=K), positives=p) for p, K in variants])
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e0c19ca4
 @experiment(MFCL, 'mfcl/table17', 'Channels in a group', cells='table17')
 def table17(profile):
-    ways = product(('gn', 'tn'), MFCL_SIZES[profile]['groups'])
-    return varied(profile, [dict(model=dict(norm=n, per_group=g)) for n, g in ways], (.1,))
+    variants = product(('gn', 'tn'), MFCL_SIZES[profile]['groups'])
+    return varied(profile, [dict(model=dict(norm=n, per_group=g)) for n, g in variants], (.1,))
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #38775ff2
 @experiment(MFCL, 'mfcl/table1', 'The cut-off layer', cells='table1', also=borne_out('table1'))
@@ -372,7 +374,7 @@ def table1(profile):
 def table15(profile):
     xis, vgg = extremes(profile), dict(kind='vgg16')
     runs = varied(profile, [dict(model=vgg)], xis)
-    return runs + [rival('fedsimclr', at, vgg) for at in each_setting(profile, xis)]
+    return runs + [rival('fedsimclr', setting, vgg) for setting in each_setting(profile, xis)]
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #3df7e16b
 def dealt_classes(n_classes:int)->Spec: # a partition
@@ -383,32 +385,33 @@ def dealt_classes(n_classes:int)->Spec: # a partition
 def table7(profile):
     def five(data): return dict(n_clients=5, partition=dealt_classes(20 if data == 'cifar100' else 2))
     data = [d for d in MFCL_SIZES[profile]['data'] if d != 'tiny_imagenet']
-    settings = [(at, five(at.data)) for at in each_setting(profile, (.1,), data)]
-    runs = [ours(at, run=more) for at, more in settings]
-    beaten = [r for at, more in settings for r in floors(at, run=more)]
-    return runs + [rival('fedema', at, **more) for at, more in settings] + beaten
+    settings = [(setting, five(setting.data)) for setting in each_setting(profile, (.1,), data)]
+    runs = [ours(setting, run=changes) for setting, changes in settings]
+    beaten = [r for setting, changes in settings for r in floors(setting, run=changes)]
+    return runs + [rival('fedema', setting, **changes) for setting, changes in settings] + beaten
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #603ae671
 @experiment(MFCL, 'mfcl/table4', 'Methods for small resources', cells='table4', also=costs_in('table4'))
 def table4(profile):
     xis = extremes(profile)
-    rivals = [rival(m, at) for at in each_setting(profile, xis) for m in SMALL_RESOURCES]
+    rivals = [rival(m, setting) for setting in each_setting(profile, xis) for m in SMALL_RESOURCES]
     return varied(profile, [{}], xis) + rivals
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #fd08873d
 @experiment(MFCL, 'mfcl/fig8', 'Clients that drop out of phase 2', kind='figure')
 def fig8(profile):
-    ways = product(MFCL_NORMS, MFCL_SIZES[profile]['drop'])
+    variants = product(MFCL_NORMS, MFCL_SIZES[profile]['drop'])
     xis = (200., .1, .01) if profile == 'paper' else extremes(profile)[::-1]
-    runs = varied(profile, [dict(model=dict(norm=n), dropout=d) for n, d in ways], xis)
+    runs = varied(profile, [dict(model=dict(norm=n), dropout=d) for n, d in variants], xis)
     return runs + repeated_norms(profile)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e27a4891
 @experiment(MFCL, 'mfcl/fig9', 'What was learned, in two dimensions', kind='figure', maps=projected)
 def fig9(profile):
-    ways = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(model=dict(norm='tn'), positives='twins')]
+    variants = [dict(model=dict(norm=n)) for n in MFCL_NORMS]
+    variants.append(dict(model=dict(norm='tn'), positives='twins'))
     two = dict(n_clients=10, partition=dealt_classes(2))
-    return varied(profile, ways, (.1,), n_floors=3, run=two, probe_on='received')
+    return varied(profile, variants, (.1,), n_floors=3, run=two, probe_on='received')
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #a12fae88
 @experiment(
@@ -416,7 +419,7 @@ def fig9(profile):
 def twins(profile):
     norm = dict(norm='tn', **group_of(profile))
     readings = [dict(positives=p) for p in MFCL_READINGS]
-    theirs = [rival('fedsimclr', at, norm) for at in each_setting(profile)]
+    theirs = [rival('fedsimclr', setting, norm) for setting in each_setting(profile)]
     return varied(profile, readings) + theirs # runs of Tables 2 and 5, whose rows hold the partners found
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e6bb2534
@@ -450,11 +453,11 @@ def by_setting(artifact:str, column:str, x:str, names:list, xscale='log'):
     def draw(rows):
         from fedcl_repro.show.figures import panels
         runs = MFCL.runs(rows).rename(columns={column: x})
-        at = sorted(runs[x][runs.label.isin(names)].unique())
+        ticks = sorted(runs[x][runs.label.isin(names)].unique())
         with panels(1, 1, (5.4, 3)) as ((ax,),):
             draw_lines(ax, runs, x, names, ['floor: random encoder'])
             ax.set_xscale(xscale)
-            ax.set_xticks(at, [f'{v:g}' for v in at])
+            ax.set_xticks(ticks, [f'{v:g}' for v in ticks])
             ax.minorticks_off()
     return table_view(MFCL, artifact, draw=draw)
 

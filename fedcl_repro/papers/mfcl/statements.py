@@ -53,7 +53,7 @@ MFCL_SAID = dict(
     table5=[
         *claims('MFCL 5.5',
             above('FedSimCLR(TN)', 'FedSimCLR', 'TN can improve the performance of FedSimCLR'),
-            *(above(TN, other) for other in ('FedSimCLR', 'FedSimCLR(GN)', 'FedSimCLR(TN)', GN)),
+            *(above(TN, rival) for rival in ('FedSimCLR', 'FedSimCLR(GN)', 'FedSimCLR(TN)', GN)),
             above(GN, BN),
             floors=FLOORS),
         *claims('MFCL Table 5', # the paper prints 15.3; this is an accuracy, so it has an interval
@@ -70,22 +70,22 @@ MFCL_SAID = dict(
         *claims('MFCL Table 4', above('HeteroFL', TN), above('Split-Mix', TN), where=EVEN)])
 
 # %% ../../../nbs/papers/mfcl/statements.ipynb #f43b53d2
-def trained_values(profile:str, of:str)->list:
+def trained_values(profile:str, name:str)->list[float]:
     "What a profile varies: `cuts`, `groups` or `drop`, the shares of clients that drop out."
-    return paper_file('mfcl')['sizes'][profile][of]
+    return paper_file('mfcl')['sizes'][profile][name]
 
-def said_of_groups(profile:str)->list: # of Claim
+def said_of_groups(profile:str)->list[Claim]:
     "Λ, the channels in a group; one of TN has as many numbers as one of GN with twice the channels."
     groups = trained_values(profile, 'groups')
-    def at(norm, *some): return [f'{norm}, Λ = {g}' for g in some]
-    twice = [above(*at(TN, g), *at(GN, 2*g)) for g in groups if 2*g in groups]
-    alike = [above(*at(TN, g), *at(GN, g)) for g in groups]
-    middle = [above(at(norm, *groups[1:-1]), at(norm, groups[0], groups[-1]), some=True,
+    def labels(norm, *sizes): return [f'{norm}, Λ = {g}' for g in sizes]
+    twice = [above(*labels(TN, g), *labels(GN, 2*g)) for g in groups if 2*g in groups]
+    same_size = [above(*labels(TN, g), *labels(GN, g)) for g in groups]
+    middle = [above(labels(norm, *groups[1:-1]), labels(norm, groups[0], groups[-1]), some=True,
                 says=f'{norm}: neither the smallest nor the largest groups are best') for norm in (GN, TN)]
-    said = claims('MFCL B.3.1', *twice) + claims('MFCL Table 17', *alike, *middle)
-    return [replace(c, of='per_group', floors=FLOORS) for c in said]
+    group_claims = claims('MFCL B.3.1', *twice) + claims('MFCL Table 17', *same_size, *middle)
+    return [replace(c, of='per_group', floors=FLOORS) for c in group_claims]
 
-def said_of_cuts(profile:str)->list: # of Claim
+def said_of_cuts(profile:str)->list[Claim]:
     cuts = [f'{TN}, cut = {c}' for c in trained_values(profile, 'cuts')]
     return claims('MFCL 5.1',
         best(f'{TN}, cut = 2', cuts, 'the best cut-off for CIFAR-10 is layer 2',
@@ -94,7 +94,7 @@ def said_of_cuts(profile:str)->list: # of Claim
             where=dict(data=['tiny_imagenet'])),
         of='cut', floors=FLOORS, printed=dict(artifact='table1', by='cut'))
 
-def said_of_dropouts(profile:str)->list: # of Claim
+def said_of_dropouts(profile:str)->list[Claim]:
     shares = {f'{100*share:g}': f', {100*share:g} % drop out' if share else ''
               for share in trained_values(profile, 'drop')}
     most = [*shares.values()][-1]
@@ -111,13 +111,13 @@ def said_of_dropouts(profile:str)->list: # of Claim
 MFCL_SAID.update(
     table1=said_of_cuts,
     table6=claims('MFCL Table 6',
-        *(level(f'Secure aggregation changes accuracy by less than a point{how}', 1,
-            gap=[f'{TN} + SA{how}', f'{TN}{how}']) for how in PAIRED),
-        *(above(f'{TN}{how}', f'{TN} + DM{how}', f'DataMix costs accuracy{how}') for how in PAIRED),
+        *(level(f'Secure aggregation changes accuracy by less than a point{views}', 1,
+            gap=[f'{TN} + SA{views}', f'{TN}{views}']) for views in PAIRED),
+        *(above(f'{TN}{views}', f'{TN} + DM{views}', f'DataMix costs accuracy{views}') for views in PAIRED),
         floors=FLOORS),
     table16=claims('MFCL B.2.4',
-        *(level(f'The batch size of the clients changes accuracy by less than a point{how}', 1,
-            span=[f'{TN}{how}, K = {k}' for k in (8, 16, 32, 64)]) for how in PAIRED[:2]),
+        *(level(f'The batch size of the clients changes accuracy by less than a point{views}', 1,
+            span=[f'{TN}{views}, K = {k}' for k in (8, 16, 32, 64)]) for views in PAIRED[:2]),
         of='K', floors=FLOORS),
     table17=said_of_groups,
     fig8=said_of_dropouts)
@@ -144,17 +144,17 @@ def cheaper(says, low, high, *costs, networks=('resnet18',), than='', times=(1.0
     """In print, `costs` of one method, or of each of several, are below those of another in these networks.
     `than`: the network of the lower one, if it is another."""
     parts = product(costs, networks, as_labels(low), as_labels(high))
-    pairs = [((cost, one, than or network), (cost, other, network)) for cost, network, one, other in parts]
-    def fits(printed, one, other): return times[0] <= printed[other] / printed[one] <= times[1]
-    def told(printed, *pair):
-        each = [f'{method}, {network}: {printed[_, method, network]:.2g}' for _, method, network in pair]
+    pairs = [((cost, one, than or network), (cost, rival, network)) for cost, network, one, rival in parts]
+    def fits(printed, one, rival): return times[0] <= printed[rival] / printed[one] <= times[1]
+    def cost_text(printed, *pair):
+        amounts = [f'{method}, {network}: {printed[_, method, network]:.2g}' for _, method, network in pair]
         cost = pair[0][0]
         unit = 'bytes' if 'bytes' in cost else 'operations' if cost == 'flops' else 'bits'
-        return f"{', '.join(each)} {unit}"
+        return f"{', '.join(amounts)} {unit}"
     def margin(printed): return sum(fits(printed, *pair) for pair in pairs) - len(pairs)
     def tell(printed, margin):
-        broken = [told(printed, *pair) for pair in pairs if not fits(printed, *pair)]
-        return printed_evidence([told(printed, *pair) for pair in pairs if fits(printed, *pair)], broken)
+        broken = [cost_text(printed, *pair) for pair in pairs if not fits(printed, *pair)]
+        return printed_evidence([cost_text(printed, *pair) for pair in pairs if fits(printed, *pair)], broken)
     return Claim(f'in print, {says}', (), margin, tell, equal=True)
 
 # %% ../../../nbs/papers/mfcl/statements.ipynb #c0575a1f

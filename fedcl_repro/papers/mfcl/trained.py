@@ -14,7 +14,7 @@ from ...evidence.experiments import has_data
 from ...runs.run import Run, federation, stages
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #9e015a11
-def train_here(run:Run, device='cpu', data_root=None, change=None)->tuple: # (the executor, its states)
+def train_here(run:Run, device='cpu', data_root=None, change=None)->tuple[Loop,list]: # its states
     "Train a run in this process. `change`: what happens to the federation before."
     fed = federation(run, data_root or None, device)
     if change: change(fed)
@@ -22,7 +22,7 @@ def train_here(run:Run, device='cpu', data_root=None, change=None)->tuple: # (th
     return execute, list(rounds(execute, stages(run)))
 
 # %% ../../../nbs/papers/mfcl/trained.ipynb #242e6ce1
-def trained_here(profile:str, data_root=None)->tuple: # (data set, the profile whose size is trained)
+def trained_here(profile:str, data_root=None)->tuple[str,str]: # data set, the profile whose size is trained
     "CIFAR-10 in `lite` if it is available, otherwise digits in `quick`."
     if not has_data('cifar10', data_root): return 'digits', 'quick'
     return 'cifar10', 'quick' if profile == 'quick' else 'lite'
