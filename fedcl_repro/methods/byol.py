@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from ..core import SHARE, OneOf
-from ..parts.fields import drop, prefixed, select, unprefixed
+from ..parts.fields import Fields, drop, prefixed, select, unprefixed
 from ..parts.mixing import keep_part
 from ..parts.self_supervised import byol
 from ..federation.method import METHODS, Method, Probe, Sweep, represent, send
@@ -30,11 +30,11 @@ def both_orders(net, client, batch):
     return loss.mean(), {}
 
 # %% ../../nbs/methods/byol.ipynb #e369a121
-def own_target(client)->dict:
+def own_target(client)->Fields:
     "The target: a copy of body and projector."
     return prefixed('target.', select(client, 'body.', 'proj.'))
 
-def ema_target(client, notes, decay)->dict:
+def ema_target(client, notes, decay)->Fields:
     "After a step, the target keeps a share `decay` of itself and takes the rest from the online network."
     target = unprefixed('target.', client)
     moved = {k: decay * v + (1 - decay) * client[k] for k, v in target.items()}
@@ -56,11 +56,11 @@ def kernels(fields:dict)->dict[str,torch.Tensor]:
     raise ValueError("the divergence of FedU and FedEMA is that of convolutions, "
                      "of which this body has none: take another model")
 
-def remember_kernels(client)->dict:
+def remember_kernels(client)->Fields:
     "The client with a copy of its kernels below `before.`."
     return client | prefixed('before.', kernels(client))
 
-def measure_divergence(client)->dict:
+def measure_divergence(client)->Fields:
     "The client with its divergence `moved`, and without the copy from before (Zhuang et al. 2021)."
     lengths = [(client[k] - v).norm() for k, v in unprefixed('before.', client).items()]
     return drop('before.', client) | dict(moved=torch.stack(lengths).mean())

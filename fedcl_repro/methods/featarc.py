@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from ..core import COUNT, POSITIVE, OneOf
 from ..parts.contrastive import ntxent
-from ..parts.fields import drop, outputs, prefixed, select, unprefixed
+from ..parts.fields import Fields, drop, outputs, prefixed, select, unprefixed
 from ..federation.method import METHODS, Method, Probe, Sweep, send, take
 
 # %% ../../nbs/methods/featarc.ipynb #7fc6fcbe
@@ -22,7 +22,7 @@ def measure_alignment(net, client, batch):
     z = unit(net)
     return None, dict(align=torch.stack([(z * unit(net.at(f'cluster.{j}.'))).sum() for j in models]))
 
-def choose_cluster(client)->dict:
+def choose_cluster(client)->Fields:
     "The client with only the model that aligns best; its received body is also kept below `teacher.`."
     n_models = len(client['sum.align'])
     j = int(client['sum.align'].argmax()) if client['has_trained'] else int(client['id']) % n_models
@@ -40,7 +40,7 @@ def contrast_and_align(net, client, batch, temp, s, apart=False):
     return ntxent(z, temp).mean() - s * aligned, {}
 
 # %% ../../nbs/methods/featarc.ipynb #0d11be70
-def cluster_means(server, inbox)->dict:
+def cluster_means(server, inbox)->Fields:
     "The server, with each model replaced by the mean of its members' models."
     trained = [m for m, n in zip(inbox.messages, inbox.n) if n]
     for j in {int(m['cluster']) for m in trained}:

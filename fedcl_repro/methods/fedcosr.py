@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from ..core import COUNT, POSITIVE, Range
 from ..parts.contrastive import infonce
-from ..parts.fields import select
+from ..parts.fields import Fields, select
 from ..parts.mixing import keep_part, keep_share
 from ..federation.class_means import means_message, measure_classes
 from ..federation.class_means import no_centroids, serve_centroids
@@ -31,7 +31,7 @@ def contrast_notes(
     rows = infonce(z, batch.y, client['mean'], client['have'], temp)
     return dict(contrast=rows.sum(), seen=client['have'][batch.y].to(z).sum())
 
-def remember_contrast(client)->dict:
+def remember_contrast(client)->Fields:
     "The mean contrastive loss of the training just done becomes the client's history."
     samples = client.get('sum.seen', 0)
     if not samples > 0: return client # none of its classes has a centroid: the history stays

@@ -14,10 +14,10 @@ from ..core import POSITIVE
 from ..federation.method import METHODS, NET, Method, Sweep, ce, send
 from ..federation.norm_statistics import trained_fields
 from .proximal import keep_reference, take_as_reference, to_reference
-from ..parts.fields import prefixed, select, unprefixed
+from ..parts.fields import Fields, prefixed, select, unprefixed
 
 # %% ../../nbs/methods/feddyn.ipynb #cd7bb7f3
-def keep_gradient(client, fed)->dict:
+def keep_gradient(client, fed)->Fields:
     "The reference, and g_k = 0."
     reference = keep_reference(client, fed)
     zeros = {k: torch.zeros_like(v) for k, v in unprefixed('ref.', reference).items()}
@@ -29,21 +29,21 @@ def dynamic_loss(net, client, batch, alpha, fit=ce):
     linear = sum((g * client[k]).sum() for k, g in unprefixed('grad.', client).items())
     return value - linear + alpha / 2 * to_reference(client), notes
 
-def remember_gradient(client, alpha)->dict:
+def remember_gradient(client, alpha)->Fields:
     "The client after g_k has moved against the change of the weights (Eq. 2)."
     g, reference = unprefixed('grad.', client), unprefixed('ref.', client)
     new = {k: g[k] - alpha * (client[k] - w) for k, w in reference.items()}
     return client | prefixed('grad.', new)
 
 # %% ../../nbs/methods/feddyn.ipynb #ef589263
-def start_server(fed)->dict:
+def start_server(fed)->Fields:
     "The initial weights, h = 0, and the number of clients that have samples."
     weights = trained_fields(select(fed.init[fed.arch[0]], *NET))
     zeros = {k: torch.zeros_like(v) for k, v in weights.items()}
     m = sum(n > 0 for n in fed.sizes)
     return prefixed('was.', weights) | prefixed('h.', zeros) | dict(m=torch.tensor(m))
 
-def serve_dynamic(server, inbox, alpha)->dict:
+def serve_dynamic(server, inbox, alpha)->Fields:
     "The server after a round: h, and the clients' plain mean corrected by it (Eq. 3)."
     has_samples = inbox.n > 0
     if not has_samples.any(): return server

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core import COUNT
 from ..parts.centroids import class_means, square_sum, to_centroids
-from ..parts.fields import select
+from ..parts.fields import Fields, select
 from ..parts.mixing import mix
 from ..parts.simplex import simplex_qp
 from ..federation.class_means import class_notes, means_message, measure_classes
@@ -28,7 +28,7 @@ def measure_moments(net, client, batch):
     z = net.body(batch.x)
     return None, class_notes(net, z, batch.y) | dict(square=square_sum(z))
 
-def remember_statistics(client)->dict:
+def remember_statistics(client)->Fields:
     "H and V (FedPAC Eq. 9) and the client's own class means, all by its body before training."
     z, n = client['sum.z'], client['sum.n']
     total = n.sum().clamp(min=1)
@@ -60,7 +60,7 @@ def combination(
     return full
 
 # %% ../../nbs/methods/fedpac.ipynb #e46a1f51
-def serve_heads(server, inbox, weighted=True, renormalise=True)->dict:
+def serve_heads(server, inbox, weighted=True, renormalise=True)->Fields:
     "The server with the mean body, the centroids, and a head for each client that has sent one."
     got = inbox.stack('H', 'V', 'head.')
     weights = combination(got['H'], got['V'], inbox.n > 0, renormalise)  # Eq. 10

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..core import POSITIVE, OneOf, Range
 from ..parts.contrastive import global_and_local, infonce, supcon
-from ..parts.fields import select
+from ..parts.fields import Fields, select
 from ..federation.class_means import means_message, measure_classes, no_centroids
 from ..federation.method import METHODS, NET, Method, Stage, Sweep, average_of, ce, send
 from .moon import like_received, moon, remember_body
@@ -69,11 +69,11 @@ def ssc_loss(mu_moon:float, temp:float, local_pairs:bool):
     return loss
 
 # %% ../../nbs/methods/fedssc.ipynb #155256fc
-def abundant_means(client, at_least:int)->dict:
+def abundant_means(client, at_least:int)->Fields:
     "Means of the classes of which the client has enough images, without counts (FedSSC Eq. 4, Sec. V)."
     return select(means_message(client, at_least), 'mean')
 
-def serve_sampled(server, inbox, k:int)->dict:
+def serve_sampled(server, inbox, k:int)->Fields:
     "The server's networks averaged by samples, and k class means of each class with equal weights."
     got, rng = inbox.stack('mean')['mean'], inbox.draw('classes')
     n_clients, n_classes = got.have.shape

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from ..federation.fed import batch_of, batch_rows, in_batches, masks, plan
 from ..federation.messages import Deferred
 from ..federation.method import METHODS, Method, OnData, Sweep, average_of, send, take
-from ..parts.fields import drop, prefixed, select, unprefixed
+from ..parts.fields import Fields, drop, prefixed, select, unprefixed
 
 # %% ../../nbs/methods/fsl.ipynb #596f91b9
 def local_loss(net, client, batch):
@@ -25,7 +25,7 @@ def local_loss(net, client, batch):
     before = {k: v.detach().clone() for k, v in select(client, 'enc.').items()}
     return F.cross_entropy(net.aux(z), batch.y), before | dict(y=batch.y, shape=torch.tensor(z.shape))
 
-def record(client, notes)->dict:
+def record(client, notes)->Fields:
     "The client with a batch's notes as the last row of its records, below `record.`"
     old = unprefixed('record.', client)
     rows = {k: v[None] for k, v in notes.items()}

@@ -19,7 +19,7 @@ from ..core import stream
 from ..federation.messages import Rows
 from ..federation.method import METHODS, NET, Method, Survey, Sweep, logits
 from ..federation.norm_statistics import statistics_survey, trained_fields
-from ..parts.fields import drop, prefixed, select, unprefixed
+from ..parts.fields import Fields, drop, prefixed, select, unprefixed
 from ..parts.slim import narrowed, scaler
 
 # %% ../../nbs/methods/heterofl.ipynb #0a58959a
@@ -48,7 +48,7 @@ def is_block(small:Tensor, large)->bool: # large: Tensor or None
     return all(s <= n for s, n in zip(small.shape, large.shape))
 
 # %% ../../nbs/methods/heterofl.ipynb #131b3643
-def full_and_shapes(fed)->dict:
+def full_and_shapes(fed)->Fields:
     "The initial server: full network, shapes of each architecture's blocks, each client's architecture."
     names, shapes = list(fed.init), {}
     full = trained_fields(select(fed.init[widest(fed)], *NET))
@@ -61,7 +61,7 @@ def full_and_shapes(fed)->dict:
     return prefixed('full.', full) | shapes | dict(arch=torch.tensor([names.index(a) for a in fed.arch]))
 
 # %% ../../nbs/methods/heterofl.ipynb #a3755b47
-def block_of(server, i:int)->dict:
+def block_of(server, i:int)->Fields:
     "A reply: client i's block; in a test, also the statistics of its batch norms."
     a = int(server['arch'][i])
     shapes = unprefixed(f'shape.{a}.', server)
@@ -69,7 +69,7 @@ def block_of(server, i:int)->dict:
     return block | unprefixed(f'static.{a}.', server)
 
 # %% ../../nbs/methods/heterofl.ipynb #2916cc0b
-def owned_and_rate(client, fed)->dict:
+def owned_and_rate(client, fed)->Fields:
     "Which classes a client has, and its width as a share of the full width."
     y = fed.y[fed.rows['train'][int(client['id'])]]
     owned = torch.bincount(y, minlength=fed.n_classes) > 0
@@ -86,12 +86,12 @@ def owned_ce(net, client, batch):
     return F.cross_entropy(scores * client['owned'], batch.y), {}
 
 # %% ../../nbs/methods/heterofl.ipynb #7fcc633a
-def block_with_own_rows(client)->dict:
+def block_with_own_rows(client)->Fields:
     "An upload: the body's block, and the head's rows of classes that the client has."
     head = {k: Rows(v, client['owned']) for k, v in select(client, 'head.').items()}
     return trained_fields(select(client, 'body.')) | head
 
-def average_blocks(server, inbox)->dict:
+def average_blocks(server, inbox)->Fields:
     "The server with each scalar of the full network averaged over the clients that hold it."
     got, means = [m for n, m in zip(inbox.n, inbox.messages) if n > 0], {}
     for k, old in unprefixed('full.', server).items():
@@ -162,17 +162,17 @@ def padded(block:Tensor, like:Tensor)->Tensor:
     return out
 
 # %% ../../nbs/methods/heterofl.ipynb #c96d0beb
-def block_at(server, i:int)->dict:
+def block_at(server, i:int)->Fields:
     "A reply: the block of the client's rate in this round, and the rate."
     rate = server['rates'][i]
     return cut(unprefixed('full.', server), rate) | unprefixed('static.0.', server) | dict(rate=rate)
 
-def merge_padded(client, message)->dict:
+def merge_padded(client, message)->Fields:
     "A merge: the block with 0 around it; the state of the optimiser is dropped."
     network = {k: padded(v, client[k]) for k, v in select(message, *NET).items()}
     return drop('opt.', client) | network | dict(rate=message['rate'].to(client['rate']))
 
-def upload_cut(client)->dict:
+def upload_cut(client)->Fields:
     "An upload: the block of the client's rate; of the head, only the rows of classes that the client has."
     network = trained_fields(select(client, *NET))
     return block_with_own_rows(client | cut(network, client['rate']))

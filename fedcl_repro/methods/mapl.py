@@ -19,7 +19,7 @@ from ..core import COUNT, POSITIVE, OneOf, torch_stream
 from ..federation.method import METHODS, NET, Method, Probe, Stage, Sweep
 from ..federation.peers import everyone, mix_peers, peers, ring
 from ..parts.contrastive import FORMS, prototype_contrast, supcon, uniformity
-from ..parts.fields import outputs, select
+from ..parts.fields import Fields, outputs, select
 from ..parts.graph import RULES, learn_row, similarity
 
 # %% ../../nbs/methods/mapl.ipynb #d13c5d2a
@@ -68,7 +68,7 @@ def first_prototypes(client, fed)->torch.Tensor: # (C, k), k as wide as the proj
     return (2*torch.rand(fed.n_classes, k, generator=chance) - 1) / k**.5
 
 # %% ../../nbs/methods/mapl.ipynb #c2274424
-def keep_graph(client, fed, edges)->dict:
+def keep_graph(client, fed, edges)->Fields:
     "A client's row of the graph, similarities, prototypes, and the number of peers that had weight so far."
     n, i = fed.n_clients, int(client['id'])
     reads = edges(n)[i] | (torch.arange(n) == i)
@@ -86,7 +86,7 @@ def compare_classifiers(client, heads, by)->torch.Tensor: # (M,)
     likeness = similarity(client['head.weight'], heads.filled(), by)
     return torch.where(heads.have, likeness, itself(client).to(client['w']))
 
-def learn_from_classifiers(client, message, rule)->dict:
+def learn_from_classifiers(client, message, rule)->Fields:
     "The client's row, learned by CGL from the classifiers it has read, and the similarities (Algorithm 2)."
     heads, w, me = message['head.weight'], client['w'], itself(client)
     sim = compare_classifiers(client, heads, rule.by)                           # -s_i, line 3
@@ -95,7 +95,7 @@ def learn_from_classifiers(client, message, rule)->dict:
     return dict(w=learn_row(w, sim, gamma, me, heads.have, rule), sim=sim)      # Eq. 7 to 9
 
 # %% ../../nbs/methods/mapl.ipynb #d1981556
-def merge_peers(client, message, rule, also=())->dict:
+def merge_peers(client, message, rule, also=())->Fields:
     "Learn the row if classifiers came; then mix prototypes (and the fields `also`) by it (Algorithm 3)."
     if 'head.weight' in message:
         client = client | learn_from_classifiers(client, message, rule)         # line 5
@@ -107,7 +107,7 @@ def merge_peers(client, message, rule, also=())->dict:
 # %% ../../nbs/methods/mapl.ipynb #fa8b4434
 LEAST_WEIGHT = 1e-6 # a smaller weight counts as 0
 
-def count_links(client)->dict:
+def count_links(client)->Fields:
     "The client, with each peer that has weight now counted as one more link (the paper's communications)."
     linked = (client['w'] > LEAST_WEIGHT) & ~itself(client)
     return client | dict(links=client['links'] + linked.sum())
@@ -119,7 +119,7 @@ def report_graph(client)->dict:
     return dict(links=client['links']) | weights | likenesses
 
 # %% ../../nbs/methods/mapl.ipynb #9ef6fa5a
-def outgoing(client, *fields, drop_edges=False, watch=False)->dict:
+def outgoing(client, *fields, drop_edges=False, watch=False)->Fields:
     "A client's message: fields; with a classifier its number of samples; on request, which peers it reads."
     message = select(client, *fields)
     if 'head.weight' in fields: message |= dict(n=client['n'])

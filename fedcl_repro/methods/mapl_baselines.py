@@ -25,12 +25,12 @@ from ..federation.peers import mix_peers, peers
 from .mapl import EDGES
 from .mixing import remember_uploads
 from ..parts.contrastive import attract, supcon
-from ..parts.fields import prefixed, select, unprefixed
+from ..parts.fields import Fields, prefixed, select, unprefixed
 from ..parts.graph import similarity
 from ..parts.mixing import mean_by_samples, mix
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #b606138a
-def uniform_mean(server, inbox)->dict:
+def uniform_mean(server, inbox)->Fields:
     "The server with plain means of all fields, over the clients that have samples."
     return server | inbox.mean(uniform=True)
 
@@ -55,7 +55,7 @@ CLASSAVG_PRESETS = dict( # contrast, serve, the loss of a training before the fi
 )
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #d191237c
-def set_received(client)->dict:
+def set_received(client)->Fields:
     "The client, with its present classifier stored as the received one."
     return client | prefixed('got.', select(client, 'head.'))
 
@@ -114,12 +114,12 @@ def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
     senders = torch.tensor(inbox.who).to(near.device)
     return old.to(near).index_put((senders[:, None], senders[None]), near).fill_diagonal_(.9999)
 
-def remember_similar(server, inbox)->dict:
+def remember_similar(server, inbox)->Fields:
     "The server with the last models and their similarities."
     return dict(sim=similarities(server, inbox)) | prefixed('last.', last_models(server, inbox))
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #a54c7729
-def mixed_body(server, i)->dict:
+def mixed_body(server, i)->Fields:
     "The bodies of all, weighted by how similar their classifiers are to client i's (Tan et al.)."
     if 'sim' not in server: return {} # no model has come yet
     a = -torch.log(1 - server['sim'][i])
@@ -162,7 +162,7 @@ def dfedavgm(*, lr=.01, momentum:Range('[0, 1)')=.9, edges:OneOf(*EDGES)='everyo
     return peers(Method(merge=merge, local=(train,)), EDGES[edges])
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #b3e7696e
-def random_encoder(fed)->dict:
+def random_encoder(fed)->Fields:
     "Weights of two strided convolutions and a linear layer, drawn from the seed."
     chance, channels = torch_stream(fed.seed, 'flt encoder'), fed.x.shape[3]
     def drawn(*shape): # divided by the root of the number of inputs
@@ -210,7 +210,7 @@ def into_plane(centres:list)->list[torch.Tensor]: # (k, 2) each
     return list(torch.from_numpy(flat).split([len(c) for c in centres]))
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #5363840f
-def connect(server, inbox, plane)->dict:
+def connect(server, inbox, plane)->Fields:
     "The server with the pairs of near clients, by their centres; a client without centres is near nobody."
     table, n = inbox.stack('centres')['centres'], inbox.n_clients
     sent = [(i, v[have]) for i, v, have in zip(inbox.who, table.value, table.have) if have.any()]
@@ -225,7 +225,7 @@ def connect(server, inbox, plane)->dict:
     return dict(far=far, near=far < limit)
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #9b8ed9c4
-def group_mean(server, i)->dict:
+def group_mean(server, i)->Fields:
     "The mean over the clients near client i that have sent a model; nothing if none has."
     near = server['near'][i]
     group = [j for j, is_near in enumerate(near) if (is_near or j == i) and f'size.{j}' in server]
@@ -234,7 +234,7 @@ def group_mean(server, i)->dict:
     return mean_by_samples(models, [server[f'size.{j}'] for j in group])
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #a650adfd
-def room_for_centres(client, fed)->dict:
+def room_for_centres(client, fed)->Fields:
     "Fields for the encoder, for embeddings (none yet), and for centres, at most one for each class."
     encoder = random_encoder(fed)
     width = len(encoder['enc.c'])
@@ -250,14 +250,14 @@ def embed(net, client, batch):
     "Embeddings of a batch, as notes."
     return None, dict(z=encode(batch.x, unprefixed('enc.', client)), y=batch.y)
 
-def gather(client, notes)->dict:
+def gather(client, notes)->Fields:
     "The client with the embeddings of one more batch."
     z = torch.cat([client['all.z'], notes['z']])
     y = torch.cat([client['all.y'], notes['y']])
     return client | {'all.z': z, 'all.y': y}
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #f9652390
-def find_centres(client)->dict:
+def find_centres(client)->Fields:
     "The client with as many centres as it has classes, and without its embeddings."
     z, y, n = client['all.z'], client['all.y'], len(client['centres'])
     k = len(y.unique())

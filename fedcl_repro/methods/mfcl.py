@@ -24,7 +24,7 @@ from torch import Tensor
 from ..core import COUNT, POSITIVE, OneOf, Range, stream
 from ..parts.autoencoder import reconstruction
 from ..parts.contrastive import ntxent
-from ..parts.fields import drop, select
+from ..parts.fields import Fields, drop, select
 from ..federation.lars import LARS
 from ..federation.loop import Worker
 from ..federation.method import METHODS, Method, Probe, Stage, Sweep
@@ -130,17 +130,17 @@ def has_offered(client)->bool:
     return bool(client['offered'])
 
 # %% ../../nbs/methods/mfcl.ipynb #ffba8ce4
-def remember_offer(client)->dict:
+def remember_offer(client)->Fields:
     "The client, marked as having sent its table."
     return client | dict(offered=torch.ones_like(client['offered']))
 
 # %% ../../nbs/methods/mfcl.ipynb #64fd9508
-def offer(client)->dict:
+def offer(client)->Fields:
     "The table of representations, if the client takes part."
     return {'z': client['z']} if client['offers'] else {}
 
 # %% ../../nbs/methods/mfcl.ipynb #e7e7d994
-def holding(server, inbox)->dict:
+def holding(server, inbox)->Fields:
     "The rServer, with a note of whose tables have arrived; none arrives after the round of sending."
     new = [i for i, m in zip(inbox.who, inbox.messages) if 'z' in m and not m['z'].stored]
     if not new: return server
@@ -149,7 +149,7 @@ def holding(server, inbox)->dict:
     return server | dict(held=held.index_fill(0, new, True))
 
 # %% ../../nbs/methods/mfcl.ipynb #b897fa86
-def start_rserver(fed)->dict:
+def start_rserver(fed)->Fields:
     "The rServer before phase 2: the initial weights of its part, and no tables."
     held = torch.zeros(fed.n_clients, dtype=torch.bool, device=fed.device)
     return select(fed.init[fed.arch[0]], *RSERVER) | dict(held=held)

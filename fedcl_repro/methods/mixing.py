@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from ..core import COUNT, POSITIVE, Range
-from ..parts.fields import prefixed, select, unprefixed
+from ..parts.fields import Fields, prefixed, select, unprefixed
 from ..parts.mixing import attention, mix, square_distances
 from ..parts.proximal import proximal_term
 from ..federation.method import METHODS, NET, Method, Repeat, Sweep
@@ -20,13 +20,13 @@ from ..federation.method import addressed, ce, epochs, personal
 from ..federation.optimisers import SGD
 
 # %% ../../nbs/methods/mixing.ipynb #0db613bb
-def remember_uploads(server, inbox)->dict:
+def remember_uploads(server, inbox)->Fields:
     "The server with the last model of each client that has data, below `last.<id>.`, and its samples."
     for i, n, message in zip(inbox.who, inbox.n, inbox.messages):
         if n > 0: server = server | prefixed(f'last.{i}.', message) | {f'size.{i}': n}
     return server
 
-def serve_clouds(server, inbox, alpha, sigma, per_scalar)->dict:
+def serve_clouds(server, inbox, alpha, sigma, per_scalar)->Fields:
     "The server with the last models, and a mixture of them for each client (FedAMP Eq. 5)."
     server = remember_uploads(server, inbox)
     ids = sorted(map(int, unprefixed('size.', server)))
@@ -72,13 +72,13 @@ def mixture_loss(net, client, batch):
     loss = ce(net.using(mixture(client)), client, batch)[0]
     return loss, dict(loss=loss)
 
-def clip_weights(client, notes)->dict:
+def clip_weights(client, notes)->Fields:
     "The client after a batch: W clipped to [0, 1], and the batch's loss stored."
     clipped = {k: v.clamp(0, 1) for k, v in select(client, 'ala.').items()}
     return client | clipped | {'passes.loss': notes['loss']}
 
 # %% ../../nbs/methods/mixing.ipynb #65348082
-def end_of_pass(client)->dict:
+def end_of_pass(client)->Fields:
     "The client after a pass: one pass more, and its last batch's loss among the last ten."
     losses = torch.cat([client['passes.losses'][1:], client['passes.loss'][None]])
     return client | {'passes.n': client['passes.n'] + 1, 'passes.losses': losses}
@@ -89,7 +89,7 @@ def settled_weights(client, least=11, spread=.1)->bool:
     steady = client['passes.losses'].std(correction=0) < spread
     return bool(client['passes.n'] >= least and steady)
 
-def adopt_mixture(client)->dict:
+def adopt_mixture(client)->Fields:
     "The client with the mixture as its top tensors; from now on one pass per round is enough."
     return client | mixture(client) | {'passes.begun': torch.tensor(True)}
 

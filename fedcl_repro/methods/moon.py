@@ -11,21 +11,21 @@ import torch.nn.functional as F
 
 from ..core import POSITIVE
 from ..parts.contrastive import model_contrast
-from ..parts.fields import prefixed, select
+from ..parts.fields import Fields, prefixed, select
 from ..federation.method import METHODS, NET, Method, Sweep, take
 
 # %% ../../nbs/methods/moon.ipynb #fff23868
-def three_bodies(client, fed)->dict:
+def three_bodies(client, fed)->Fields:
     "Fields for the received and the previous body, before there is any."
     body = select(client, 'body.')
     return prefixed('glob.', body) | prefixed('prev.', body) | dict(met=fed.tensor(0.))
 
-def take_and_look(client, message)->dict:
+def take_and_look(client, message)->Fields:
     "A merge: take the network, and store its body as the received one."
     client = take(*NET)(client, message)
     return client | prefixed('glob.', select(client, 'body.'))
 
-def remember_body(client)->dict:
+def remember_body(client)->Fields:
     "The client with its trained body stored as the previous one."
     met = torch.ones_like(client['met'])
     return client | prefixed('prev.', select(client, 'body.')) | dict(met=met)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import COUNT, POSITIVE, SHARE, stream
-from ..parts.fields import outputs, select, unprefixed
+from ..parts.fields import Fields, outputs, select, unprefixed
 from ..parts.self_supervised import cluster_loss, global_centroids, local_centroids
 from ..parts.self_supervised import push, quarter_turns
 from ..federation.messages import Rows
@@ -29,7 +29,7 @@ def unit_projections(net, x)->Tensor: # (b, k)
     "Projections of length one."
     return F.normalize(net.proj(net.body(x)), dim=1)
 
-def remember(client, notes)->dict:
+def remember(client, notes)->Fields:
     "The client with the notes' projections as the newest rows of its memory."
     return client | dict(memory=push(client['memory'], notes['z']))
 
@@ -48,13 +48,13 @@ def cluster_and_rotate(net, client, batch, temp):
     return clusters + rotation, dict(z=goal)
 
 # %% ../../nbs/methods/orchestra.ipynb #0e7922fc
-def summarise(client)->dict:
+def summarise(client)->Fields:
     "The client with the centroids of its memory, unless it has no images."
     if not has_images(client): return client
     rng = stream(int(client['seed']), 'k-means', int(client['id']), int(client['round']))
     return client | dict(local=local_centroids(client['memory'], len(client['local']), rng))
 
-def serve_centres(server, inbox, n_clusters:int, gradient_steps:int, temp:float)->dict:
+def serve_centres(server, inbox, n_clusters:int, gradient_steps:int, temp:float)->Fields:
     "Averages of the networks, and the clusters of all clients' centroids."
     sent = inbox.stack('local')['local']
     centroids = sent.value[sent.have] # (centroids of all clients, k)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core import COUNT
-from ..parts.fields import select
+from ..parts.fields import Fields, select
 from ..federation.method import METHODS, NET, Method, Sweep, ce, epochs, logits, steps
 from ..federation.optimisers import METHOD_RATE, SGD
 
@@ -34,7 +34,7 @@ def look_ahead(net, client, batch, alpha):
     return half_loss(ahead, query), {}                                # L_2 at theta'
 
 # %% ../../nbs/methods/perfedavg.ipynb #e6cb6cdc
-def weights_only(client, fed)->dict:
+def weights_only(client, fed)->Fields:
     "No fields to keep; networks with buffers are refused."
     buffers = fed.buffer_names[fed.arch[int(client['id'])]]
     if buffers:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from ..core import COUNT, OneOf
 from ..parts.centroids import nearness, to_centroids
-from ..parts.fields import select
+from ..parts.fields import Fields, select
 from ..federation.class_means import class_notes, means_message, measure_classes
 from ..federation.class_means import no_centroids, serve_centroids
 from ..federation.method import METHODS, NET, Method, Sweep, ce, logits, send, take
@@ -34,20 +34,20 @@ def nearest_own(net, client, x):
 PROTO_TESTS = dict(nearest=nearest_centroid, head=logits, own=nearest_own)
 
 # %% ../../nbs/methods/prototypes.ipynb #16309594
-def no_batch_seen(client, fed, epochs:int)->dict:
+def no_batch_seen(client, fed, epochs:int)->Fields:
     "Tables for the sums over so many epochs, the number of their batches, and how many batches were seen."
     n = fed.sizes[int(client['id'])]
     z = no_centroids(client, fed)['mean']
     steps = epochs * (n // min(fed.batch_size, n)) if n else 1
     return {'epoch.z': z, 'epoch.n': z[:, 0], 'epoch.steps': torch.tensor(steps), 'epoch.at': torch.tensor(0)}
 
-def add_in_epoch(client, notes)->dict:
+def add_in_epoch(client, notes)->Fields:
     "The client with a batch's sums added to those of its epochs, which the first batch begins anew."
     begins = client['epoch.at'] % client['epoch.steps'] == 0
     sums = {f'epoch.{k}': v + torch.where(begins, 0., client[f'epoch.{k}']) for k, v in notes.items()}
     return client | sums | {'epoch.at': client['epoch.at'] + 1}
 
-def sums_of_training(client)->dict:
+def sums_of_training(client)->Fields:
     "The client with the sums gathered during training as those of a measuring sweep."
     return client | {'sum.z': client['epoch.z'], 'sum.n': client['epoch.n']}
 
@@ -84,7 +84,7 @@ def fedproto(
     )
 
 # %% ../../nbs/methods/prototypes.ipynb #e8fb5fa1
-def train_head(server, inbox, lr)->dict:
+def train_head(server, inbox, lr)->Fields:
     "The server after one pass of SGD with its head over all class means, in shuffled batches."
     mean = inbox.stack('mean')['mean']
     z, y = mean.value[mean.have], mean.have.nonzero()[:, 1]   # all means (n, k) and their classes (n,)

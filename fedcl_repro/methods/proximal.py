@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 
 from ..core import COUNT
-from ..parts.fields import prefixed, select, unprefixed
+from ..parts.fields import Fields, prefixed, select, unprefixed
 from ..parts.proximal import proximal_term
 from ..federation.method import METHODS, NET, Method, Sweep, average, ce, logits, send, take
 from ..federation.optimisers import METHOD_RATE, SGD
 
 # %% ../../nbs/methods/proximal.ipynb #17c0417e
-def keep_reference(client, fed)->dict:
+def keep_reference(client, fed)->Fields:
     "A client's weights, without buffers, as its reference before the first download."
     i = int(client['id'])
     weights = {k: v for k, v in select(client, *NET).items() if not fed.is_buffer(i, k)}
     return prefixed('ref.', weights)
 
-def set_reference(client)->dict:
+def set_reference(client)->Fields:
     "The client with its present weights as the reference."
     return client | prefixed('ref.', {k: client[k] for k in unprefixed('ref.', client)})
 
-def take_as_reference(client, message)->dict:
+def take_as_reference(client, message)->Fields:
     "A merge: take the network, and make it the reference."
     return set_reference(take(*NET)(client, message))
 
@@ -50,7 +50,7 @@ def fedprox(*, mu=.01):
     return Method(keep=keep_reference, merge=take_as_reference, local=(Sweep(loss, NET),))
 
 # %% ../../nbs/methods/proximal.ipynb #cfce6e61
-def keep_own(client, fed)->dict:
+def keep_own(client, fed)->Fields:
     "Fields for a second model, equal to the first, and for the reference."
     return prefixed('own.', select(client, *NET)) | keep_reference(client, fed)
 
@@ -72,13 +72,13 @@ def ditto(*, mu=.1):
     return Method(keep=keep_own, merge=take_as_reference, local=(personal, shared), predict=predict_own)
 
 # %% ../../nbs/methods/proximal.ipynb #95975b85
-def follow_own(client, notes, share)->dict:
+def follow_own(client, notes, share)->Fields:
     "The client whose first model has gone this share of the way to the second, and the reference with it."
     moved = {k: torch.lerp(v, client['own.' + k], share) for k, v in select(client, *NET).items()}
     return set_reference(client | moved)
 
 # %% ../../nbs/methods/proximal.ipynb #9c887bd8
-def part_of_the_way(server, inbox, beta)->dict:
+def part_of_the_way(server, inbox, beta)->Fields:
     "(1 - beta) times the server's last model plus beta times the clients' mean."
     mean = average({}, inbox)
     new = {k: torch.lerp(server['was.' + k], v, beta) for k, v in mean.items()}

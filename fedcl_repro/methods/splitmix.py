@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import COUNT, stream
 from ..federation.method import METHODS, NET, Method, Sweep, logits
 from ..federation.norm_statistics import statistics_survey, trained_fields
-from ..parts.fields import drop, prefixed, select, unprefixed
+from ..parts.fields import Fields, drop, prefixed, select, unprefixed
 from ..parts.mixing import mean_by_samples
 from ..parts.slim import scaler
 
@@ -31,7 +31,7 @@ def assignment(n_clients:int, n_bases:int, rng)->Tensor: # (n_clients, n_bases) 
     return torch.from_numpy(np.column_stack([queue, rest]))
 
 # %% ../../nbs/methods/splitmix.ipynb #25191f75
-def fresh_base(fed, k:int)->dict:
+def fresh_base(fed, k:int)->Fields:
     "The initial weights of base k, as of any small network."
     return select(fed.drawn(fed.arch[0], 'base', k), *NET)
 
@@ -42,14 +42,14 @@ def calmed(fields:dict, rate:float)->dict[str,Tensor]:
     return fields | {name: rate**.5 * v for name, v in fields.items() if name.startswith(layers)}
 
 # %% ../../nbs/methods/splitmix.ipynb #cbac0f74
-def first_bases(fed, which, rate:float)->dict:
+def first_bases(fed, which, rate:float)->Fields:
     "The initial weights of these bases, base k below `base.k.`."
     bases = {}
     for k in which: bases |= prefixed(f'base.{k}.', calmed(fresh_base(fed, k), rate))
     return bases
 
 # %% ../../nbs/methods/splitmix.ipynb #f8af536a
-def in_slots(server, which:Tensor)->dict:
+def in_slots(server, which:Tensor)->Fields:
     "These bases of a server, in slots, and their numbers."
     message = {}
     for a, k in enumerate(which.tolist()): message |= prefixed(f'slot.{a}.', unprefixed(f'base.{k}.', server))
@@ -71,7 +71,7 @@ def sum_of_losses(net, client, batch, rate=1.):
     present = (batch.y[:, None] == classes).any(0)
     return sum(F.cross_entropy(s * present, batch.y) for s in scores(net, client, batch.x, rate)), {}
 
-def refill(client, message)->dict:
+def refill(client, message)->Fields:
     "A merge: new bases in the slots; the state of optimiser and batch norms, for the old bases, is reset."
     slots = select(client, 'slot.')
     statistics = {k: v for k, v in slots.items() if k not in trained_fields(slots)}
@@ -87,7 +87,7 @@ def trained_versions(inbox, k:int)->list[tuple[dict,int]]: # fields, samples
         if n > 0 and k in which: versions.append((unprefixed(f'slot.{which.index(k)}.', m), n))
     return versions
 
-def average_bases(server, inbox)->dict:
+def average_bases(server, inbox)->Fields:
     "The server with each base averaged by samples over its trainers, and with a new assignment."
     new, (n_clients, n_bases) = {}, server['assigned'].shape
     for k in range(n_bases):

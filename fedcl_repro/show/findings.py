@@ -152,7 +152,7 @@ WRITTEN = { # file, from the folder of the notebooks -> what is computed in it
     'papers/status.md': dict(findings=findings, verdicts=status_table, sizes=sizes_told),
 }
 
-def written_files()->dict: # path -> text
+def written_files()->dict[str, str]: # path -> text
     "The files that `fedcl report` writes, as they should be."
     nbs, texts = papers_folder().resolve().parent, {}
     for name, parts in WRITTEN.items():

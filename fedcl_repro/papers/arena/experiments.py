@@ -19,12 +19,12 @@ from ...evidence.experiments import committed, in_package, named_methods, papers
 from ...evidence.intervals import ALPHA, interval
 from ...evidence.plan import committed_records, provenance_in
 from ...evidence.claim import above, best, claims, paper_file
-from ...runs.run import methods
+from ...runs.run import Run, methods
 from ...runs.store import Store, time_spent
 from ...runs.sweep import run_with, sweep, trials
 from ...evidence.ask import (
     AFTER, Paper, SHARE_WORDS, after_epoch, ask, experiment, label_after, share_of)
-from ...evidence.verdict import OURS
+from ...evidence.verdict import Verdict, OURS
 from ...runs.rows import table_of_means
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #7dd091d0
@@ -51,7 +51,7 @@ def arena_grid(spec:Spec)->dict[str,list]: # setting -> values
     grid = {'optimiser.lr': rates[:2] if method_grid else rates}
     return grid | {f'{spec.name}.{k}': v for k, v in method_grid.items()}
 
-def arena_trials(spec:Spec, profile:str)->list: # of Run
+def arena_trials(spec:Spec, profile:str)->list[Run]:
     "The trials of a method, as `tuned_in_arena` trains them."
     base = arena_base(spec, profile) | ARENA_SIZES[profile]['trial'] | dict(validation=.1)
     return [run_with(spec, trial, **base) for trial in trials([spec], arena_grid(spec))[spec]]
@@ -143,7 +143,7 @@ ARENA = Paper(
     ('images',), arena_placed, arena_said, tested=arena_tested, sizes=('arena/arena',), title='The arena',
     says=dict(arena=arena_claims), personal=True, moment=ARENA_MOMENT)
 
-def arena_verdicts(rows:pd.DataFrame, profile:str, also=())->list: # of Verdict
+def arena_verdicts(rows:pd.DataFrame, profile:str, also=())->list[Verdict]:
     "The verdicts on the claims, with further methods in the comparisons."
     return ask(ARENA, arena_claims(profile, also), rows, profile)
 
@@ -162,7 +162,7 @@ def arena_answers(verdicts)->pd.DataFrame: # question, answer, why
 IT_DEPENDS = 'it depends' # several claims answer a question, and not alike
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #8995aaf3
-def arena_runs(profile:str, also=(), tuned=None)->list: # of Run
+def arena_runs(profile:str, also=(), tuned=None)->list[Run]:
     "A run for each method and replicate. `also`: further methods; `tuned`: their trials by name."
     specs, tuned = arena_specs(profile), settings_chosen(arena_tuning(), profile) | (tuned or {})
     if profile == 'paper': specs = {label: specs[label] for label in spot_checked(specs)}

@@ -36,7 +36,7 @@ from ...show.tables import draw_dots, noted_table, show_dots, show_table
 from ...evidence.ask import (
     Paper, after_epoch, ask_across, beside_print, by_seed, claim_of_runs, experiment, facts_by_setting,
     images_and_rounds, label_after, printed_cells, readings, run_facts, share_of, size_told, span, stated)
-from ...evidence.verdict import SIZE_WORDS as SIZES_DIFFER, cell_verdicts
+from ...evidence.verdict import Verdict, SIZE_WORDS as SIZES_DIFFER, cell_verdicts
 from ...runs.rows import summary
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #8b721d42
@@ -238,7 +238,7 @@ def of_split(tables:dict, split:str)->dict[tuple,pd.DataFrame]:
     "The tables of a split of Table II: of columns that begin with this word."
     return {key: t for key, t in tables.items() if key[0].startswith(split) and key[0] in TABLE2}
 
-def judge_margins(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_margins(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Whether the margin grows with the number of classes, in each split that was trained."
     out, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
     facts = facts_by_setting(FEDCOSR, rows)
@@ -265,7 +265,7 @@ def in_fedcrl_alone(artifact:str)->pd.DataFrame:
     return cells[cells.value != cells.value_later][['label', 'column', 'value', 'contradicts']]
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #e81f758c
-def every_cell(artifact:str, rows:pd.DataFrame, source:str)->list: # of Verdict
+def every_cell(artifact:str, rows:pd.DataFrame, source:str)->list[Verdict]:
     "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
     def judged(cells, name, paper='FedCoSR', **options):
         beside = beside_print(FEDCOSR, cells, rows, **options).replace(dict(label={'FedCoSR': paper}))
@@ -274,14 +274,14 @@ def every_cell(artifact:str, rows:pd.DataFrame, source:str)->list: # of Verdict
     verdicts += judged(printed(artifact, of='spread'), spread_name, measure='sd_clients')
     return verdicts + judged(in_fedcrl_alone(artifact), first_name, 'FedCRL')
 
-def judge_often(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_often(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Who is often the fairest or the most accurate, over all columns that were trained."
     tables = {measure: by_seed(FEDCOSR.measured(rows, measure), FEDCOSR.keys)
               for measure in ('spread', 'accuracy')}
     facts = facts_by_setting(FEDCOSR, rows)
     return [ask_across(c, tables[c.of], paper=FEDCOSR, facts=facts) for c in OFTEN]
 
-def more_of_table2(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def more_of_table2(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Verdicts on Table II besides the claims about each column."
     verdicts = judge_margins(rows, profile) + judge_often(rows, profile)
     return verdicts + every_cell('table2', rows, 'Table II')
@@ -339,7 +339,7 @@ def nearest(table:pd.DataFrame)->pd.Series: # of words; the table has both colum
     return table[[AS_DEFINED, WITH_FAULT, CONTROL]].sub(table.printed, axis=0).abs().idxmin(axis=1)
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #0bbba497
-def judge_compat(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_compat(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Whether the printed value is nearest to the method with the fault: one claim per method."
     out, table = [], two_ways(rows).dropna()
     size = size_told(FEDCOSR, run_facts(FEDCOSR, rows)) if len(rows) else ''
@@ -363,7 +363,7 @@ def compat(profile):
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #b03ba969
 IMAGES = {'CIFAR-10': 60_000, 'EMNIST': 131_600, 'CIFAR-100': 60_000} # of both sets; EMNIST balanced
 
-def judge_fig4(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_fig4(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Whether the sample counts of V-A2 are possible."
     what, evidence = '20 clients can hold 8,000 samples each', '160,000 needed, {:,} images exist'
     return [stated(f'{what}: {data}', 20*8_000 <= n, evidence.format(n), 'FedCoSR V-A2')

@@ -14,6 +14,7 @@ from .experiments import FEDCOSR, PUBLISHED_AS, columns_of
 from ...evidence.published import PAPER_NAMES, published
 from ...evidence.claim import Claim, lead
 from ...evidence.ask import ask, stated
+from ...evidence.verdict import Verdict
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005
 PAPERS = {name: PAPER_NAMES[name] for name in ('fedcrl', 'fedcosr')}
@@ -37,7 +38,7 @@ def gain_claims()->list[Claim]: # ten
     return [gain_claim(p, points, column) for p in PAPERS for column, points in printed_gains(p).items()]
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00009
-def judge_averages()->list: # of Verdict, one for each table, measure and paper
+def judge_averages()->list[Verdict]: # one for each table, measure and paper
     "Whether the printed averages are the means of their columns."
     out = []
     for paper, title in PAPERS.items():
@@ -80,7 +81,7 @@ def arrows_of(name:str, printed_sides:pd.Series, measure:str)->Claim:
     return Claim(sentence, labels, margin, tell, True, place, measure, where=dict(column=[name]))
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00015
-def judge_numbers(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_numbers(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Gains, averages and arrows."
     claims = gain_claims() + arrow_claims('accuracy') + arrow_claims('spread')
     return ask(FEDCOSR, claims, rows, profile) + judge_averages()

@@ -21,7 +21,7 @@ from ...runs.run import methods, setting
 from ...evidence.claim import Claim, claims, lead
 from ...evidence.ask import Paper, ask_across, by_seed, claim_of_runs, experiment
 from ...evidence.ask import facts_by_setting
-from ...evidence.verdict import OURS, claim
+from ...evidence.verdict import Verdict, OURS, claim
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #2cc0fca7
 # no verdict: our attributes and settings were taken from these tables
@@ -34,7 +34,7 @@ TRAINED3 = dict(quick=['β = 0.01', 'β = 1'], lite=on_cifar10, paper=list(TABLE
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #f66c89bb
 NOT_APPLICABLE = 'FedPAC is not applicable at β = 0.01'
 
-def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_fedpac(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Whether FedPAC is the only method without rows at β = 0.01, as if its runs had failed (V-B2)."
     table = FEDCOSR.runs(rows)
     failed = []
@@ -47,7 +47,7 @@ def judge_fedpac(rows:pd.DataFrame, profile:str)->list: # of Verdict
     return [claim_of_runs(NOT_APPLICABLE, failed, evidence, 'FedCoSR V-B2')]
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #cbca3149
-def more_of_table3(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def more_of_table3(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Verdicts on Table III besides the claims about each column, and on its cells."
     verdicts = judge_fedpac(rows, profile) + judge_often(rows, profile)
     return verdicts + every_cell('table3', rows, 'Table III')
@@ -119,7 +119,7 @@ FIG7_SAID = claims('FedCoSR V-B4', # of the tables of all shares
         comparisons=N_OTHERS * len(KEPT)))
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #31380195
-def judge_fig7(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_fig7(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Claims about small local data, for each split that was trained."
     tables, facts = by_seed(SHARES.measured(rows, 'accuracy'), SHARES.keys), facts_by_setting(SHARES, rows)
     least, splits = len(kept_in(profile)), dict.fromkeys(split for split, _ in tables) or ['']
@@ -154,7 +154,7 @@ def told_of(total:float, charged:float)->str:
     return f'{total:,.0f} counted, the charge is {off}'
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #103b1cf1
-def judge_communication(rows, profile)->list: # of Verdict
+def judge_communication(rows, profile)->list[Verdict]:
     """Whether most methods send what FedAvg sends, whether the methods that the text names send
     what it charges them, and whether FedProto sends least."""
     table = compared_communication()

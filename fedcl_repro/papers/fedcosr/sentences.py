@@ -22,7 +22,7 @@ from ...evidence.claim import Claim, above, lead
 from ...evidence.ask import (
     answer, as_printed, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
     printed_tables, replicates_in_words, stated)
-from ...evidence.verdict import OURS
+from ...evidence.verdict import Verdict, OURS
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
 def accuracy_lost(tables:dict)->pd.DataFrame: # seed x label, percent of the accuracy before
@@ -111,7 +111,7 @@ def printed_by(measure:str, paper='fedcosr')->dict[tuple[str],pd.DataFrame]: # (
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261b
 @cache
-def printed_claims(paper='fedcosr')->list: # of Verdict
+def printed_claims(paper='fedcosr')->list[Verdict]:
     "Sentences of V-B and V-C, checked on Tables II and III as printed."
     out = []
     claims = [c for c in FEDCOSR_SAID['table2'] + FEDCOSR_SAID['table3'][:1] if c.place != OURS]
@@ -135,7 +135,7 @@ def printed_claims(paper='fedcosr')->list: # of Verdict
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5e2c71a1
 FIRST_PLACES = {'V-B1': 'V-B1', 'V-B2': 'V-B3', 'V-B3': 'V-B4', 'V-C1': 'V-B2', 'VI': 'VI'} # in FedCRL
 
-def first_version_claims()->list: # of Verdict
+def first_version_claims()->list[Verdict]:
     "The same sentences in FedCRL, checked on its own tables."
     def of_fedcrl(v):
         *_, section = v.source.split()
@@ -144,7 +144,7 @@ def first_version_claims()->list: # of Verdict
     return [of_fedcrl(v) for v in printed_claims('fedcrl')]
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #e3fcb8ea
-def judge_changes(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def judge_changes(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Claims that compare a column of Table III with one of Table II, if their runs have as many rounds."
     tables = {measure: by_seed(FEDCOSR.measured(rows, measure), FEDCOSR.keys)
               for measure in ('accuracy', 'spread')}
@@ -158,7 +158,7 @@ def judge_changes(rows:pd.DataFrame, profile:str)->list: # of Verdict
     return out
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5e2c71b7
-def over_sizes(high:str, low:str, rows:pd.DataFrame, profile:str)->list: # of Verdict
+def over_sizes(high:str, low:str, rows:pd.DataFrame, profile:str)->list[Verdict]:
     """Whether one method is above another over all sizes at which both were trained, split by split. Sizes
     that share seeds and a partition are no replicates, and the evidence says so."""
     verdicts, tables = [], by_seed(FEDCOSR.measured(rows, 'accuracy'), FEDCOSR.keys)
@@ -181,7 +181,7 @@ def over_sizes(high:str, low:str, rows:pd.DataFrame, profile:str)->list: # of Ve
     return verdicts
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #1ae51885
-def of_several(rows:pd.DataFrame, profile:str)->list: # of Verdict
+def of_several(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Verdicts that need several tables, and the sentences that the printed tables contradict."
     against = [v for v in printed_claims() if v.word == 'contradicts itself']
     against = [replace(v, what=f'{v.what}: as printed') for v in against]

@@ -18,7 +18,7 @@ from ...evidence.curve_measures import OverPart
 from ...evidence.experiments import claims_page, method_labels, matrix, named_methods, reseeded
 from ...evidence.published import published
 from ...evidence.claim import Claim, paper_file
-from ...runs.run import setting
+from ...runs.run import Run, setting
 from ...evidence.ask import (
     Paper, ask_across, by_seed, claim_of_runs, experiment, facts_by_setting, stated)
 from ...evidence.verdict import ONE_RUN, SMALLER_RUNS, Verdict
@@ -30,7 +30,7 @@ FEDSSC_SIZES = FEDSSC_FILE['sizes']
 DEFAULT = .5 # β
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #76739a16
-def fedssc_runs(names, profile:str, betas=(DEFAULT,))->list: # of Run
+def fedssc_runs(names, profile:str, betas=(DEFAULT,))->list[Run]:
     "Named methods at these values of β, at the size of a profile; each seed draws its own partition."
     settings = [dict(partition=f'moon_dirichlet(concentration={b})') for b in betas]
     size = FEDSSC_SIZES[profile]

@@ -30,10 +30,10 @@ from ...evidence.comparable import smaller
 from ...show.maps import draw_map
 from ...runs.representations import plane
 from ...show.result_page import display_all
-from ...runs.run import dataset, setting, shards
+from ...runs.run import Run, dataset, setting, shards
 from ...show.tables import noted_table
 from ...evidence.ask import claim_of_runs, experiment
-from ...evidence.verdict import claim
+from ...evidence.verdict import Verdict, claim
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #27f140b5
 def percent_across(W)->float: return 100*cross_share(W)
@@ -48,7 +48,7 @@ MAPL.measures['apart'] = of_matrices(MAPL, 'likeness', similarity_gap)
 # %% ../../../nbs/papers/mapl/graphs.ipynb #c1056b1e
 BEFORE = dict(quick=1, lite=20, paper=50) # rounds of the earlier picture of Figures 4 to 6
 
-def graph_of(scenario:int, profile)->list: # of Run
+def graph_of(scenario:int, profile)->list[Run]:
     "MAPL trained to the earlier round that Figures 4 to 6 show, and to the later one."
     at_paper = dict(data=['cifar10'], n_clients=10) if profile == 'paper' else {}
     def until(**rounds): return mapl_runs(['MAPL'], profile, (scenario,), **at_paper, **rounds)
@@ -199,7 +199,7 @@ CLUSTERED = ('embeddings form the clusters at the end '
              '(at most a tenth of the images is nearest to the other cluster)')
 SPREAD = 'in the earlier round, embeddings do not form the clusters'
 
-def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5.1')->list: # of Verdict
+def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5.1')->list[Verdict]:
     "Whether embeddings of different clients lie together by cluster, before and after (Fig. 4c, 5c, 6c)."
     if profile == 'quick' or not (len(maps) and len(rows)):
         return [claim(sentence, [], '', source) for sentence in (CLUSTERED, SPREAD)]

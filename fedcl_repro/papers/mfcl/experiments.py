@@ -34,7 +34,7 @@ from ...runs.run import Run, methods, setting
 from ...evidence.ask import (
     Paper, as_printed, ask_across, asked_in_print, by_seed, claims_in_print, experiment, facts_by_setting,
     printed_cells, printed_tables)
-from ...evidence.verdict import claim
+from ...evidence.verdict import Verdict, claim
 from ...runs.rows import summary
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #d4596cfd
@@ -242,7 +242,7 @@ def by_data(tables:dict)->dict[str,dict]: # of each data set, the tables at the 
 
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #8c32be1a
-def judge_skew(rows, profile)->list: # of Verdict
+def judge_skew(rows, profile)->list[Verdict]:
     "Whether MFCL works best under skew: in Table 14, and in the runs of each data set."
     verdicts, facts = [], facts_by_setting(MFCL, rows)
     trained = by_data(by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys))
@@ -277,7 +277,7 @@ def sent_beside(mine, theirs)->str: # one row per seed each
     return f'MFCL {volume(mine)}, FSL {volume(theirs)}, {times:.2f} times as much'
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #4c137a17
-def judge_traffic(rows, profile)->list: # of Verdict
+def judge_traffic(rows, profile)->list[Verdict]:
     "Whether MFCL(TN) sends less than FSL in the committed runs; settings that send alike are one claim."
     runs, cases = bytes_counted(rows, profile), {}
     for key, part in runs.groupby(list(MFCL.keys)) if len(runs) else ():
@@ -299,7 +299,7 @@ def repeated_norms(profile)->list[Run]:
     return reseeded([ours(Setting(profile, 'cifar10', .01), dict(norm=n)) for n in MFCL_NORMS], (1, 2))
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #0aca3332
-def beside_columns(rows, profile)->list: # of Verdict
+def beside_columns(rows, profile)->list[Verdict]:
     "Verdicts on Table 2 besides the claims about each of its columns."
     return [*borne_out('table2', 'table14')(rows, profile), *judge_skew(rows, profile),
             *judge_traffic(rows, profile)]
