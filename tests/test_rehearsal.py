@@ -622,3 +622,10 @@ def test_buffers_are_averaged_only_if_an_average_means_something(case):
     assert local == 'trains' if averaged else 'Each client keeps its own' in local
     alone = said_of(with_layer(layer), 'local')
     assert alone == 'trains' if averaged else not alone.startswith('refused')
+
+
+def test_a_client_without_test_images_is_no_reason_to_refuse():
+    fed = federation(Run.of('fedavg', n_clients=2))
+    before = rehearse(fed, stages_of(Method(), 1))
+    fed.put_rows('test', [fed.rows['test'][0].cpu(), []])
+    assert rehearse(fed, stages_of(Method(), 1)) == before

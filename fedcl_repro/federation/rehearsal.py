@@ -212,6 +212,7 @@ def rehearse_rounds(r:RehearsalCopy, stages:tuple, executor:str):
 def compare_companions(r:RehearsalCopy, i:int, c:dict, fn):
     "Warn of predictions that depend on the images that are tested together."
     x = r.images(i, 'test')
+    if not len(x): return
     together = r.call(fn, i, c, x)
     r.fault = 'the models cannot be tested on one image'
     alone = torch.cat([r.call(fn, i, c, torch.cat([one] * r.together))[:1] for one in x.split(1)])
