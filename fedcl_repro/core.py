@@ -190,7 +190,7 @@ def explain(attributes:dict)->str: # name -> Attribute
 # %% ../nbs/core.ipynb #5d02d0e0
 def checked_about(kind:str, name:str, attributes:dict, values:dict)->dict[str, object]: # name -> value
     """All attributes of an entry of this kind and name, defaults filled in; an error if one is missing,
-    unknown or impossible. `known`: name -> Attribute; `given`: name -> value."""
+    unknown or impossible. `attributes`: name -> Attribute; `values`: name -> value."""
     missing = [k for k, attribute in attributes.items() if attribute.default is REQUIRED and k not in values]
     unknown = [k for k in values if k not in attributes]
     way_out = f'A {kind} is registered with: {explain(attributes)}'

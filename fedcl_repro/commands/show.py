@@ -15,7 +15,6 @@ import contextlib
 import glob
 import json
 import math
-import os
 import shlex
 import shutil
 import sys
@@ -33,6 +32,7 @@ from ..evidence.experiments import (
     PROFILES, committed, committed_path, committed_run, committed_verdicts, default_store, experiments)
 from ..evidence.comparable import CurveEnd, curve_ends
 from ..evidence.ask import cells_by_run, runs_in, run_sizes
+from ..data.datasets import file_state
 from ..runs.run import REGISTERS, changed_part, changed_settings, load_registers, methods
 from ..user_code import is_own
 from ..runs.store import Store
@@ -199,8 +199,8 @@ def results_in(store:Store, ids:list)->pd.DataFrame:
 
 def file_stamps(store:Store, id:str)->list: # whatever is written to them, this is another list
     "The version of this package, and identity, bytes and last change of the files that a result is from."
-    stats = [os.stat(store.folder(id)/name) for name in ('run.json', 'rows.csv')]
-    return [fedcl_repro.__version__, *(n for s in stats for n in (s.st_ino, s.st_size, s.st_ctime_ns))]
+    states = [file_state(store.folder(id)/name) for name in ('run.json', 'rows.csv')]
+    return [fedcl_repro.__version__, *(n for state in states for n in state)]
 
 def read_index(path:Path)->dict[str, dict]: # run id -> line
     "The lines of an index; none if it is damaged."

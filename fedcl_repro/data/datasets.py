@@ -219,7 +219,7 @@ def heads_of(arrays:Arrays)->dict:
 
 # %% ../../nbs/data/datasets.ipynb #1f1f003e
 def write_npz(path:Path, arrays:Arrays, n_classes:int, fidelity:str, **notes:str):
-    "Write the four arrays and their origin, completely or not at all. `more`: other texts."
+    "Write the four arrays and their origin, completely or not at all. `notes`: other texts."
     with atomic_write(path) as new, open(new, 'wb') as f:
         np.savez(f, **as_stored(arrays, n_classes), fidelity=np.array(fidelity), **notes)
 
@@ -332,7 +332,7 @@ def from_torchvision(
     root:Path, # data folder; originals go into its folder `torchvision`
     name:str,  # name of torchvision's class
     parts=(dict(train=True), dict(train=False)), # arguments of that class for the training and the test part
-    **arguments,    # arguments for both
+    **arguments, # for both
 )->Arrays:
     "The four arrays of a data set of torchvision, downloaded if necessary and allowed."
     make = getattr(torchvision_part('datasets'), name)
@@ -503,14 +503,14 @@ def archive_content(path:Path)->str:
 # %% ../../nbs/data/datasets.ipynb #c1c4c553
 def file_content(path:Path)->str:
     "SHA-256 of a file, which is read again if the system says that it has changed, or may have."
-    state = file_state(path)
+    state = _, _, changed, _ = file_state(path)
     if path in SEEN and SEEN[path][0] == state: return SEEN[path][1]
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if time.time() - path.stat().st_ctime > RACY: SEEN[path] = state, digest
+    if time.time() - changed / 1e9 > RACY: SEEN[path] = state, digest
     return digest
 
 def file_state(path:Path)->tuple:
-    "Size, times and place of a file: if they are the same, so is its content."
+    "Bytes, times of writing and of change (ns), place: if they are the same, so is the content of a file."
     s = path.stat()
     return s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino
 

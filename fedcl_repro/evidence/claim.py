@@ -71,7 +71,7 @@ class Claim:
         return next(filter(None, reasons), '')
 
 def claims(place:str, *given_claims:Claim, **fields)->list[Claim]:
-    "The claims of a paper in one place. `more`: other fields that they share, such as `of` or `where`."
+    "The claims of a paper in one place. `fields`: others that they share, such as `of` or `where`."
     return [replace(c, place=place, **fields) for c in given_claims]
 
 # %% ../../nbs/evidence/claim.ipynb #c397d7b9

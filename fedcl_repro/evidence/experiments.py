@@ -166,7 +166,7 @@ class Page:
         return [r for r in self.runs if has_data(str(r.data), self.data_root)]
 
     def judge(self, *from_page)->list[Verdict]:
-        "Verdicts on the trained runs, and `more` from the page itself, written for the report."
+        "Verdicts on the trained runs, and others `from_page` itself, written for the report."
         if runs_of(self.name, 'paper'): computed = self.entry.about['judge'](self.rows, self.profile)
         else: computed = verdicts_alone(self.name, self.profile)
         verdicts = [*computed, *from_page]

@@ -86,7 +86,7 @@ class OnDisk(Stored):
         weakref.finalize(self, path.unlink, missing_ok=True)
 
 # %% ../../nbs/federation/clients.ipynb #bbfc9a7a
-def as_bytes(client)->bytes: # kept: fields, or an object with `fields()`
+def as_bytes(client)->bytes: # client: fields, or an object with `fields()`
     "A client's fields in a form that another process can read."
     if isinstance(client, Stored): return client.read()
     content = io.BytesIO()

@@ -120,7 +120,7 @@ def tensor(self:Fed, value)->Tensor: return torch.tensor(value, dtype=self.dtype
 # %% ../../nbs/federation/fed.ipynb #9a7c0003
 @patch
 def drawn(self:Fed, arch:str, *owner)->Fields:
-    "The initial weights and buffers of an architecture, drawn from the seed for `who` alone."
+    "The initial weights and buffers of an architecture, drawn from the seed for `owner` alone."
     _, fields, _ = initial(self.archs[arch], self.seed, self.dtype, *owner)
     return {k: v.to(self.device) for k, v in fields.items()}
 
@@ -192,10 +192,9 @@ def check_clients(train, test, arch, archs:dict):
 
 # %% ../../nbs/federation/fed.ipynb #5371cfd8
 def initial(build:Callable, seed:int, dtype, *owner)->tuple[nn.Module,dict,set]:
-    """A network built from the seed (and the ids in `who`), its fields, and the names of its buffers. What
-    can
-    be averaged is a field. Frozen parameters, tables of whole numbers, truth values and buffers with infinite
-    numbers (masks of attention) stay in the network as they are."""
+    """A network built from the seed (and the ids in `owner`), its fields, and the names of its buffers.
+    What can be averaged is a field. Frozen parameters, tables of whole numbers, truth values and buffers
+    with infinite numbers (masks of attention) stay in the network as they are."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, 'weights', *owner).integers(2**62)))
         net = build()._apply(lambda v: v.to(dtype) if v.is_floating_point() else v)

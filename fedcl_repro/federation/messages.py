@@ -186,7 +186,7 @@ def read_message(content:bytes, tables:dict, device, expect, most:tuple)->tuple:
 
 # %% ../../nbs/federation/messages.ipynb #5ab1e003
 def entry_in(form:dict, take:Callable, stored:Deferred):
-    "An entry from its form. `take`: (dtype, shape) -> its numbers; `known`: the table received before."
+    "An entry from its form. `take`: (dtype, shape) -> its numbers; `stored`: the table received before."
     kind, shape = form['kind'], tuple(form['shape'])
     if kind == 'tensor' and not form['last']: return take(form['dtype'], shape)
     if kind == 'tensor': return take(form['dtype'], (shape[0], *shape[2:], shape[1])).permute(0, 3, 1, 2)

@@ -63,7 +63,7 @@ MOST_INTEGER = 2**15
 GROWTH = 10 # times the size of what the server has sent: no honest round was seen to change it as much
 
 def bounds(name:str, form_kind:str, dtype:np.dtype, entries:list)->tuple: # (least, most)
-    "The range of a field's numbers. `seen`: its numbers in rehearsals."
+    "The range of a field's numbers. `entries`: its numbers in rehearsals."
     if dtype.kind == 'f':
         most = float(np.finfo(dtype).max) ** .5
         return (0. if name.endswith('running_var') else -most), most

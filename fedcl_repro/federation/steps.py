@@ -118,7 +118,7 @@ class KeptRows:
     def size(self)->int: return sum(block.nbytes for block in self.blocks.values())
 
     def rows(self, key:tuple, n:int, places, make):
-        "Rows `at` of a block of n rows, which is made in pieces of a fixed size."
+        "The rows at these `places` of a block of n rows, which is made in pieces of a fixed size."
         if key not in self.blocks:
             one = make(places[:1])
             needed = n * one.nbytes

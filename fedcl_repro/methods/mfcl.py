@@ -87,7 +87,7 @@ def rserver_loss(temp:float):
 
 # %% ../../nbs/methods/mfcl.ipynb #a305b8ba
 def train_rserver(pairs:int, positives:str, batch_size:int, temp:float, lr, first_round:int):
-    "A `serve`: one epoch over the tables that it holds; `first`: the round in which phase 2 begins."
+    "A `serve`: one epoch over the tables that it holds; `first_round`: of phase 2."
     sweep = Sweep(rserver_loss(temp), RSERVER, opt=LARS(lr=lr))
     def serve(server, inbox):                                     # lines 20 and 21
         server = holding(server, inbox)

@@ -15,12 +15,13 @@ from ..federation.fed import pixels
 
 # %% ../../nbs/methods/partners.ipynb #b391853f
 def partner_found(anchors:Tensor, partners:Tensor)->float: # (n, k), (n, k) -> in [0, 1]
-    "Share of the rows of `first` whose nearest row of `second`, by cosine, is their partner: row i of row i."
+    "Share of the anchors whose nearest one of the `partners`, by cosine, is their own: row i of row i."
     cosines = F.normalize(anchors, dim=1) @ F.normalize(partners, dim=1).T
     return float((cosines.argmax(1) == torch.arange(len(anchors), device=anchors.device)).double().mean())
 
 # %% ../../nbs/methods/partners.ipynb #ac8c67e0
-def search_partners(execute, client:dict, *, embed, n=512)->dict[str,tuple[float,int]]: # share, images
+def search_partners(execute, client:dict, *, embed, n=512)->dict[str,tuple[float,int]]:
+    # 'partner, pair' -> share, images
     """How often a client's network finds the partner of a view among the views of at most n test images.
     `embed`: (net, views (2, b, C, H, W)) -> (2, b, k)."""
     fed, i = execute.fed, int(client['id'])

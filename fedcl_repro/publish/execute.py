@@ -142,7 +142,7 @@ def do_pages(tasks:dict, jobs:int)->dict: # name -> row of the report, or `Died`
             bar.write(f'{name}: its process died (exit code {code}) and is tried again at the end')
         return do_all(tasks, jobs, partial(page_worker, jobs), show_status, died)
 
-def page_row_of(name:str, result, path)->dict: # found: a row, `Died` or None
+def page_row_of(name:str, result, path)->dict: # result: a row, `Died` or None
     "A row of the report, even for a page that was not executed to its end."
     if isinstance(result, Died): return page_of(name, path, 'failed', str(result))
     return result or page_of(name, path, 'not executed', 'interrupted before it was executed')

@@ -272,7 +272,7 @@ def train_in_processes(runs:list, store:Store, processes:int, options:dict, prog
 # %% ../../nbs/runs/workers.ipynb #b2a0c8ea
 def attempt_and_tell(run:Run, store:Store, options:dict, entries:bytes, tell)->Outcome:
     """In a worker: train a run. `tell` is told the rounds done.
-    `own`: what the parent's notebook or script has registered."""
+    `entries`: what the parent's notebook or script has registered."""
     if entries: enter_packed(entries)
     return attempt(run, store, options, tell)
 

@@ -56,7 +56,7 @@ def canvas(width:float, height:float):
     return fig, ax
 
 def explain_kinds(ax, kinds, place:tuple):
-    "A legend of the kinds that a drawing uses, in a line from `at` on."
+    "A legend of the kinds that a drawing uses, in a line from `place` on."
     from matplotlib.patches import Patch
     handles = [Patch(fc=FILLS[k], ec=BORDERS[k], label=MEANINGS[k]) for k in MEANINGS if k in kinds]
     if not handles: return

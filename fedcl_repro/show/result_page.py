@@ -249,7 +249,7 @@ def table_view(
     artifact:str, # 'table5'
     dots=None,    # names to draw; by default all of ours
     draw=None,    # (rows) -> None: a figure in place of the dots
-    **options,    # further arguments of `show_table`: sizes, words
+    **options, # further arguments of `show_table`: sizes, words
 )->Callable:      # (rows, profile) -> None
     "Published numbers of a table beside ours: as dots, then as a table."
     def view(rows, profile):

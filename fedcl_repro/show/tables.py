@@ -230,7 +230,7 @@ def repeats(balanced:pd.Series, accuracy:pd.Series)->bool:
 def setting_blocks(
     paper:Paper, table:pd.DataFrame, profile:str,
     words:dict,          # values of the keys -> more words for the heading of a setting
-    name_columns=(),     # columns that belong to a method's name
+    name_columns=(), # columns that belong to a method's name
 )->dict[str, tuple]:     # heading -> (table, one row per method; the reasons for its verdicts)
     "A table for each setting, without columns that say nothing."
     setting_keys, blocks = [k for k in paper.keys if k in table], {}

@@ -105,7 +105,7 @@ def changes(exactly=False)->list[tuple[Claim,str,str,str]]: # column before, col
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261d
 @cache
 def printed_by(measure:str, paper='fedcosr')->dict[tuple[str],pd.DataFrame]: # (column,) -> one row
-    "Tables II and III as a paper prints them. `of`: 'accuracy' or 'spread'; `paper`: or its first version."
+    "Tables II and III of a paper. `measure`: 'accuracy' or 'spread'; `paper`: or the first version."
     cells = pd.concat([printed(artifact, paper, measure) for artifact in ('table2', 'table3')])
     return printed_tables(cells, FEDCOSR.keys, SIXTEEN)
 
