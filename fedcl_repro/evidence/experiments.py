@@ -142,6 +142,7 @@ def parameters_of(names:dict)->tuple: # (profile, options)
     check_injected(names, ('profile', *PAGE_OPTIONS))
     return names['profile'], {k: names[k] for k in PAGE_OPTIONS if k in names}
 
+# %% ../../nbs/evidence/experiments.ipynb #8611149d
 class Page:
     "One experiment in one profile: its rows, after training what the store lacked, and its verdicts."
     def __init__(self, name:str, profile='quick', **options): # see PAGE_OPTIONS; text is read
@@ -174,6 +175,7 @@ class Page:
         write_text(path, json.dumps([vars(v) for v in verdicts], indent=1))
         return verdicts
 
+# %% ../../nbs/evidence/experiments.ipynb #41dca413
 def verdicts_path(store:Store, name:str, profile:str)->Path:
     "Where a page leaves its verdicts."
     return store.root / 'verdicts' / f'{in_one_word(name)}-{profile}.json'

@@ -44,6 +44,7 @@ def sign(verdict:str)->str:
     look_of_verdict(verdict)
     return f'{MARKS[verdict]} {verdict}'
 
+# %% ../../nbs/show/badge.ipynb #1e13e352
 def css_name(verdict:str)->str: return verdict.replace(' ', '-')
 
 def badge(verdict:str)->str: # HTML
@@ -65,6 +66,7 @@ def counts_as_badges(counts:dict)->str: # HTML
         return badge(verdict).replace(sign(verdict), f'{MARKS[verdict]} {n} {verdict}')
     return ' '.join(counted(verdict, n) for verdict, n in counts.items())
 
+# %% ../../nbs/show/badge.ipynb #0fb6d972
 def in_colour(text:str)->str:
     "A text for a terminal with its verdicts in their colours."
     codes = dict.fromkeys(('holds', 'agrees'), '34') | dict.fromkeys(('fails', 'differs'), '33')
@@ -73,6 +75,7 @@ def in_colour(text:str)->str:
         text = re.sub(rf'{MARKS[verdict]} (\d+ )?{verdict}', f'\x1b[1;{code}m\\g<0>\x1b[0m', text)
     return text
 
+# %% ../../nbs/show/badge.ipynb #bed0df86
 def badge_styles()->str: # CSS; dark pages have other values of --holds, --fails, ...
     "The styles of all badges, for a page of its own."
     base = ('.badge { display: inline-block; font-weight: 650; line-height: 1.3; padding: 1px 8px 2px; '

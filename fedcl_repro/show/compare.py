@@ -81,8 +81,7 @@ class Comparison:
     def draw(self):
         "The curves with a band of one standard deviation over replicates, and the majority class."
         import matplotlib.pyplot as plt
-        from fedcl_repro.show.figures import curves
-        from fedcl_repro.show.figures import majority_line
+        from fedcl_repro.show.figures import curves, majority_line
         fig, ax = plt.subplots(figsize=(5, 3.2))
         curves(self.curves, 'micro', ax=ax, ylabel='test accuracy (%)')
         majority_line(ax, self.majority)
