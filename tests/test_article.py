@@ -8,7 +8,7 @@ from pathlib import Path
 PAGE = Path(__file__).parents[1]/'nbs'/'papers'/'findings.ipynb'
 CELLS = json.loads(PAGE.read_text(encoding='utf-8'))['cells']
 NAMES = r'CIFAR-10|MFCL\'s Table 8|Tiny-ImageNet|CINIC-10'
-OTHERS = ('What was asked', 'What was done', 'What could not be reproduced, and why', 'How to cite')
+OTHERS = ('What was tested', 'What was done', 'What could not be reproduced, and why', 'How to cite')
 
 
 def source(c): return ''.join(c['source'])

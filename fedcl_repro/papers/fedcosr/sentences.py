@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SPLITTING', 'FIRST_PLACES', 'accuracy_lost', 'loses', 'most_of', 'most_lose', 'best_after', 'most_less',
-           'split_scales', 'changes', 'printed_by', 'printed_claims', 'first_version_claims', 'judge_changes',
+           'split_scales', 'changes', 'published_by', 'published_claims', 'first_version_claims', 'judge_changes',
            'over_sizes', 'of_several']
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #f46d937a
@@ -16,12 +16,12 @@ import pandas as pd
 from .numbers import judge_numbers
 from .robustness import NOT_APPLICABLE
 from .statements import SIXTEEN, FEDCOSR_SAID, PATHOLOGICAL, PRACTICAL
-from .experiments import FEDCOSR, OFTEN, margins_grow, of_split, printed
+from .experiments import FEDCOSR, OFTEN, margins_grow, of_split, published_table
 from ...evidence.experiments import claims_page
 from ...evidence.claim import Claim, above, lead
 from ...evidence.ask import (
-    answer, as_printed, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
-    printed_tables, replicates_in_words, stated)
+    answer, as_published, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
+    published_tables, replicates_in_words, stated)
 from ...evidence.verdict import Verdict, OURS
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #25862da8
@@ -79,8 +79,8 @@ def split_scales(says:str, **fields)->Claim:
     return Claim(says, SIXTEEN, margin, tell, **fields)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5b71d13f
-def changes(exactly=False)->list[tuple[Claim,str,str,str]]: # column before, column after, end of the sentence
-    "What the text says about changes of a setting; `exactly`: as it is checked on the printed tables."
+def changes(exactly=False)->list[tuple[Claim,str,str,str]]: # column before, column after, end of the claim
+    "What the text says about changes of a setting; `exactly`: as it is checked on the published tables."
     many, many_pathological = (PRACTICAL, 'practical, N = 100'), (PATHOLOGICAL, 'pathological, N = 100')
     even, skewed, ten, fifty = 'β = 1', 'β = 0.01', '10 classes a client', '50 classes a client'
     almost, classes = 'almost all methods (over four fifths)', 'pathological CIFAR-100'
@@ -104,44 +104,44 @@ def changes(exactly=False)->list[tuple[Claim,str,str,str]]: # column before, col
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261d
 @cache
-def printed_by(measure:str, paper='fedcosr')->dict[tuple[str],pd.DataFrame]: # (column,) -> one row
+def published_by(measure:str, paper='fedcosr')->dict[tuple[str],pd.DataFrame]: # (column,) -> one row
     "Tables II and III of a paper. `measure`: 'accuracy' or 'spread'; `paper`: or the first version."
-    cells = pd.concat([printed(artifact, paper, measure) for artifact in ('table2', 'table3')])
-    return printed_tables(cells, FEDCOSR.keys, SIXTEEN)
+    cells = pd.concat([published_table(artifact, paper, measure) for artifact in ('table2', 'table3')])
+    return published_tables(cells, FEDCOSR.keys, SIXTEEN)
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #accd261b
 @cache
-def printed_claims(paper='fedcosr')->list[Verdict]:
-    "Sentences of V-B and V-C, checked on Tables II and III as printed."
+def published_claims(paper='fedcosr')->list[Verdict]:
+    "Claims of V-B and V-C, tested on Tables II and III as published."
     out = []
     claims = [c for c in FEDCOSR_SAID['table2'] + FEDCOSR_SAID['table3'][:1] if c.place != OURS]
     for c in claims:
-        tables = {column: t for (column,), t in printed_by(c.of, paper).items()}
-        out.append(as_printed(c, {k: t for k, t in tables.items() if c.is_about(FEDCOSR.keys, (k,))}))
-    accuracy = printed_by('accuracy', paper)
+        tables = {column: t for (column,), t in published_by(c.of, paper).items()}
+        out.append(as_published(c, {k: t for k, t in tables.items() if c.is_about(FEDCOSR.keys, (k,))}))
+    accuracy = published_by('accuracy', paper)
     splits = {split: of_split(accuracy, split) for split in ('practical', 'pathological')}
-    out.append(as_printed(margins_grow(), splits))
+    out.append(as_published(margins_grow(), splits))
     for c in OFTEN:
-        with_all = {key: t for key, t in printed_by(c.of, paper).items() if not t.isna().any(axis=None)}
-        out.append(as_printed(c, {'Tables II and III': with_all}))
+        with_all = {key: t for key, t in published_by(c.of, paper).items() if not t.isna().any(axis=None)}
+        out.append(as_published(c, {'Tables II and III': with_all}))
     no_number = accuracy['β = 0.01',].FedPAC.isna().all()
-    out.append(stated(NOT_APPLICABLE, no_number, 'no number is printed', 'FedCoSR V-B2'))
+    out.append(stated(NOT_APPLICABLE, no_number, 'no number is published', 'FedCoSR V-B2'))
     cases = {}
     for c, before, after, _ in changes(exactly=True):
-        tables = {k: printed_by(c.of, paper)[k,] for k in (before, after)}
+        tables = {k: published_by(c.of, paper)[k,] for k in (before, after)}
         cases.setdefault(c.sentence, (c, {}))[1][after] = tables
-    return out + [as_printed(c, tables) for c, tables in cases.values()]
+    return out + [as_published(c, tables) for c, tables in cases.values()]
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #5e2c71a1
 FIRST_PLACES = {'V-B1': 'V-B1', 'V-B2': 'V-B3', 'V-B3': 'V-B4', 'V-C1': 'V-B2', 'VI': 'VI'} # in FedCRL
 
 def first_version_claims()->list[Verdict]:
-    "The same sentences in FedCRL, checked on its own tables."
+    "The same claims in FedCRL, tested on its own tables."
     def of_fedcrl(v):
         *_, section = v.source.split()
-        what = f"in FedCRL's print, {v.what.replace('FedCoSR', 'FedCRL')}"
+        what = f"in FedCRL's tables, {v.what.replace('FedCoSR', 'FedCRL')}"
         return replace(v, what=what, source=f'FedCRL {FIRST_PLACES[section]}')
-    return [of_fedcrl(v) for v in printed_claims('fedcrl')]
+    return [of_fedcrl(v) for v in published_claims('fedcrl')]
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #e3fcb8ea
 def judge_changes(rows:pd.DataFrame, profile:str)->list[Verdict]:
@@ -182,9 +182,9 @@ def over_sizes(high:str, low:str, rows:pd.DataFrame, profile:str)->list[Verdict]
 
 # %% ../../../nbs/papers/fedcosr/sentences.ipynb #1ae51885
 def of_several(rows:pd.DataFrame, profile:str)->list[Verdict]:
-    "Verdicts that need several tables, and the sentences that the printed tables contradict."
-    against = [v for v in printed_claims() if v.word == 'contradicts itself']
-    against = [replace(v, what=f'{v.what}: as printed') for v in against]
+    "Verdicts that need several tables, and the claims that the published tables contradict."
+    against = [v for v in published_claims() if v.word == 'contradicts itself']
+    against = [replace(v, what=f'{v.what}: as published') for v in against]
     verdicts = judge_changes(rows, profile) + over_sizes('FedCoSR', 'FedPer', rows, profile)
     return verdicts + judge_numbers(rows, profile) + against + first_version_claims()
 
