@@ -1,4 +1,4 @@
-"""What a paper says is asked: every claim of a list reaches the judge of the table that the list names."""
+"""What a paper claims is tested: every claim of a list reaches the judge of the table that the list names."""
 import pytest
 
 from fedcl_repro.evidence.experiments import PROFILES, experiments

@@ -245,7 +245,7 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
 
 # %% ../../nbs/evidence/ask.ipynb #c862e7e3
 def decided_by_votes(c:Claim, table, margin:pd.DataFrame)->Decision:
-    "Whether a share, such as that of the columns in which something is so, is above the claim's."
+    "Whether a share, such as of the columns in which something is so, is above the claim's."
     votes = c.votes(table)
     share_claimed = float(votes.to_numpy().mean() - margin.to_numpy().mean())
     share = share_interval(votes, share_claimed)
@@ -392,7 +392,7 @@ def differences_in_words(paper:Paper, runs)->tuple:
 
 # %% ../../nbs/evidence/ask.ipynb #912fef80
 def published_margins(paper:Paper, cells)->dict: # values of the keys -> table of one row
-    "Published cells as tables; none if they lack the paper's keys, or vary something else too."
+    "Published cells as tables; none if they lack the paper's keys, or also vary something else."
     on = [*paper.keys, 'label']
     if cells is None or not set(on) <= set(cells): return {}
     return by_seed(cells[~cells.duplicated(on, keep=False)].assign(seed='published'), paper.keys)

@@ -176,7 +176,7 @@ def mapl_no_graph(*, preset:OneOf(*LOSS_PRESETS)='code'):
 # %% ../../nbs/methods/mapl.ipynb #9a1863bc
 @METHODS.add('mapl_plus', title='MAPL+', **ABOUT_MAPL)
 def mapl_plus(*, preset:OneOf(*LOSS_PRESETS)='code', warmup=100, steps:COUNT=1):
-    "MAPL whose clients have one architecture and mix their bodies too."
+    "MAPL whose clients have one architecture and also mix their bodies."
     loss = partial(pml_loss, **loss_terms(preset))
     rule = replace(RULES[preset], repeats=steps)
     return mapl_stages(loss, rule, warmup, also=('body.',))

@@ -69,7 +69,7 @@ def encode_views(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...
     "Representations of two views, each normalised alone as in a test (`alone`)."
     return torch.stack([net.enc(v) for v in x])
 
-ENCODINGS = dict(across=encode_pairs, twins=encode_pairs, alone=encode_views) # reading -> what is sent
+ENCODINGS = dict(across=encode_pairs, twins=encode_pairs, alone=encode_views) # positives -> what is sent
 
 # %% ../../nbs/methods/mfcl.ipynb #1febdfd8
 def pairs_of_epoch(epoch:int, pairs:int, positives:str)->tuple[int,int]: # of the first view, of the second

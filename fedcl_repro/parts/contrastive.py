@@ -171,7 +171,7 @@ def prototype_contrast(
     p:Tensor,            # (b, k) projections of a batch
     y:Tensor,            # (b,) their classes
     prototypes:Tensor,   # (C, k) one per class, learned
-    temp:float,          # temperature, > 0; the code's reading ignores it
+    temp:float,          # temperature, > 0; the code's interpretation ignores it
     reading:str='paper', # 'paper': cosines over temp; 'code': the prototypes' lengths count, temperature 1
 )->Tensor:               # (b,) nats
     """Contrast projections with the prototypes of all classes (a term of MAPL Eq. 4).
@@ -189,7 +189,7 @@ def prototype_contrast(
 @at_least_float32
 def uniformity(
     prototypes:Tensor,   # (C, k)
-    temp:float,          # temperature, > 0; the paper's reading has none
+    temp:float,          # temperature, > 0; the paper's interpretation has none
     reading:str='paper', # 'paper': cosines; 'code': exponentials of products over temp
 )->Tensor:               # a scalar
     """Similarity of each prototype to the others, summed over the others, mean over prototypes (MAPL Eq. 5).

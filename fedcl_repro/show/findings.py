@@ -72,7 +72,7 @@ class Finding:
     def name(self)->str: return f'{self.paper}/{self.artifact}' # of the experiment
 
 def all_findings()->list[Finding]:
-    "The finding of each paper's file, in the order of the papers; that of the arena is the last."
+    "The finding of each paper's file, in the order of the papers; the arena's is the last."
     files = {paper: paper_file(paper) for paper in (*PAPER_NAMES, 'arena')}
     return [Finding(paper, **file['finding']) for paper, file in files.items() if 'finding' in file]
 

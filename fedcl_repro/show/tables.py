@@ -164,7 +164,7 @@ def table_cells(
 HOW_IT_ENDS = f'`ours`: mean of the last {LATE_TESTS} evaluations. What the words mean: `show/badge`.'
 
 def accuracy_blocks(paper:Paper, rows:pd.DataFrame, profile:str)->dict[str, pd.DataFrame]: # by setting
-    "By label: accuracy in percent, that of the last evaluation alone, and the end of the curve."
+    "By label: accuracy in percent, also of the last evaluation alone, and the end of the curve."
     on = ['label', *paper.keys]
     cells = our_cells(paper, rows, on)[[*on, 'micro', 'last', 'curve']].rename(columns=dict(micro='accuracy'))
     groups = cells.set_index('label').rename_axis(None).groupby(list(paper.keys))
@@ -282,7 +282,7 @@ LONGEST_NAME = 32 # of a line in a figure, in letters
 def draw_panel(ax, paper:Paper, names:list, published:pd.Series, ours:pd.DataFrame, errors:pd.DataFrame,
                verdicts={}):
     """One setting: a line for each name, the first on top; the paper's own method on a band. A line joins the
-    published number, a ring, with the mean of ours, whose mark is that of its verdict; replicates are
+    published number, a ring, with the mean of ours, whose mark shows its verdict; replicates are
     small."""
     from fedcl_repro.show.badge import LOOKS
     from fedcl_repro.show.figures import plain_label
