@@ -46,6 +46,18 @@ def test_findings():
         assert told[1].startswith('*Rests on: ') and 'overturned by' in told[1], heading
 
 
+def results_in(text): return re.findall(r'\d+\.\d+|\d+(?=\s(?:percent|points|claims))', text)
+
+
+def test_a_paragraph_has_at_most_four_results():
+    "The others are in the tables."
+    for heading, cells in sections().items():
+        if heading == 'How to cite': continue
+        told = [text for c in cells for text in shown(c, 'text/markdown')]
+        assert not [text for text in told if len(results_in(text)) > 4], heading
+    assert results_in('From 1.5 to 2 percent, -0.3 points: 12 claims.') == ['1.5', '2', '0.3', '12']
+
+
 def test_no_number_is_typed():
     for c in CELLS:
         if c['cell_type'] == 'markdown':
