@@ -722,7 +722,7 @@ def fits_entry(v:Verdict, beginning:str)->bool:
 def claim_list(paper:str, verdicts)->pd.DataFrame: # place, claim, tested as, verdict
     "Each claim of a paper with its verdicts, or the reason why it is not tested."
     rows = []
-    for s in with_values(read_published('sentences').fillna(''), paper=paper).itertuples():
+    for s in with_values(read_published('claims').fillna(''), paper=paper).itertuples():
         matching = [v for v in verdicts if any(fits_entry(v, b) for b in beginnings(s.tested))]
         counts = verdict_counts([v for v in matching if not v.what.endswith(': as published')])
         words = ', '.join(f'{verdict} {n}' if n > 1 else verdict for verdict, n in counts.items())
@@ -734,7 +734,7 @@ def claim_list(paper:str, verdicts)->pd.DataFrame: # place, claim, tested as, ve
 
 def unlisted(papers, verdicts)->tuple: # claims without an entry, beginnings without a claim
     "What the lists of these papers lack."
-    table = read_published('sentences').fillna('')
+    table = read_published('claims').fillna('')
     entries = [b for text in table[table.paper.isin(papers)].tested for b in beginnings(text)]
     claims_made = [v for v in verdicts if v.kind == 'claim']
     missing = {v.what for v in claims_made if not any(fits_entry(v, b) for b in entries)}
