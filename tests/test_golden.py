@@ -17,8 +17,10 @@ import torch.nn as nn
 
 from fedcl_repro.core import Spec, stream
 from fedcl_repro.data.partition import PARTITIONS, Shards
+from fedcl_repro.federation.method import BOTH_LAYERS
 from fedcl_repro.parts.models import MODELS, Head
 from fedcl_repro.parts.twin_norm import TwinNorm, Twins
+from fedcl_repro.runs.record import accuracy_at
 from fedcl_repro.runs.run import Run, changed_settings, config, find_root, fingerprint, methods, run_id
 from fedcl_repro.runs.store import Store
 from fedcl_repro.runs.train import train
@@ -26,7 +28,7 @@ from fedcl_repro.runs.train import train
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT/'tests'/'golden.json'
 WAYS = ('sgd(lr=0.05, momentum=0.9)', 0), ('adam', 1) # optimiser, seed
-LATER = ['balanced', 'share kept'] # metrics that came later; their own pages hold them
+LATER = ['balanced', 'share kept', *map(accuracy_at, BOTH_LAYERS)] # metrics that came later; their own pages hold them
 
 
 def as_ours(make):
