@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import Spec, parse_spec
+from ...federation.method import AFTER_PROJECTION, BEFORE_PROJECTION
 from ...methods.mfcl import RECEIVED
 from .counted import (
     judge_architecture, judge_costs, judge_fig7, judge_printed_costs, judge_table3, judge_table8)
@@ -33,7 +34,7 @@ from ...show.result_page import table_view
 from ...runs.run import Run, methods, setting
 from ...evidence.ask import (
     Paper, as_printed, ask_across, asked_in_print, by_seed, claims_in_print, experiment, facts_by_setting,
-    printed_cells, printed_tables)
+    layer_views, printed_cells, printed_tables)
 from ...evidence.verdict import Verdict, claim
 from ...runs.rows import summary
 
@@ -191,13 +192,13 @@ PAIRINGS = 'pair', 'strangers', 'alone'
 MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
 MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
-LAYERS = dict(proj='projection', chi='before projection', enc='encoder', pixels='pixels')
+LAYERS = dict(proj=AFTER_PROJECTION, chi=BEFORE_PROJECTION, enc='encoder', pixels='pixels')
 
 def tested_layer(run:Run)->str:
     "What a linear classifier is given; supervised methods have a classifier of their own."
     if run.method.name == 'mfcl': return LAYERS[setting(run, 'method.probe', 'proj')]
     needs = methods()[run.method.name].about['needs']
-    return 'before projection' if 'views' in needs else 'own classifier'
+    return BEFORE_PROJECTION if 'views' in needs else 'own classifier'
 
 MFCL = Paper(
     ('data', 'xi'), placed, say_setting, MFCL_MEASURES, sizes=('mfcl/table2',), title='MFCL',
@@ -245,13 +246,14 @@ def by_data(tables:dict)->dict[str,dict]: # of each data set, the tables at the 
 def judge_skew(rows, profile)->list[Verdict]:
     "Whether MFCL works best under skew: in Table 14, and in the runs of each data set."
     verdicts, facts = [], facts_by_setting(MFCL, rows)
+    views = layer_views(MFCL, rows, ['accuracy'])
     trained = by_data(by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys))
     for c in map(best_under_skew, READ_AS):
         printed = by_data(printed_tables(mfcl_printed('table14'), MFCL.keys, c.needs))
         cases = {data_title(data): tables for data, tables in printed.items()}
         verdicts.append(as_printed(replace(c, sentence=f'in print, {c.sentence}'), cases))
         for data, tables in trained.items():
-            verdicts.append(ask_across(c, tables, data_title(data), 2, MFCL, facts))
+            verdicts.append(ask_across(c, tables, data_title(data), 2, MFCL, facts, views))
         if not trained: verdicts.append(claim(c.sentence, [], '', c.place))
     return verdicts
 
