@@ -531,9 +531,9 @@ def layer_views(paper:Paper, rows:pd.DataFrame, measures)->dict: # layer -> (mea
     return views
 
 def layers_in_words(layers:pd.Series)->str: # label -> layer
-    "Who is tested where: 'MFCL(TN) after projection, 5 others before projection'."
+    "Who is tested where: 'MFCL(TN) after projection, 5 methods before projection'."
     groups = [(layer, list(part.index)) for layer, part in layers.groupby(layers, sort=False)]
-    def named(labels): return ' and '.join(labels) if len(labels) < 3 else f'{len(labels)} others'
+    def named(labels): return ' and '.join(labels) if len(labels) < 3 else f'{len(labels)} methods'
     return ', '.join(f'{named(labels)} {layer}' for layer, labels in groups)
 
 # %% ../../nbs/evidence/ask.ipynb #17152d20

@@ -306,12 +306,12 @@ def beside_columns(rows, profile)->list[Verdict]:
     return [*borne_out('table2', 'table14')(rows, profile), *judge_skew(rows, profile),
             *judge_traffic(rows, profile)]
 
-def before_its_norm(profile)->list[Run]:
+def before_its_norm(profile, xis=())->list[Run]: # xis: by default all of Table 2
     "Orchestra as its committed rows have it, until it is trained anew: no norm at the projector's end."
     size = MFCL_SIZES[profile]
     widths = size['hidden'], size['width']
     old = MODELS.resolve(Spec.of('resnet18_cifar', width=size['base_width'], proj=widths, rot=True))
-    settings = each_setting(profile, size['xis'], size['data'])
+    settings = each_setting(profile, xis or size['xis'], size['data'])
     return [replace(rival('orchestra', setting), model=old) for setting in settings]
 
 @experiment(
