@@ -10,8 +10,9 @@ from functools import partial
 
 from ...evidence.ask import experiment
 from ...evidence.experiments import reseeded
-from .experiments import (
-    BASELINES, MFCL, MFCL_NORMS, MFCL_SIZES, UNTRAINED, Setting, before_its_norm, each_setting, floors, ours, rival)
+from fedcl_repro.papers.mfcl.experiments import (
+    BASELINES, MFCL, MFCL_NORMS, MFCL_SIZES, UNTRAINED, Setting, before_its_norm, each_setting,
+    floors, ours, rival)
 from ...runs.run import Run
 
 # %% ../../../nbs/papers/mfcl/network.ipynb #ne7w0007
@@ -23,7 +24,8 @@ def floors_alike(profile:str, setting:Setting)->list[Run]:
     "The same network without training, and thumbnails, which need no network."
     untrained = partial(alike, profile, setting, phase1=1, run=UNTRAINED)
     _, thumbnails, *_ = floors(setting)
-    return [untrained('tn', probe='proj'), untrained('bn', probe='proj'), untrained('tn', probe='enc'), thumbnails]
+    networks = [untrained(norm, probe='proj') for norm in ('tn', 'bn')]
+    return [*networks, untrained('tn', probe='enc'), thumbnails]
 
 @experiment(
     MFCL, 'mfcl/network', 'One network for all, tested before and after the projection', kind='extra',
