@@ -46,6 +46,7 @@ class Verdict:
     label: str = ''       # of a cell: its method
     reason: str = ''      # why it is open: one of `REASONS`
     tested: str = ''      # when its models were tested, in words, if that matters
+    layers: str = ''      # at which layer its representations were tested, if they differ
     turned: str = ''      # where else its margin has the other sign: 'but -0.54 after local training'
     differs: tuple = ()   # settings of its runs that are not the paper's: 'lr 0.01 (paper 0.05)'
     def __post_init__(self):
@@ -113,7 +114,9 @@ def verdict_table(verdicts)->pd.DataFrame:
     "Verdicts as a table; if a margin is published, whether it is inside our interval."
     optional = ['much'] if any(v.much for v in verdicts) else []
     columns = ['what', 'word', *optional, 'evidence', 'source']
-    table = pd.DataFrame([vars(v) | dict(word=v.said) for v in verdicts], columns=columns)
+    def evidence(v): return '; tested '.join(filter(None, (v.evidence, v.layers)))
+    cells = [vars(v) | dict(word=v.said, evidence=evidence(v)) for v in verdicts]
+    table = pd.DataFrame(cells, columns=columns)
     return table.rename(columns=dict(much='published margin'))
 
 # %% ../../nbs/evidence/verdict.ipynb #50a963d6

@@ -6,7 +6,7 @@
 __all__ = ['AUTOENCODER', 'RSERVER', 'ENCODINGS', 'POOLED', 'POSITIVES_TITLES', 'RECEIVED', 'reconstruct', 'averaging_phase',
            'handing_over', 'encode_pairs', 'encode_views', 'pairs_of_epoch', 'rserver_loss', 'train_rserver',
            'representation_phase', 'offering', 'has_offered', 'remember_offer', 'offer', 'holding', 'start_rserver',
-           'ask_owners', 'ask_views', 'server_batches', 'represent_at', 'floor_title', 'norm_title', 'mfcl_title',
+           'ask_owners', 'ask_views', 'server_batches', 'probe_of', 'floor_title', 'norm_title', 'mfcl_title',
            'embedded', 'mfcl', 'whole_network']
 
 # %% ../../nbs/methods/mfcl.ipynb #89c99e04
@@ -28,7 +28,8 @@ from ..parts.fields import Fields, drop, select
 from ..federation.lars import LARS
 from ..federation.loop import Worker
 from ..federation.method import METHODS, Method, Probe, Stage, Sweep
-from ..federation.method import average_of, epochs, nothing, send, take, unchanged
+from ..federation.method import AFTER_PROJECTION, BEFORE_PROJECTION
+from ..federation.method import average_of, epochs, nothing, project, send, take, unchanged
 from ..federation.optimisers import falling
 from .partners import search_partners
 from ..federation.privacy import datamix, secure_aggregation
@@ -191,13 +192,15 @@ def server_batches(tables:list, pairs:tuple, batch_size:int, rng, room=2**27):
 POOLED = dict(pixels=8, enc=4) # side of the pooled maps, in pixels
 
 # %% ../../nbs/methods/mfcl.ipynb #820dfd16
-def represent_at(probe:str):
-    "Representations of single images: projection, features before it, encoder, or a thumbnail."
-    parts = dict(proj=('enc', 'chi', 'proj'), chi=('enc', 'chi'), enc=('enc',), pixels=())[probe]
+def probe_of(probe:str, **fields)->Probe: # fields: others of the probe
+    "What is tested: projection, features before it, encoder, or a thumbnail."
+    parts = dict(enc=('enc',), pixels=()).get(probe, ('enc', 'chi'))
     def represent(net, client, x):
         for part in parts: x = getattr(net, part)(x)
         return F.adaptive_avg_pool2d(x, POOLED[probe]).flatten(1) if probe in POOLED else x
-    return represent
+    if probe in POOLED: return Probe(represent, **fields)
+    tested = AFTER_PROJECTION if probe == 'proj' else BEFORE_PROJECTION
+    return Probe(represent, project=project, tested=tested, **fields)
 
 # %% ../../nbs/methods/mfcl.ipynb #85485b8e
 POSITIVES_TITLES = dict(across='', twins=', twins', alone=', views alone')
@@ -256,7 +259,7 @@ def mfcl(
         raise ValueError(f"positives across pairs need two pairs of each image, got pairs={pairs}: "
                          "ask for more, or for positives='twins'")
     examine = partial(search_partners, embed=embedded)
-    looked_at = Probe(represent_at(probe), received=probe_on == 'received', examine=examine)
+    looked_at = probe_of(probe, received=probe_on == 'received', examine=examine)
     def stages(n_rounds):
         T = phase1 or max(1, round(n_rounds * 15 / 166))
         n_epochs = n_rounds - T - 1

@@ -117,7 +117,8 @@ def answer_of(v:Verdict)->str: # HTML
 def conditions_of(v:Verdict)->str:
     "Why it is open, how large our runs are, and what else differs from the paper."
     place = '' if v.source == OURS else f'The claim is from {v.source}. '
-    conditions = filter(None, (rests_on(v), v.tested and f'tested {v.tested}'))
+    tests = [f'tested {words}' for words in (v.tested, v.layers) if words]
+    conditions = filter(None, (rests_on(v), *tests))
     size = ', '.join([f'Our runs: {v.size or PAPER_SIZE}', *conditions])
     settings = f" Settings that differ: {', '.join(v.differs)}." if v.differs else ''
     why = f': {v.reason}' if v.reason else ''

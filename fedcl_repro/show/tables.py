@@ -23,6 +23,7 @@ from .badge import badge_beside
 from ..evidence.majority import majority_of, with_majority
 from ..evidence.ask import MOMENTS, Paper, by_seed, key_columns, our_cells
 from ..evidence.verdict import DECIDED, SMALLER_RUNS, between_words, compare
+from ..federation.method import BOTH_LAYERS
 from ..runs.rows import LATE, LATE_TESTS
 
 # %% ../../nbs/show/tables.ipynb #9c8faeb3
@@ -136,7 +137,7 @@ def sectioned_table(table:pd.DataFrame, by:str, caption:str): # HTML
 
 # %% ../../nbs/show/tables.ipynb #79464b5b
 # columns of words, and the value for none
-TEXTS = dict(layer='', interval='', curve='', verdict='', reason='', why='')
+TEXTS = dict(tested='', interval='', curve='', verdict='', reason='', why='')
 
 def table_cells(
     paper:Paper,
@@ -166,7 +167,9 @@ HOW_IT_ENDS = f'`ours`: mean of the last {LATE_TESTS} evaluations. What the word
 def accuracy_blocks(paper:Paper, rows:pd.DataFrame, profile:str)->dict[str, pd.DataFrame]: # by setting
     "By label: accuracy in percent, also of the last evaluation alone, and the end of the curve."
     on = ['label', *paper.keys]
-    cells = our_cells(paper, rows, on)[[*on, 'micro', 'last', 'curve']].rename(columns=dict(micro='accuracy'))
+    cells = our_cells(paper, rows, on).rename(columns=dict(micro='accuracy'))
+    columns = [*on, 'accuracy', 'tested', *BOTH_LAYERS, 'last', 'curve']
+    cells = cells[[column for column in columns if column in cells]]
     groups = cells.set_index('label').rename_axis(None).groupby(list(paper.keys))
     return {paper.say(*key, profile): part.drop(columns=list(paper.keys)) for key, part in groups}
 
@@ -205,7 +208,8 @@ def is_own_method(paper:Paper, label:str)->bool:
     return bool(paper.title) and label.startswith(paper.title) and not label[len(paper.title):][:1].isalnum()
 
 # %% ../../nbs/show/tables.ipynb #31311575
-COMPARED = ['verdict', 'reason', 'published', 'ours', 'layer', 'difference', 'replicates', *MOMENTS]
+COMPARED = ['verdict', 'reason', 'published', 'ours', 'tested', *BOTH_LAYERS, 'difference', 'replicates',
+            *MOMENTS]
 MORE = ['first version', 'std', 'sd_clients', 'sd_seeds', 'balanced', 'last', 'curve'] # shown on demand
 
 def row_names(table:pd.DataFrame, name_columns)->pd.Series:
@@ -242,6 +246,8 @@ def setting_blocks(
         redundant = dict(balanced=repeats(block.balanced, block.ours))
         redundant |= {m: m in block and 'trained' not in block or block[m].isna().all() for m in MOMENTS
                   if m in block}
+        if BOTH_LAYERS[0] in block:
+            redundant |= dict.fromkeys(BOTH_LAYERS, block[[*BOTH_LAYERS]].isna().any(axis=1).all())
         empty = [column for column, says_nothing in redundant.items() if says_nothing]
         shown = [column for column in COMPARED + MORE if column in block and column not in empty]
         part = block.set_index('name').rename_axis(None)

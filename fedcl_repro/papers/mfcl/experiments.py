@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import Spec, parse_spec
+from ...federation.method import AFTER_PROJECTION, BEFORE_PROJECTION
 from ...methods.mfcl import RECEIVED
 from .counted import (
     judge_architecture, judge_costs, judge_fig7, judge_published_costs, judge_table3, judge_table8)
@@ -32,9 +33,8 @@ from ...runs.representations import projected
 from ...show.result_page import table_view
 from ...runs.run import Run, methods, setting
 from ...evidence.ask import (
-    Paper, as_published, ask_across, judge_published, by_seed, claims_on_published, experiment,
-    facts_by_setting,
-    published_cells, published_tables)
+    Paper, as_published, ask_across, by_seed, claims_on_published, experiment, facts_by_setting,
+    judge_published, layer_views, published_cells, published_tables)
 from ...evidence.verdict import Verdict, claim
 from ...runs.rows import summary
 
@@ -193,13 +193,13 @@ PAIRINGS = 'pair', 'strangers', 'alone'
 MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
 MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
-LAYERS = dict(proj='projection', chi='before projection', enc='encoder', pixels='pixels')
+LAYERS = dict(proj=AFTER_PROJECTION, chi=BEFORE_PROJECTION, enc='encoder', pixels='pixels')
 
 def tested_layer(run:Run)->str:
     "What a linear classifier is given; supervised methods have a classifier of their own."
     if run.method.name == 'mfcl': return LAYERS[setting(run, 'method.probe', 'proj')]
     needs = methods()[run.method.name].about['needs']
-    return 'before projection' if 'views' in needs else 'own classifier'
+    return BEFORE_PROJECTION if 'views' in needs else 'own classifier'
 
 MFCL = Paper(
     ('data', 'xi'), placed, say_setting, MFCL_MEASURES, sizes=('mfcl/table2',), title='MFCL',
@@ -247,13 +247,14 @@ def by_data(tables:dict)->dict[str,dict]: # of each data set, the tables at the 
 def judge_skew(rows, profile)->list[Verdict]:
     "Whether MFCL works best under skew: in Table 14, and in the runs of each data set."
     verdicts, facts = [], facts_by_setting(MFCL, rows)
+    views = layer_views(MFCL, rows, ['accuracy'])
     trained = by_data(by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys))
     for c in map(best_under_skew, MEASURED_BY):
         published = by_data(published_tables(mfcl_published('table14'), MFCL.keys, c.needs))
         cases = {data_title(data): tables for data, tables in published.items()}
         verdicts.append(as_published(replace(c, sentence=f'as published, {c.sentence}'), cases))
         for data, tables in trained.items():
-            verdicts.append(ask_across(c, tables, data_title(data), 2, MFCL, facts))
+            verdicts.append(ask_across(c, tables, data_title(data), 2, MFCL, facts, views))
         if not trained: verdicts.append(claim(c.sentence, [], '', c.place))
     return verdicts
 
@@ -306,12 +307,12 @@ def beside_columns(rows, profile)->list[Verdict]:
     return [*borne_out('table2', 'table14')(rows, profile), *judge_skew(rows, profile),
             *judge_traffic(rows, profile)]
 
-def before_its_norm(profile)->list[Run]:
+def before_its_norm(profile, xis=())->list[Run]: # xis: by default all of Table 2
     "Orchestra as its committed rows have it, until it is trained anew: no norm at the projector's end."
     size = MFCL_SIZES[profile]
     widths = size['hidden'], size['width']
     old = MODELS.resolve(Spec.of('resnet18_cifar', width=size['base_width'], proj=widths, rot=True))
-    settings = each_setting(profile, size['xis'], size['data'])
+    settings = each_setting(profile, xis or size['xis'], size['data'])
     return [replace(rival('orchestra', setting), model=old) for setting in settings]
 
 @experiment(
