@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['LEAD', 'NEEDS', 'PAPER_LINES', 'TITLES', 'STRIP', 'SMALL_PICTURE', 'FRONT_CELL', 'PaperLine', 'address',
            'paper_addresses', 'stored_picture', 'thumbnail', 'strip_name', 'write_front_pictures', 'board_picture',
-           'doors', 'front_markdown', 'squares', 'main_verdicts', 'counts_in_words', 'paper_rows', 'front_html',
-           'front_of_index', 'written_front']
+           'claims_in_words', 'doors', 'front_markdown', 'squares', 'main_verdicts', 'counts_in_words', 'paper_rows',
+           'front_html', 'front_of_index', 'written_front']
 
 # %% ../../nbs/publish/front.ipynb #fro00003
 import base64
 import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -68,7 +69,7 @@ STRIP = ( # title, page, which of its stored pictures, and the part that is show
     ('Clients, before and after averaging', 'course/02_fedavg', 2, (0, 0, .84, 1)),
     ('Contrast pulls each point to its class', 'parts/contrastive', 0, (0, 0, 1, 1)),
     ('What a client sends, mixes and keeps', 'methods/fedcosr', 0, (0, 0, 1, 1)),
-    ('Which numbers share a mean in each norm', 'parts/twin_norm', 0, (.60, 0, 1, 1)),
+    ('Which numbers share a mean in each norm', 'parts/twin_norm', 0, (0, .33, 1, .67)),
     ('With no server, clients find their like', 'course/08_no_server', 0, (.02, 0, .93, 1)),
     ('A figure made again, with intervals', 'tours/fedcosr', 4, (0, 0, 1, 1)),
 )
@@ -120,16 +121,25 @@ def board_picture(folder:str)->str: # HTML
     words = '; '.join(f'{line.claim}: {line.word}' for line in headlines())
     return f'<picture>{chosen}<img src="{folder}media/scoreboard-wide-light.svg" alt="{words}"></picture>'
 
+def claims_in_words(counts:dict, shown:Callable)->str:
+    "What the claims are, and what became of all of them. `shown`: (verdict, '84 hold') -> text."
+    verbs = dict(holds='hold', fails='fail', open='are open')
+    named = [shown(verdict, f'{counts.get(verdict, 0)} {verb}') for verdict, verb in verbs.items()]
+    rest = {'not learned': 'learned too little to tell', 'not run': 'not run yet',
+            'contradicts itself': 'contradicted by the paper itself'}
+    others = ', '.join(f'{counts.get(verdict, 0)} {words}' for verdict, words in rest.items())
+    return (f'{sum(counts.values())} claims of five papers, such as “FedCoSR beats training alone”: '
+            f"{', '.join(named)}; the others: {others}.")
+
 def doors(folder:str, counts:dict)->str: # Markdown
     "The three doors as a table."
-    tally_words = ', '.join(f'{MARKS[verdict]} {counts.get(verdict, 0)} {verb}'
-                     for verdict, verb in dict(holds='hold', fails='fail', open='are open').items())
+    def with_mark(verdict, words): return f'{MARKS[verdict]} {words}'
     return '\n'.join([
         f'| [**Learn it**]({folder}course/01_data.ipynb) | [**See what holds**]({folder}papers/status.md) '
         f'| [**Use it**]({folder}runs/simulate.ipynb) |',
         '| --- | --- | --- |',
         '| A course that you fill in: eight pages, one day, thirty lines at a time. '
-        f'| {sum(counts.values())} claims of five papers: {tally_words}. '
+        f'| {claims_in_words(counts, with_mark)} '
         '| Install it, simulate in one call, add your own method and data. |'])
 
 def front_markdown(folder='')->str:
@@ -158,8 +168,8 @@ def main_verdicts()->dict: # paper -> word
     first_claims = {f.paper: next(iter(f.claims.values())) for f in findings_asked()}
     return {paper: headline_verdict(*claim[:2]).word for paper, claim in first_claims.items()}
 
-def counts_in_words(counts:dict)->str: # '● 31 ■ 31 ◇ 61'
-    return ' '.join(f'{MARKS[verdict]} {counts.get(verdict, 0)}' for verdict in ('holds', 'fails', 'open'))
+def counts_in_words(counts:dict)->str: # '● 31 ■ 31 ◇ 61 – 12'
+    return ' '.join(f'{MARKS[verdict]} {n}' for verdict, n in counts.items())
 
 def paper_rows()->list[dict]: # of dicts, for the template
     "The papers with their verdicts and counts."
@@ -181,10 +191,11 @@ def front_html()->str:
     template = Environment(loader=PackageLoader('fedcl_repro', 'templates'),
                            trim_blocks=True).get_template('front.html')
     counts = tally(all_claims())
+    def in_colour(verdict, words): return f'<i class="n {css_name(verdict)}">{words}</i>'
     return template.render(
         lead=LEAD,
         papers=[dict(name=name, url=url) for name, url in paper_addresses()],
-        counts={verdict: counts.get(verdict, 0) for verdict in MARKS},
+        claims=claims_in_words(counts, in_colour),
         squares=squares(counts),
         board=scoreboard_html(headlines(), 'papers/{}.html'.format),
         commands=[(command.replace('&', '&amp;'), needs) for command, needs in NEEDS.items()],
