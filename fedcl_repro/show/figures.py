@@ -209,7 +209,7 @@ def set_style():
 
 def set_formats():
     """What a notebook keeps of a figure: an SVG if that is small, and a PNG of twice the size, as JupyterLab
-    draws an SVG only in a trusted notebook. `tests/store_pages.py` sets it for every page."""
+    draws an SVG only in a trusted notebook. `tests/tools/store_pages.py` sets it for every page."""
     plt.rcParams.update(SAME_BYTES)
     try:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
