@@ -3694,6 +3694,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fedcl_repro/publish/front.py'),
                                            'fedcl_repro.publish.front.counts_in_words': ( 'publish/front.html#counts_in_words',
                                                                                           'fedcl_repro/publish/front.py'),
+                                           'fedcl_repro.publish.front.decided_in_words': ( 'publish/front.html#decided_in_words',
+                                                                                           'fedcl_repro/publish/front.py'),
                                            'fedcl_repro.publish.front.doors': ('publish/front.html#doors', 'fedcl_repro/publish/front.py'),
                                            'fedcl_repro.publish.front.front_html': ( 'publish/front.html#front_html',
                                                                                      'fedcl_repro/publish/front.py'),

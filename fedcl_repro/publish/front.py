@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['LEAD', 'NEEDS', 'PAPER_LINES', 'TITLES', 'STRIP', 'SMALL_PICTURE', 'FRONT_CELL', 'PaperLine', 'address',
            'paper_addresses', 'stored_picture', 'thumbnail', 'strip_name', 'write_front_pictures', 'board_picture',
-           'claims_in_words', 'doors', 'front_markdown', 'squares', 'main_verdicts', 'counts_in_words', 'paper_rows',
-           'front_html', 'front_of_index', 'written_front']
+           'decided_in_words', 'claims_in_words', 'doors', 'front_markdown', 'squares', 'main_verdicts',
+           'counts_in_words', 'paper_rows', 'front_html', 'front_of_index', 'written_front']
 
 # %% ../../nbs/publish/front.ipynb #fro00003
 import base64
@@ -121,15 +121,20 @@ def board_picture(folder:str)->str: # HTML
     words = '; '.join(f'{line.claim}: {line.word}' for line in headlines())
     return f'<picture>{chosen}<img src="{folder}media/scoreboard-wide-light.svg" alt="{words}"></picture>'
 
-def claims_in_words(counts:dict, shown:Callable)->str:
-    "What the claims are, and what became of all of them. `shown`: (verdict, '84 hold') -> text."
-    verbs = dict(holds='hold', fails='fail', open='are open')
+def decided_in_words(counts:dict, shown:Callable)->str:
+    "How many claims hold and fail. `shown`: (verdict, '84 hold') -> text."
+    verbs = dict(holds='hold', fails='fail')
     named = [shown(verdict, f'{counts.get(verdict, 0)} {verb}') for verdict, verb in verbs.items()]
-    rest = {'not learned': 'learned too little to tell', 'not run': 'not run yet',
-            'contradicts itself': 'contradicted by the paper itself'}
-    others = ', '.join(f'{counts.get(verdict, 0)} {words}' for verdict, words in rest.items())
-    return (f'{sum(counts.values())} claims of five papers, such as “FedCoSR beats training alone”: '
-            f"{', '.join(named)}; the others: {others}.")
+    return f"Of {sum(counts.values())} claims, {' and '.join(named)} here; most of the rest is undecided."
+
+def claims_in_words(counts:dict)->str:
+    "What a claim is, and what became of all of them."
+    verbs = {'holds': 'hold', 'fails': 'fail', 'open': 'are open (tested, but our runs cannot tell)',
+             'not learned': 'learned too little to tell', 'not run': 'are not run yet',
+             'contradicts itself': 'are contradicted by the paper itself'}
+    named = ', '.join(f'{counts.get(verdict, 0)} {words}' for verdict, words in verbs.items())
+    return (f'A claim is a sentence of a paper that runs or a count can test, such as “FedCoSR is more accurate '
+            f'than training alone”. Of {sum(counts.values())}: {named}.')
 
 def doors(folder:str, counts:dict)->str: # Markdown
     "The three doors as a table."
@@ -139,7 +144,7 @@ def doors(folder:str, counts:dict)->str: # Markdown
         f'| [**Use it**]({folder}runs/simulate.ipynb) |',
         '| --- | --- | --- |',
         '| A course that you fill in: eight pages, one day, thirty lines at a time. '
-        f'| {claims_in_words(counts, with_mark)} '
+        f'| {decided_in_words(counts, with_mark)} '
         '| Install it, simulate in one call, add your own method and data. |'])
 
 def front_markdown(folder='')->str:
@@ -155,7 +160,7 @@ def front_markdown(folder='')->str:
         f'{LEAD} The papers: {papers}.', doors(folder, tally(all_claims())), board_picture(folder),
         '*Ring: the published margin. Mark: ours, with a 95 % interval; ● holds, ■ fails, ◇ open. Points of '
         'accuracy; '
-        f'[what the marks mean]({folder}show/badge.ipynb).*',
+        f'[what the marks mean]({folder}show/badge.ipynb).*', claims_in_words(tally(all_claims())),
         f'```sh\n{commands}\n```', f'The first command needs {first_needs}. The second {second}.', strip])
 
 # %% ../../nbs/publish/front.ipynb #fro0000e
@@ -195,7 +200,8 @@ def front_html()->str:
     return template.render(
         lead=LEAD,
         papers=[dict(name=name, url=url) for name, url in paper_addresses()],
-        claims=claims_in_words(counts, in_colour),
+        decided=decided_in_words(counts, in_colour),
+        claims=claims_in_words(counts),
         squares=squares(counts),
         board=scoreboard_html(headlines(), 'papers/{}.html'.format),
         commands=[(command.replace('&', '&amp;'), needs) for command, needs in NEEDS.items()],

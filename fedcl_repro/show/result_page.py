@@ -137,22 +137,27 @@ def settings_list(v:Verdict, verdicts:list)->str: # HTML; empty for one setting
     "The verdict and the margins in each setting."
     settings = in_settings(v, verdicts)
     if len(settings) == 1: return ''
-    lines = [f'<li>{badge(w.word)} {html.escape(setting)}: {html.escape(margins_of(w))}</li>'
+    lines = [html.escape(f'{setting} ({rests_on(w) or PAPER_SIZE}): {margins_of(w)}')
              for setting, w in settings.items()]
-    return f'<ul class="margins">{"".join(lines)}</ul>'
+    items = ''.join(f'<li>{badge(w.word)} {line}</li>' for w, line in zip(settings.values(), lines))
+    return f'<ul class="margins">{items}</ul>'
 
-def conditions_of(v:Verdict)->str:
+def conditions_of(v:Verdict, verdicts=())->str:
     "Where the paper says it, how large our runs are, and how to read the margins."
     place = '' if v.source == OURS else f'The claim is from {v.source}. '
-    conditions = filter(None, (rests_on(v), v.tested and f'tested {v.tested}'))
-    size = ', '.join([f'Our runs: {v.size or PAPER_SIZE}', *conditions])
+    settings = in_settings(v, verdicts).values()
+    sizes = ' or '.join(dict.fromkeys(w.size or PAPER_SIZE for w in settings))
+    conditions = filter(None, (len(settings) == 1 and rests_on(v), v.tested and f'tested {v.tested}'))
+    size = ', '.join([f'Our runs: {sizes}', *conditions])
     return f'{place}{size}; partitions and seeds are ours. A margin above 0 supports the claim.'
 
-def differences_of(v:Verdict)->str: # HTML, folded
+def differences_of(v:Verdict, verdicts=())->str: # HTML, folded
     "The settings of our runs that are not the paper's."
-    if not v.differs: return ''
-    items = ''.join(f'<li>{html.escape(words)}</li>' for words in v.differs)
-    return folded_html(f"{amount_of(len(v.differs), 'setting')} not as in the paper", f'<ul>{items}</ul>')
+    differences = dict.fromkeys(words for w in in_settings(v, verdicts).values() for words in w.differs)
+    if not differences: return ''
+    items = ''.join(f'<li>{html.escape(words)}</li>' for words in differences)
+    summary = f"{amount_of(len(differences), 'setting')} not as in the paper"
+    return f'<div class="note">{folded_html(summary, f"<ul>{items}</ul>")}</div>'
 
 # %% ../../nbs/show/result_page.ipynb #ca4d0003
 def counts_line(verdicts:list)->str: # HTML
@@ -167,9 +172,9 @@ def show_head(v:Verdict, trained:str, verdicts:list):
     from IPython.display import HTML, display
     lines = []
     if v:
-        conditions = f'<p class="note">{with_code(conditions_of(v))} {with_code(HOW_TO_READ)}</p>'
+        conditions = f'<p class="note">{with_code(conditions_of(v, verdicts))} {with_code(HOW_TO_READ)}</p>'
         lines += [f'<p class="answer">{answer_of(v, verdicts)}</p>', settings_list(v, verdicts), conditions]
-        lines.append(differences_of(v))
+        lines.append(differences_of(v, verdicts))
     lines += [f'<p class="note">{with_code(trained)}</p>'] if trained else []
     if verdicts: lines.append(f'<p class="note counts-of">{counts_line(verdicts)}</p>')
     if lines: display(HTML(''.join(lines)))

@@ -174,3 +174,21 @@ def test_no_text_of_a_committed_figure_is_small_and_two_panels_are_in_a_row():
     small = {page: round(smallest_text(svg), 1) for page, svg in figures if smallest_text(svg) < 9}
     crowded = {page: most_in_a_row(svg) for page, svg in figures if most_in_a_row(svg) > 2}
     assert (small, crowded) == ({}, {})
+
+
+def without_caption(cells):
+    "The cells with a picture below which no line in italics says, before the next heading, what it shows."
+    for k, cell in enumerate(cells):
+        if not any({'image/png', 'image/svg+xml'} & set(o.get('data', {})) for o in cell.get('outputs', ())):
+            continue
+        below = '\n\n'.join(''.join(c['source']) for c in cells[k + 1:] if c['cell_type'] == 'markdown')
+        if not re.search(r'(?m)^\*(?!\*)', re.split(r'(?m)^#+ ', below)[0]): yield cell['id']
+
+
+def test_every_picture_has_a_caption_in_its_section():
+    "Its first sentence is the alternative text on the site."
+    lacking = {}
+    for path in sorted((ROOT/'nbs').rglob('*.ipynb')):
+        found = list(without_caption(json.loads(path.read_text(encoding='utf-8'))['cells']))
+        if found: lacking[path.stem] = found
+    assert not lacking
