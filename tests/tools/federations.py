@@ -1,6 +1,5 @@
 "Small federations on which every registered method is tried, and comparisons of where they end."
 import functools
-from dataclasses import fields
 
 import pytest
 import torch
@@ -41,7 +40,7 @@ def made(name, n_rounds, **settings):
     return stages_of(methods().build(Spec.of(name, **settings)), n_rounds)
 
 
-# What the frame does is asked of a few, which together use all that a method can say; what a method's own
+# What the frame does is tested on a few, which together use all that a method can say; what a method's own
 # functions do, of all but those that differ from another one in settings alone. The rest is nightly.
 FEW = 'fedala fedavg fedcosr fsl mfcl perfedavg splitmix'.split()
 VARIANTS = '''
@@ -63,7 +62,7 @@ def tensors(state):
     "All numbers of a state, with their names."
     for i, c in enumerate(state.clients):
         for k, v in sorted(c.items()): yield f'client {i}: {k}', v
-    for s in state.servers.items():
+    for s, fields in state.servers.items():
         for k, v in sorted(fields.items()):
             if isinstance(v, Rows):
                 have = v.have.reshape((-1,) + (1,) * (v.value.ndim - 1))
