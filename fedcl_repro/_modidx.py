@@ -3700,7 +3700,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'fedcl_repro/publish/front.py'),
                                            'fedcl_repro.publish.front.counts_in_words': ( 'publish/front.html#counts_in_words',
                                                                                           'fedcl_repro/publish/front.py'),
-                                           'fedcl_repro.publish.front.decided_in_words': ( 'publish/front.html#decided_in_words',
+                                           'fedcl_repro.publish.front.counts_of_claims': ( 'publish/front.html#counts_of_claims',
                                                                                            'fedcl_repro/publish/front.py'),
                                            'fedcl_repro.publish.front.doors': ('publish/front.html#doors', 'fedcl_repro/publish/front.py'),
                                            'fedcl_repro.publish.front.front_html': ( 'publish/front.html#front_html',

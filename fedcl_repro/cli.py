@@ -351,14 +351,14 @@ def main(argv=None)->int:
         print(f'\nfedcl: interrupted; {rest}', file=sys.stderr)
         return 128 + getattr(e, 'number', signal.SIGINT)
 
-# %% ../nbs/cli.ipynb #d57a58e9
+# %% ../nbs/cli.ipynb #9a6ed001
 class Kept(io.StringIO):
     "What would go to a terminal."
     def isatty(self)->bool: return True
 
 @contextmanager
 def paged():
-    "What is printed to a terminal, page by page if it is longer, by the reader's pager, as `git log` does."
+    "Output to a terminal, page by page if it is longer, by the reader's pager, as `git log` does."
     terminal, sys.stdout = sys.stdout, Kept()
     terminal.reconfigure(errors='backslashreplace') # letters that it lacks are written as numbers
     try: yield
@@ -369,6 +369,7 @@ def paged():
             os.environ.setdefault('LESS', 'FRX')
             click.echo_via_pager(text, color=True)
 
+# %% ../nbs/cli.ipynb #d57a58e9
 def entry():
     if '_FEDCL_COMPLETE' in os.environ: fedcl.main(prog_name='fedcl') # a shell asks for completions
     if not {'docs', 'settings'}.intersection(sys.argv): import_as_written()

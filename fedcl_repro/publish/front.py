@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LEAD', 'NEEDS', 'PAPER_LINES', 'TITLES', 'STRIP', 'SMALL_PICTURE', 'FRONT_CELL', 'PaperLine', 'address',
            'paper_addresses', 'stored_picture', 'thumbnail', 'strip_name', 'write_front_pictures', 'board_picture',
-           'decided_in_words', 'claims_in_words', 'doors', 'front_markdown', 'squares', 'main_verdicts',
+           'counts_of_claims', 'claims_in_words', 'doors', 'front_markdown', 'squares', 'main_verdicts',
            'counts_in_words', 'paper_rows', 'front_html', 'front_of_index', 'written_front']
 
 # %% ../../nbs/publish/front.ipynb #fro00003
@@ -30,8 +30,7 @@ LEAD = ('Five papers promise that hospitals or phones learn from each other with
 NEEDS = {
     "pip install -e . && fedcl reproduce": 'Python 3.11 to 3.13, 1.5 GB of disk and a few minutes on two '
                                            'cores; downloads no data; writes report/index.html',
-    "pip install -e '.[notebooks]' && jupyter lab nbs": 'opens every page of this book as a notebook, the '
-                                                        'course included',
+    "pip install -e '.[notebooks]' && jupyter lab nbs": 'opens every page as a notebook, the course included',
 }
 
 @dataclass(frozen=True)
@@ -122,11 +121,11 @@ def board_picture(folder:str)->str: # HTML
     words = '; '.join(f'{line.claim}: {line.word}' for line in headlines())
     return f'<picture>{chosen}<img src="{folder}media/scoreboard-wide-light.svg" alt="{words}"></picture>'
 
-def decided_in_words(counts:dict, shown:Callable)->str:
-    "How many claims hold and fail. `shown`: (verdict, '84 hold') -> text."
-    verbs = dict(holds='hold', fails='fail')
-    named = [shown(verdict, f'{counts.get(verdict, 0)} {verb}') for verdict, verb in verbs.items()]
-    return f"Of {sum(counts.values())} claims, {' and '.join(named)} here; most of the rest is undecided."
+def counts_of_claims(counts:dict, shown:Callable)->str:
+    "What became of all claims, in few words. `shown`: (verdict, '84 hold') -> text."
+    verbs = dict(holds='hold', fails='fail') | {'contradicts itself': 'contradict themselves'}
+    named = [shown(verdict, f'{n} {verbs.get(verdict, verdict)}') for verdict, n in counts.items()]
+    return f"{sum(counts.values())} claims: {', '.join(named)}."
 
 def claims_in_words(counts:dict)->str:
     "What a claim is, and what became of all of them."
@@ -134,8 +133,9 @@ def claims_in_words(counts:dict)->str:
              'not learned': 'learned too little to tell', 'not run': 'are not run yet',
              'contradicts itself': 'are contradicted by the paper itself'}
     named = ', '.join(f'{counts.get(verdict, 0)} {words}' for verdict, words in verbs.items())
-    return (f'A claim is a sentence of a paper that runs or a count can test, such as “FedCoSR is more accurate '
-            f'than training alone”. Of {sum(counts.values())}: {named}.')
+    example = 'such as “FedCoSR is more accurate than training alone”'
+    return (f'A claim is a sentence that runs or a count can test, {example}. '
+            f'Of {sum(counts.values())}: {named}.')
 
 def doors(folder:str, counts:dict)->str: # Markdown
     "The three doors as a table."
@@ -145,7 +145,7 @@ def doors(folder:str, counts:dict)->str: # Markdown
         f'| [**Use it**]({folder}runs/simulate.ipynb) |',
         '| --- | --- | --- |',
         '| A course that you fill in: eight pages, one day, thirty lines at a time. '
-        f'| {decided_in_words(counts, with_mark)} '
+        f'| {counts_of_claims(counts, with_mark)} '
         '| Install it, simulate in one call, add your own method and data. |'])
 
 def front_markdown(folder='')->str:
@@ -159,9 +159,9 @@ def front_markdown(folder='')->str:
     first_needs, second = NEEDS.values()
     return '\n\n'.join([
         f'{LEAD} The papers: {papers}.', doors(folder, tally(all_claims())), board_picture(folder),
-        '*Ring: the published margin. Mark: ours, with a 95 % interval; ● holds, ■ fails, ◇ open. Points of '
-        'accuracy; '
-        f'[what the marks mean]({folder}show/badge.ipynb).*', claims_in_words(tally(all_claims())),
+        '*Ring: the published margin. Mark: ours, with a 95 % interval. Points of accuracy; '
+        f'[what the marks mean]({folder}show/badge.ipynb).*',
+        *([] if folder else [claims_in_words(tally(all_claims()))]),
         f'```sh\n{commands}\n```', f'The first command needs {first_needs}. The second {second}.', strip])
 
 # %% ../../nbs/publish/front.ipynb #fro0000e
@@ -201,7 +201,7 @@ def front_html()->str:
     return template.render(
         lead=LEAD,
         papers=[dict(name=name, url=url) for name, url in paper_addresses()],
-        decided=decided_in_words(counts, in_colour),
+        decided=counts_of_claims(counts, in_colour),
         claims=claims_in_words(counts),
         squares=squares(counts),
         board=scoreboard_html(headlines(), 'papers/{}.html'.format),

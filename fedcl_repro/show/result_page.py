@@ -97,7 +97,7 @@ ANSWERS = { # did the claim hold?
     'not learned': 'our runs learned too little to tell'}
 
 def measured_claims(verdicts:list)->list[Verdict]:
-    "The claims that trained runs measure, whatever they became, in the paper's order; our own questions last."
+    "The claims that trained runs measure, in the paper's order; our own questions last."
     claims = [v for v in verdicts if v.kind == 'claim' and v.word in ANSWERS and v.margin is not None]
     return [v for v in claims if v.source != OURS] + [v for v in claims if v.source == OURS]
 
@@ -111,6 +111,7 @@ def in_settings(v:Verdict, verdicts:list)->dict[str, Verdict]: # setting -> verd
     same = [w for w in measured_claims(verdicts) if w.what.partition(': ')[0] == sentence]
     return {w.what.partition(': ')[2]: w for w in same} if len(same) > 1 else {v.what: v}
 
+# %% ../../nbs/show/result_page.ipynb #ca4d001b
 def signed_points(x:float)->str: return f'{x:+.2f}'.replace('-', '−')
 
 def margins_of(v:Verdict)->str:
@@ -142,6 +143,7 @@ def settings_list(v:Verdict, verdicts:list)->str: # HTML; empty for one setting
     items = ''.join(f'<li>{badge(w.word)} {line}</li>' for w, line in zip(settings.values(), lines))
     return f'<ul class="margins">{items}</ul>'
 
+# %% ../../nbs/show/result_page.ipynb #ca4d002b
 def conditions_of(v:Verdict, verdicts=())->str:
     "Where the paper says it, how large our runs are, and how to read the margins."
     place = '' if v.source == OURS else f'The claim is from {v.source}. '

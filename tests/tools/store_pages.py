@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 from run_pages import FLAGS, has_parameters, untrained
 
 NBS = Path(__file__).parents[2]/'nbs'
+WIDGET = 'application/vnd.jupyter.widget-view+json'
 FRAME = 'from fedcl_repro.show.figures import set_formats\nset_formats()'
 NOT_RUN = re.compile(rf'^#\| *({"|".join(FLAGS)}|eval: *false)\b', re.M)
 
@@ -35,8 +36,14 @@ def stored(path):
     for cell, source, outputs in written:
         if NOT_RUN.search(source) and cell.cell_type == 'code': cell.outputs = outputs
         cell.source = source
-        if cell.cell_type == 'code': cell.outputs = [o for o in cell.outputs if o.get('name') != 'stderr']
+        if cell.cell_type == 'code': cell.outputs = [o for o in cell.outputs if is_kept(o)]
+    nb.metadata.pop('widgets', None)
     nbformat.write(nb, path)
+
+
+def is_kept(output):
+    "Whether an output is for readers: no progress or warning, no slider, which needs a kernel."
+    return output.get('name') != 'stderr' and WIDGET not in output.get('data', {})
 
 
 def main(names):
