@@ -4,7 +4,7 @@
 `papers/fedcosr/table2 parts/graph`.
 
 A page of results is executed on committed rows alone. Its own run would train its profile `quick`; what is
-stored is the evidence, without a stand-in. What a page does not run as a test (`#| slow`) keeps its outputs."""
+stored is the evidence, without a stand-in. A cell that is no test (`#| slow`) keeps its outputs."""
 import re
 import sys
 import tempfile
