@@ -115,7 +115,7 @@ def test_no_word_of_the_scoreboard_is_cut_off(narrow):
 COLUMN = 800 # pixels of a page with an outline, in a window of 1280
 
 
-REDRAWN_ELSEWHERE = 'bench/speed', 'distributed/ray' # the pictures of these pages are of a machine that we lent
+REDRAWN_ELSEWHERE = 'bench/speed', 'distributed/ray' # measured on other machines
 
 
 def stored_pictures():
