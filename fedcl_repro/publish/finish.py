@@ -36,7 +36,7 @@ def mended(text:str)->str: # HTML
     return text
 
 # %% ../../nbs/publish/finish.ipynb #fin00009
-PICTURE = re.compile(r'<img alt="[^"]*" src="((?:\.\./)*_images/[^"]*)"')
+PICTURE = re.compile(r'<img alt="[^"]*"(?P<height> height="\d+")? src="(?P<file>(?:\.\./)*_images/[^"]*)"')
 CAPTION = re.compile(r'<p><em>(?!Rests on|No equation)(.*?)</em>', re.S) # not what a finding rests on
 HEADING = re.compile(r'<h[1-4][^>]*>(.*?)(?:<span class="badge|<a class="headerlink|</h)', re.S)
 TAGLINE = re.compile(r'<blockquote>(.*?)</blockquote>', re.S)
@@ -68,8 +68,8 @@ def with_words(text:str, folder:Path)->str: # HTML
     "The page with words for each picture of an output. `folder`: of the page."
     def named(m):
         words = html.escape(alternative(text, m.start(), m.end()))
-        look = ' class="lines"' if is_drawing(folder / m[1]) else ''
-        return f'<img{look} alt="{words}" src="{m[1]}"'
+        look = ' class="lines"' if is_drawing(folder / m['file']) else ''
+        return f'<img{look} alt="{words}"{m["height"] or ""} src="{m["file"]}"'
     return PICTURE.sub(named, text)
 
 # %% ../../nbs/publish/finish.ipynb #fin0000c
