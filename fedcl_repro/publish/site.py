@@ -67,13 +67,14 @@ def folded(cell:dict, prompt:str, what='hide-input')->dict:
 RENDERED = 'text/html', 'text/markdown', 'text/plain', 'image/svg+xml', 'image/png', 'image/jpeg' # no script
 
 def shown_output(output:dict)->dict:
-    "An output without kinds that the site does not show; HTML's links to notebooks lead to pages."
+    "An output with the kinds that the site shows and the size of a picture; HTML's links lead to pages."
     if 'data' not in output: return output
     data = {kind: output['data'][kind] for kind in RENDERED if kind in output['data']}
     if 'text/html' in data:
         text = ''.join(data['text/html'])
         data['text/html'] = re.sub(r'(?<=[\w)])\.ipynb(?=[#"])', '.html', text)
-    return output | dict(data=data, metadata={})
+    sizes = {kind: look for kind, look in output.get('metadata', {}).items() if kind == 'image/png'}
+    return output | dict(data=data, metadata=sizes)
 
 def ready_cell(cell:dict, folds:bool)->dict:
     "A code cell as the site shows it. `folds`: it is on a page of results."
