@@ -626,6 +626,7 @@ def experiment(
 
     Its judge checks what the paper says of it. `cells`: the published table that is judged. `margins`: the
     one whose margins are shown beside ours, if it is another. `also`: (rows, profile) -> verdicts.
+    `kind`: 'table', 'figure' or 'text' of the paper, or 'extra': ours, beside the paper's.
     """
     group, artifact = name.split('/')
     def judge(rows, profile):

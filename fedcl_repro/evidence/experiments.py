@@ -50,7 +50,7 @@ EXPERIMENTS = Register(
     'experiment',
     paper=Attribute('the paper'),
     artifact=Attribute('its table or figure'),
-    kind=Attribute('table, figure, claims, ...'),
+    kind=Attribute('table, figure or text of the paper, extra (ours), or claims'),
     title=Attribute('what it shows'),
     judge=Attribute('(rows, profile) -> verdicts'),
     judge_maps=Attribute('(maps, rows, profile) -> verdicts', None),

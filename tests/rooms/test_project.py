@@ -4,6 +4,7 @@ import ast
 import html
 import json
 import re
+import runpy
 import shutil
 import statistics
 import sys
@@ -306,6 +307,23 @@ def test_every_experiment_has_a_page_with_a_profile():
     from fedcl_repro.publish.execute import checked_parameters, notebook_of
     for name in experiments():
         assert checked_parameters(notebook_of(name), dict(profile='lite')) == dict(profile='lite')
+
+
+@pytest.mark.parametrize('script', ['frozen', 'spread', 'store_curves', 'store_pages'])
+def test_a_script_that_is_asked_for_help_says_what_it_does(script, monkeypatch, capsys):
+    "Before it computes or writes anything."
+    path = str(ROOT/'tests'/'tools'/f'{script}.py')
+    monkeypatch.setattr(sys, 'argv', [path, '--help'])
+    with pytest.raises(SystemExit): runpy.run_path(path, run_name='__main__')
+    assert f'tests/tools/{script}.py' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('script', ['store_curves', 'store_pages'])
+def test_a_page_that_is_not_there_is_named(script, monkeypatch, capsys):
+    path = str(ROOT/'tests'/'tools'/f'{script}.py')
+    monkeypatch.setattr(sys, 'argv', [path, 'no/such'])
+    with pytest.raises(SystemExit): runpy.run_path(path, run_name='__main__')
+    assert 'no/such.ipynb' in capsys.readouterr().err
 
 
 def stray(notebook):

@@ -1,5 +1,6 @@
 "Write every verdict on committed rows anew: `python tests/tools/frozen.py`."
 import json
+from argparse import ArgumentParser
 from pathlib import Path
 
 FROZEN = Path(__file__).parents[1]/'contract'/'frozen.json'
@@ -22,4 +23,5 @@ def verdicts_now():
 
 
 if __name__ == '__main__':
+    ArgumentParser(description=__doc__).parse_args()
     FROZEN.write_text(json.dumps(verdicts_now(), indent=0, ensure_ascii=False) + '\n', encoding='utf-8')

@@ -1,4 +1,5 @@
 "Compute how much replicates vary anew, after some were committed: `python tests/tools/spread.py`."
+from argparse import ArgumentParser
 from dataclasses import replace
 
 import numpy as np
@@ -56,4 +57,6 @@ def spreads_now():
     return pd.concat(each, ignore_index=True)
 
 
-if __name__ == '__main__': write_text(spreads_path(), spreads_now().to_csv(index=False, float_format='%.6f'))
+if __name__ == '__main__':
+    ArgumentParser(description=__doc__).parse_args()
+    write_text(spreads_path(), spreads_now().to_csv(index=False, float_format='%.6f'))

@@ -2,7 +2,6 @@
 
 `python tests/tools/store_curves.py` for all pages, or with names, such as `05_contrast`."""
 import re
-import sys
 from collections import defaultdict
 from contextlib import ExitStack, redirect_stdout
 from io import StringIO
@@ -14,6 +13,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pandas as pd
+from asked import pages_asked
 
 COURSE = Path(__file__).parents[2]/'nbs'/'course'
 FILE = COURSE/'curves.csv'
@@ -64,4 +64,4 @@ def main(names):
         print(page, len(new), flush=True)
 
 
-if __name__ == '__main__': main(sys.argv[1:])
+if __name__ == '__main__': main(pages_asked(__doc__, COURSE))

@@ -6,11 +6,11 @@
 A page of results is executed on committed rows alone. Its own run would train its profile `quick`; what is
 stored is the evidence, without a stand-in. A cell that is no test (`#| slow`) keeps its outputs."""
 import re
-import sys
 import tempfile
 from pathlib import Path
 
 import nbformat
+from asked import pages_asked
 from nbclient import NotebookClient
 from run_pages import FLAGS, has_parameters, untrained
 
@@ -53,4 +53,4 @@ def main(names):
         print(path.relative_to(NBS), flush=True)
 
 
-if __name__ == '__main__': main(sys.argv[1:])
+if __name__ == '__main__': main(pages_asked(__doc__, NBS))
