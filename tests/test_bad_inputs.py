@@ -732,7 +732,7 @@ COMMANDS = named([
     ((*ONE, '--set', 'n_clients=100000'), 'ask for at most 1352'),
     ((*ONE, '--data', 'digits(side=8)'), 'too small for two 5x5 stages'),
     ((*ONE, '--device', 'gpu'), "must be 'cpu' or 'cuda'"),
-    ((*ONE, '--ray', 'local'), 'Ray is not installed'),
+    ((*ONE, '--ray', 'local'), "Ray is not installed: pip install 'fedcl_repro[ray]'"),
     ((*ONE, '--executor', 'ray'), 'Ray is not installed'),
     ((*ONE, '--ray', 'local', '--log', 'csv:curves'), 'leave it out with --ray'),
     ((*ONE, '--run-cpus', '2'), 'add --ray ADDRESS'),
