@@ -47,7 +47,8 @@ def test_completion_help_and_type_checkers_see_the_same_names():
     tree = ast.parse(Path(fedcl_repro.__file__).read_text(encoding='utf-8'))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     homes = {a.asname: node.module.removeprefix('fedcl_repro.') for node in block.body for a in node.names}
-    assert homes == fedcl_repro._homes and set(homes) <= set(dir(fedcl_repro))
+    assert homes == fedcl_repro._homes
+    assert {name for name in dir(fedcl_repro) if not name.startswith('__')} == set(homes)
     for name in homes: assert getattr(fedcl_repro, name).__doc__
     jedi = pytest.importorskip('jedi')
     text = 'import fedcl_repro\nfedcl_repro.'
@@ -60,6 +61,7 @@ def test_question_mark_shows_shapes_and_units():
     doc = fedcl_repro.infonce.__doc__
     assert '\nArgs:\n    z: (b, k) representations' in doc and '\nReturns:\n    (b,) nats' in doc
     assert 'participation: share of the clients in a round' in fedcl_repro.Run.__doc__
+    assert '\nArgs:\n    profile: by default the largest' in fedcl_repro.committed.__doc__
     assert 'per_group: channels in a group' in import_module('fedcl_repro.parts.twin_norm').TwinNorm.__doc__
 
 
