@@ -24,7 +24,7 @@ def comments_beside(node, lines:list)->dict: # name of a parameter or field, or 
         a = node.args
         starts = {p.lineno: p.arg for p in [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg] if p}
         names = {p.arg for p in [*a.posonlyargs, *a.args, *a.kwonlyargs]}
-        starts.pop(node.lineno, None) # on one line: the comment is of the result, unless it begins with `name: `
+        starts.pop(node.lineno, None) # on one line: the comment is of the result, or begins with `name: `
         end = max(node.body[0].lineno - 1, node.lineno)
         starts[node.returns.end_lineno if node.returns else end] = 'return'
     found, name = {}, None
