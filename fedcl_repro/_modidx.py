@@ -4312,6 +4312,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'fedcl_repro/runs/workers.py'),
                                           'fedcl_repro.runs.workers.train_lacking': ( 'runs/workers.html#train_lacking',
                                                                                       'fedcl_repro/runs/workers.py'),
+                                          'fedcl_repro.runs.workers.unlogged_text': ( 'runs/workers.html#unlogged_text',
+                                                                                      'fedcl_repro/runs/workers.py'),
                                           'fedcl_repro.runs.workers.wait_for_others': ( 'runs/workers.html#wait_for_others',
                                                                                         'fedcl_repro/runs/workers.py')},
             'fedcl_repro.show.badge': { 'fedcl_repro.show.badge.Look': ('show/badge.html#look', 'fedcl_repro/show/badge.py'),

@@ -409,6 +409,14 @@ def test_a_logger_gets_the_settings_once_and_rows_as_they_come():
     pd.testing.assert_frame_equal(told, result.rows[MEASURE_COLUMNS], check_dtype=False, rtol=1e-5)
 
 
+def test_a_finished_run_that_is_not_logged_is_told(tmp_path, capsys):
+    words = 'run', '--method', 'fedavg', *OPTIONS, '--store', tmp_path/'runs', '--log', f'csv:{tmp_path}/logs'
+    said(*words)
+    assert 'not logged' not in capsys.readouterr().err and list((tmp_path/'logs').iterdir())
+    said(*words)
+    assert 'a run is finished and is not logged' in capsys.readouterr().err
+
+
 def in_tensorboard(folder, id):
     "What its own reader finds: name -> round -> number, and settings."
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
