@@ -28,7 +28,7 @@ def pytest_collection_finish(session):
     pages = [item.callspec.params['path'] for item in session.items if asks_for_pages(item)]
     if session.config.option.collectonly or not pages: return
     session.made = Path(tempfile.mkdtemp(prefix='pages'))
-    command = sys.executable, ROOT/'tests'/'run_pages.py', session.made, *pages
+    command = sys.executable, ROOT/'tests'/'tools'/'run_pages.py', session.made, *pages
     said = open(session.made/'said.txt', 'w')
     session.pages = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=said, stderr=said)
 

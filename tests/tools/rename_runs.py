@@ -19,7 +19,7 @@ from fedcl_repro.runs import run as runs
 from fedcl_repro.runs.store import SUMS, Store, file_digest
 
 ROOT = Path(__file__).parents[2]
-GOLDEN, RENAMED = ROOT/'tests'/'golden.json', Path(__file__).with_name('renamed_runs.json')
+GOLDEN, RENAMED = ROOT/'tests'/'contract'/'golden.json', Path(__file__).with_name('renamed_runs.json')
 
 
 def name_of(config, fingerprint, revision):

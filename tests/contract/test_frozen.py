@@ -1,0 +1,26 @@
+"""Every verdict on committed rows, frozen: a change of form must reproduce them, line by line.
+
+`python tests/tools/frozen.py` writes them anew; a commit that does so says which lines changed, and why."""
+import json
+
+from frozen import FROZEN, verdicts_now
+
+
+def test_every_verdict_is_as_it_was():
+    before, now = json.loads(FROZEN.read_text(encoding='utf-8')), verdicts_now()
+    assert set(now) == set(before)
+    changed = {name: sorted(set(now[name]['verdicts']) ^ set(before[name]['verdicts'])) for name in now}
+    assert not any(changed.values()), {name: lines[:4] for name, lines in changed.items() if lines}
+    assert all(now[name]['profile'] == before[name]['profile'] for name in now)
+
+
+def ends_of(v): return tuple(round(end, 6) for end in v.interval)
+
+
+def test_a_sentence_has_one_interval_on_whatever_page_it_is_asked():
+    from fedcl_repro.evidence.experiments import committed_verdicts, experiments
+    found = {}
+    for v in (v for name in experiments() for v in committed_verdicts(name)[1]):
+        if v.kind == 'claim' and v.interval: found.setdefault((v.what, v.source), set()).add(ends_of(v))
+    assert len(found) > 100
+    assert not {what: ends for what, ends in found.items() if len(ends) > 1}

@@ -1,0 +1,706 @@
+"""A researcher's week: what the package shows of itself, tables for a paper, data as people have them, models
+that validation chose, loggers."""
+import ast
+import contextlib
+import doctest
+import inspect
+import io
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+
+import fedcl_repro
+from fedcl_repro import cli
+from fedcl_repro.commands import train as train_commands
+from fedcl_repro.evidence import experiments
+from fedcl_repro.evidence.ask import cells_by_run, runs_in, run_sizes
+from fedcl_repro.parts import contrastive
+from fedcl_repro.publish.execute import papermill_error
+from fedcl_repro.runs.models import network_input
+from fedcl_repro.runs.record import MEASURE_COLUMNS
+from fedcl_repro.runs.run import dataset, run_id, run_recorded
+from fedcl_repro.runs.simulate import data_spec, named_data
+from fedcl_repro.runs.store import Store
+from fedcl_repro.runs.train import train
+from fedcl_repro.runs.watch import Extras, logged_settings
+from fedcl_repro.show.compare import compare, numbers_of
+
+ROOT = Path(__file__).parents[2]
+
+
+# --- the front door
+
+def test_completion_help_and_type_checkers_see_the_same_names():
+    "The names of `__all__`, those that type checkers read, and what jedi completes."
+    tree = ast.parse(Path(fedcl_repro.__file__).read_text(encoding='utf-8'))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    homes = {a.asname: node.module.removeprefix('fedcl_repro.') for node in block.body for a in node.names}
+    assert homes == fedcl_repro._homes
+    assert {name for name in dir(fedcl_repro) if not name.startswith('__')} == set(homes)
+    for name in homes: assert getattr(fedcl_repro, name).__doc__
+    jedi = pytest.importorskip('jedi')
+    text = 'import fedcl_repro\nfedcl_repro.'
+    assert set(homes) <= {c.name for c in jedi.Script(text, path=ROOT/'x.py').complete()}
+    assert len(doctest.DocTestParser().get_examples(fedcl_repro.__doc__)) == 3
+
+
+def test_question_mark_shows_shapes_and_units():
+    "In the sections that PyTorch's docstrings have; of functions, data classes and classes."
+    doc = fedcl_repro.infonce.__doc__
+    assert '\nArgs:\n    z: (b, k) representations' in doc and '\nReturns:\n    (b,) nats' in doc
+    assert 'participation: share of the clients in a round' in fedcl_repro.Run.__doc__
+    assert '\nArgs:\n    profile: by default the largest' in fedcl_repro.committed.__doc__
+    assert 'per_group: channels in a group' in import_module('fedcl_repro.parts.twin_norm').TwinNorm.__doc__
+
+
+INNER = 'as_', 'plain_', 'view_', 'pair_', 'check_', 'at_least_float32' # what parts are made of
+PARTS = 'contrastive centroids mixing proximal self_supervised simplex graph twin_norm fields'.split()
+
+
+@pytest.mark.parametrize('name', PARTS)
+def test_every_part_has_an_example_that_runs(name):
+    module = import_module(f'fedcl_repro.parts.{name}')
+    for part in module.__all__:
+        made = getattr(module, part)
+        if not inspect.isfunction(made) or part.startswith(INNER): continue
+        examples = doctest.DocTestParser().get_doctest(made.__doc__, dict(vars(module)), part, None, 0)
+        result = doctest.DocTestRunner().run(examples)
+        assert result.attempted and not result.failed, part
+
+
+z, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+
+
+@pytest.mark.parametrize('call, says', [
+    (lambda: contrastive.ntxent(z.reshape(2, 2, 3), .5), r'z must be of shape \(2n, k\), got \(2, 2, 3\)'),
+    (lambda: contrastive.ntxent(z, 0), 'temp, the temperature, must be above 0, got 0'),
+    (lambda: contrastive.infonce(z, y[:3], z, y > 0, 1.), r'y must be of shape \(b\), b = 4, got \(3,\)'),
+    (lambda: contrastive.supcon(z, y, float('nan')), 'must be above 0, got nan'),
+    (lambda: contrastive.model_contrast(z, z[:, :2], z, .5), r'z_glob must be of shape \(b, k\), b = 4'),
+    (lambda: contrastive.prototype_contrast(z, y, z[0], 1.), r'prototypes must be of shape \(C, k\)'),
+])
+def test_a_loss_names_what_does_not_fit(call, says):
+    with pytest.raises(ValueError, match=says): call()
+
+
+# --- numbers say what they are
+
+README = (ROOT/'README.md').read_text(encoding='utf-8')
+BLOCKS = re.findall(r'```python\n(.*?)```', README, re.S)
+
+
+@pytest.mark.parametrize('block', BLOCKS)
+def test_the_readme_prints_what_it_says(block, fresh):
+    "Words to the letter; numbers may differ by rounding of another processor."
+    done = fresh.run(block)
+    assert done.returncode == 0, done.stderr
+    said = ' '.join(line[2:] for line in block.splitlines() if line.startswith('# '))
+    numbers = [list(map(float, re.findall(r'\d+\.\d', text))) for text in (said, done.stdout)]
+    assert re.sub(r'\d+\.\d', 'x', said) == re.sub(r'\d+\.\d', 'x', ' '.join(done.stdout.split()))
+    assert numbers[0] == pytest.approx(numbers[1], abs=2)
+
+
+def test_a_print_says_what_its_number_is_the_mean_of():
+    for n_rounds, words in ((1, 'the last evaluation, round 1'), (5, 'the last 2 evaluations, round 5')):
+        assert words in str(fedcl_repro.simulate('fedavg', n_clients=3, n_rounds=n_rounds))
+
+
+# --- the table for the paper
+
+@pytest.fixture(scope='module')
+def store(tmp_path_factory): return tmp_path_factory.mktemp('week')
+
+
+SMALL = dict(n_rounds=3, n_clients=3)
+OPTIONS = [word for k, v in SMALL.items() for word in ('--set', f'{k}={v}')]
+
+
+def said(*words):
+    "What a command printed; it must succeed."
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out): assert cli.main([*map(str, words)]) == 0
+    return out.getvalue()
+
+
+def compiled(folder, *tables):
+    "Compile a manuscript with these tables by LaTeX; what it says."
+    if not shutil.which('pdflatex'): pytest.skip('apt-get install texlive-latex-base')
+    rules = ''.join(rf'\newcommand\{name}rule{{\hline}}' for name in ('top', 'mid', 'bottom'))
+    lines = [r'\documentclass{article}',
+             rf'\IfFileExists{{booktabs.sty}}{{\usepackage{{booktabs}}}}{{{rules}}}',
+             r'\usepackage{graphicx}', r'\begin{document}', *tables, r'\end{document}']
+    (folder/'paper.tex').write_text('\n'.join(lines))
+    done = subprocess.run(['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'paper'], cwd=folder,
+                          capture_output=True, text=True)
+    assert done.returncode == 0 and (folder/'paper.pdf').exists(), done.stdout[-2000:]
+    return done.stdout
+
+
+def test_from_a_comparison_to_a_compiled_page(store, tmp_path):
+    files = [word for name, file in dict(table='t.tex', csv='t.csv', figure='f.pdf').items()
+             for word in (f'--{name}', tmp_path/file)]
+    out = said('compare', 'fedavg', 'fedper', 'local', *OPTIONS, '--store', store, '--jobs', 1, *files)
+    assert all(f'{name}: {tmp_path}' in out for name in ('table', 'csv', 'figure'))
+    numbers, text = pd.read_csv(tmp_path/'t.csv'), (tmp_path/'t.tex').read_text()
+    best = numbers[numbers['rank'] == 'best'].iloc[0]
+    assert rf'\textbf{{{best.accuracy:.1f} $\pm$ {best.sd:.1f}}}' in text and r'\toprule' in text
+    assert text.count(r'$^\dagger$ &') == (numbers['rank'] == 'not distinguishable from best').sum()
+    assert r'\label{tab:t}' in text and 'mean of the last evaluation' not in text
+    picture = (tmp_path/'f.pdf').read_bytes()
+    assert b'/Type3' not in picture and b'/FontFile2' in picture # TrueType
+    compiled(tmp_path, r'\input{t}', r'\includegraphics[width=5cm]{f.pdf}', r'See Table~\ref{tab:t}.')
+
+
+def test_the_paper_table_has_the_numbers_of_the_comparison(store):
+    found = compare(['fedavg', 'fedper', 'local'], store=store, jobs=1, **SMALL)
+    table = numbers_of(found).set_index('method')
+    by_hand = found.runs.groupby('label').micro
+    assert list(table.accuracy) == pytest.approx(list(by_hand.mean()[table.index]))
+    assert list(table.sd) == pytest.approx(list(by_hand.std()[table.index]))
+    difference = found.table().set_index('method').difference['FedPer']
+    assert table.loc['FedPer', 'difference_low'] == pytest.approx(difference.low)
+    assert f'({table.low.iloc[0]:.1f} to' in str(found.table(style='paper', spread='interval'))
+    with pytest.raises(ValueError, match="'' or 'paper', got 'latex'"): found.table(style='latex')
+
+
+@pytest.mark.parametrize('name', ['fedcosr/table2', 'mfcl/table2', 'mapl/table1', 'fedcosr/fig5'])
+def test_the_tables_of_an_artifact_compile(name, tmp_path):
+    table, csv = tmp_path/'t.tex', tmp_path/'t.csv'
+    said('show', name, '--table', table, '--csv', csv)
+    assert len(pd.read_csv(csv)) and r'\bottomrule' in table.read_text()
+    text = table.read_text()
+    blocks = text.split(r'\midrule')[1:]
+    if name == 'fedcosr/table2': assert r'FedGH & 88.95 & \textbf{87.01} & ' in text and r'$^\dagger$ &' in text
+    assert all(block.count(r'\textbf') <= 1 for block in blocks)
+    compiled(tmp_path, r'\footnotesize', text)
+
+
+@pytest.mark.parametrize('words, says', [
+    (('--table', 't.txt'), 'must end in .tex'), (('--csv', 't.tex'), 'must end in .csv'),
+    (('--figure', 'f.doc'), 'must end in one of')])
+def test_a_file_that_cannot_be_written_is_refused_before_training(words, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(['compare', 'fedavg', 'fedper', *words]) == 2
+    assert says in ' '.join(capsys.readouterr().err.split())
+
+
+# --- data as people have them
+
+PATIENTS = pd.DataFrame(dict(
+    age=[float(k % 7) for k in range(60)], dose=[k % 2 for k in range(60)],
+    diagnosis=['healthy' if k % 2 else 'ill' for k in range(60)],
+    hospital=[('Charité', 'Mayo', 'Pavlov')[k % 3] for k in range(60)]))
+
+
+@pytest.mark.parametrize('suffix', ['csv', 'tsv', 'parquet', 'feather'])
+def test_a_table_is_read_with_its_label_and_clients(suffix, tmp_path):
+    path = tmp_path/f'patients.{suffix}'
+    if suffix in ('parquet', 'feather'):
+        pytest.importorskip('pyarrow', reason="pip install -e '.[tables]'")
+        getattr(PATIENTS, f'to_{suffix}')(path)
+    else: PATIENTS.to_csv(path, index=False, sep=',' if suffix == 'csv' else '\t')
+    numbers, labels = PATIENTS[['age', 'dose']].to_numpy(), list(PATIENTS.diagnosis)
+    by_hand = fedcl_repro.own_dataset(numbers, labels, clients=list(PATIENTS.hospital))
+    ds = dataset(named_data(f'{path}(label=diagnosis, client=hospital)'), '')
+    assert (ds.fingerprint, ds.classes) == (by_hand.fingerprint, ('healthy', 'ill'))
+    assert ds.id_names == {'client': ('Charité', 'Mayo', 'Pavlov')}
+
+
+def test_names_of_clients_stay_in_rows_tables_and_figures(tmp_path):
+    path, figure = tmp_path/'patients.csv', tmp_path/'f.svg'
+    PATIENTS.to_csv(path, index=False)
+    columns = dict(labels='diagnosis', clients='hospital', n_rounds=2)
+    result = fedcl_repro.simulate('fedavg', path, store=tmp_path/'runs', **columns)
+    assert list(result.clients().client_name) == ['Charité', 'Mayo', 'Pavlov'] and result.run.n_clients == 3
+    assert set(result.rows.query('client >= 0').client_name) == set(PATIENTS.hospital)
+    assert {line.get_label() for line in result.plot().lines} > set(PATIENTS.hospital)
+    again = fedcl_repro.simulate('fedavg', PATIENTS, **columns)
+    pd.testing.assert_frame_equal(result.clients(), again.clients())
+    (id,) = (p.parent.name for p in (tmp_path/'runs').glob('*/run.json'))
+    out = said('show', id, '--store', tmp_path/'runs', '--figure', figure)
+    assert all(name in out and name in figure.read_text() for name in PATIENTS.hospital)
+
+
+def test_pictures_of_mixed_sizes_need_a_side(tmp_path):
+    from PIL import Image
+    for k, size in enumerate([(20, 30), (40, 12)]):
+        for c in 'ab':
+            (tmp_path/c).mkdir(exist_ok=True)
+            Image.new('RGB', size, (255, 0, 0)).save(tmp_path/c/f'{k}.png')
+    with pytest.raises(ValueError, match='say side=32'): dataset(named_data(tmp_path), '')
+    ds = dataset(named_data(f'{tmp_path}(side=8)'), '')
+    assert ds.shape == (3, 8, 8) and (ds.x[:, 0] == 255).all()
+    files = 'a/0.png a/1.png b/0.png b/1.png'.split()
+    table = pd.DataFrame(dict(file=files, label=[0, 0, 1, 1], seen=1))
+    table.to_csv(tmp_path/'t.csv', index=False)
+    with pytest.warns(UserWarning, match='not read: seen'):
+        ds = dataset(named_data(f'{tmp_path}/t.csv(side=8)'), '')
+    assert ds.shape == (3, 8, 8) and list(ds.y) == [0, 0, 1, 1]
+
+
+class Pairs(torch.utils.data.Dataset):
+    "As torch has them."
+    classes = ['zero', 'one']
+    def __len__(self): return 40
+    def __getitem__(self, k): return torch.full((1, 8, 8), k % 2 / 2), k % 2
+
+
+def test_pairs_are_what_their_arrays_are():
+    pairs = Pairs()
+    x, y = torch.stack([pairs[k][0] for k in range(40)]), [pairs[k][1] for k in range(40)]
+    expected = data_spec(x, y)
+    loader = torch.utils.data.DataLoader(pairs, batch_size=4)
+    for given in (pairs, loader, [pairs[k] for k in range(40)], (pairs[k] for k in range(40))):
+        assert data_spec(given) == expected
+    assert dataset(data_spec(pairs), '').classes == ('zero', 'one')
+    with_clients = data_spec(pairs, clients=['a', 'b'] * 20)
+    assert dataset(with_clients, '').id_names == {'client': ('a', 'b')}
+
+
+def test_a_data_set_of_hugging_face():
+    datasets = pytest.importorskip('datasets')
+    from PIL import Image
+    about = datasets.Features(dict(image=datasets.Image(), label=datasets.ClassLabel(names=['cat', 'dog']),
+                                   client=datasets.Value('string')))
+    images = [Image.new('L', (8, 8), 20 * (k % 4)) for k in range(40)]
+    rows = dict(image=images, label=[0, 1] * 20, client=['Ann', 'Bob'] * 20)
+    ds = dataset(data_spec(datasets.Dataset.from_dict(rows, features=about)), '')
+    assert (ds.shape, ds.classes, ds.id_names) == ((1, 8, 8), ('cat', 'dog'), dict(client=('Ann', 'Bob')))
+    vectors = datasets.Dataset.from_pandas(PATIENTS)
+    found = dataset(data_spec(vectors, 'diagnosis', clients='hospital'), '')
+    assert found.fingerprint == dataset(data_spec(PATIENTS, 'diagnosis', clients='hospital'), '').fingerprint
+
+
+@pytest.mark.parametrize('change, given, says', [
+    ({}, dict(labels='diagnose'), "no column 'diagnose' for the label, but age, dose"),
+    ({}, {}, 'which column is the label? label=NAME: age, dose'),
+    ({}, dict(labels='diagnosis'), "the column 'hospital' holds no numbers"),
+    (dict(age=math.nan), dict(labels='diagnosis', clients='hospital'), "'age' lacks 60 values"),
+    (dict(hospital=None), dict(labels='diagnosis', clients='hospital'), '60 rows have no hospital'),
+])
+def test_a_table_that_does_not_say_enough_is_refused(change, given, says):
+    with pytest.raises(ValueError, match=re.escape(says)): data_spec(PATIENTS.assign(**change), **given)
+
+
+@pytest.mark.parametrize('name', ['none.csv', 'none.npz', 'some/none', 'none.parquet(label=y)'])
+def test_a_missing_file_is_called_missing(name, capsys):
+    assert cli.main(['run', '--method', 'fedavg', '--data', name]) == 2
+    path = Path.cwd()/name.partition('(')[0]
+    assert f'no such file or folder: {path}' in ' '.join(capsys.readouterr().err.split())
+
+
+# --- training as people do it
+
+EARLY = dict(n_clients=4, n_rounds=60, validation=.2, patience=3, partition='quantity(minimum=40)', seed=1)
+
+
+@pytest.fixture(scope='module')
+def early(store):
+    "A run that ends early, with its models."
+    return fedcl_repro.simulate('fedper', store=store/'early', **EARLY)
+
+
+def test_the_model_that_validation_chose_is_kept_beside_the_last(early):
+    "The chosen models have the test accuracy of the chosen round, and the last ones that of the last."
+    chosen, last = early.chosen(), early.rows['round'].max()
+    assert chosen['round'] < last < 60
+    predictions, images = early.predictions(), dataset(early.run.data, '').x
+    for at, r in (('valid', chosen['round']), ('last', last)):
+        right = 0
+        for client in range(4):
+            own = predictions['client'] == client
+            scores = early.model(client, at=at)(network_input(images[predictions['row'][own]]))
+            right += int((scores.argmax(1).numpy() == predictions['y'][own]).sum())
+        expected = early.curve().set_index('round').micro[r]
+        assert 100 * right / len(predictions['y']) == pytest.approx(expected, abs=1e-3)
+
+
+def test_patience_ends_a_run_and_the_rows_say_so(early, tmp_path):
+    "After exactly three evaluations that are no better than the chosen one; results are of the chosen round."
+    valid = early.curve(split='valid').set_index('round').micro
+    assert valid.idxmax() == early.chosen()['round'] == valid.index[-4] and len(valid) < 60
+    (line,) = early.rows[early.rows.metric == 'chosen_round'].itertuples()
+    assert (line.value, line.round) == (valid.idxmax(), valid.index[-1])
+    assert f'{early.chosen().micro:.1f} %' in str(early)
+    assert f'at the round that validation chose, stopped after round {valid.index[-1]} of 60' in str(early)
+    shown = said('show', run_id(early.run), '--store', early.store.root)
+    assert f'stopped after round {valid.index[-1]} of 60: no better' in shown
+
+
+def test_a_resumed_run_has_the_same_chosen_models(early, tmp_path):
+    "Interrupted after the chosen round: its models are in the checkpoint."
+    class Stop(Exception): pass
+    def stop(done):
+        if done == early.chosen()['round'] + 1: raise Stop
+    kept = Store(tmp_path)
+    with pytest.raises(Stop): train(early.run, kept, every=0, progress=stop, extras=Extras(models=True))
+    assert kept.checkpoint(run_id(early.run)).exists()
+    again = fedcl_repro.simulate('fedper', store=tmp_path, **EARLY)
+    assert run_id(again.run) == run_id(early.run) and again.chosen().equals(early.chosen())
+    for a, b in zip(again.model(2, at='valid').parameters(), early.model(2, at='valid').parameters()):
+        assert torch.equal(a, b)
+
+
+def test_predictions_have_scores_and_true_labels(early):
+    p = early.predictions()
+    assert set(p) == {'client', 'row', 'y', 'merged', 'merged_scores', 'trained', 'trained_scores'}
+    assert (p['merged_scores'].argmax(1) == p['merged']).mean() > .99 # of equal scores in half precision, any
+    assert (p['y'] == dataset(early.run.data, '').y[p['row']]).all()
+    assert 100 * (p['y'] == p['merged']).mean() == pytest.approx(early.curve().micro.iloc[-1], abs=1e-3)
+
+
+def test_a_model_is_loaded_by_the_name_of_its_run(early):
+    id = run_id(early.run)
+    for name in (id, id[:6]):
+        model = fedcl_repro.load_model(name, 1, store=early.store.root)
+        for a, b in zip(model.parameters(), early.model(1).parameters()): assert torch.equal(a, b)
+    with pytest.raises(ValueError, match="0 runs in .* begin with 'zzz'"):
+        fedcl_repro.load_model('zzz', store=early.store)
+
+
+INTERRUPTED = '''
+import os, signal, sys, threading
+from fedcl_repro import simulate
+def log(settings):
+    def tell(rows):
+        if rows and rows[0][0] == 3 and not os.path.exists('interrupted'):
+            open('interrupted', 'w').close()
+            os.kill(os.getpid(), signal.SIGINT)
+        print('rounds', sorted({row[0] for row in rows}), flush=True)
+    return tell
+result = simulate('fedavg', n_clients=3, n_rounds=6, store='runs', log=log)
+print(len(result.curve()))
+'''
+
+
+def test_an_interrupted_simulation_goes_on(tmp_path, fresh, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = fresh.run(f'import os\nos.chdir({str(tmp_path)!r})\n' + INTERRUPTED)
+    assert first.returncode == 130 and 'stopped after round 3 of 6; the same call goes on' in first.stderr
+    assert list((tmp_path/'runs').glob('*.ckpt'))
+    second = fresh.run(f'import os\nos.chdir({str(tmp_path)!r})\n' + INTERRUPTED)
+    assert second.returncode == 0, second.stderr
+    told = [f'rounds {some}' for some in ([1, 2, 3], [4], [5], [6], [6], [])]
+    assert second.stdout.splitlines() == [*told, '6']
+
+
+def test_a_logger_gets_the_settings_once_and_rows_as_they_come():
+    calls, rows = [], []
+    def log(settings):
+        calls.append(settings)
+        return rows.append
+    result = fedcl_repro.simulate('fedper', n_clients=3, n_rounds=2, log=log)
+    (settings,) = calls
+    assert (settings['run'], settings['optimiser.lr']) == (run_id(result.run), .003)
+    assert [sorted({row[0] for row in some}) for some in rows] == [[1], [2], [2], []]
+    told = pd.DataFrame([row for some in rows for row in some], columns=MEASURE_COLUMNS)
+    pd.testing.assert_frame_equal(told, result.rows[MEASURE_COLUMNS], check_dtype=False, rtol=1e-5)
+
+
+def test_a_finished_run_that_is_not_logged_is_told(tmp_path, capsys):
+    words = 'run', '--method', 'fedavg', *OPTIONS, '--store', tmp_path/'runs', '--log', f'csv:{tmp_path}/logs'
+    said(*words)
+    assert 'not logged' not in capsys.readouterr().err and list((tmp_path/'logs').iterdir())
+    said(*words)
+    assert 'a run is finished and is not logged' in capsys.readouterr().err
+
+
+def in_tensorboard(folder, id):
+    "What its own reader finds: name -> round -> number, and settings."
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    events = EventAccumulator(str(folder/id))
+    events.Reload()
+    curves = {name: {e.step: e.value for e in events.Scalars(name)} for name in events.Tags()['scalars']}
+    (text,) = events.Tensors('settings/text_summary')
+    lines = text.tensor_proto.string_val[0].decode().splitlines()
+    return curves, dict(line.strip().split(': ', 1) for line in lines)
+
+
+def records(log, block=32768):
+    "The records of a log in LevelDB's format: parts with checksum, length and type, in blocks."
+    at, whole = 7, b'' # after the magic number
+    while at + 7 <= len(log):
+        if at % block > block - 7: at += -at % block
+        size, kind = int.from_bytes(log[at + 4:at + 6], 'little'), log[at + 6]
+        whole += log[at + 7:at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4): # complete, or its last part
+            yield whole
+            whole = b''
+
+
+def in_wandb(folder, id):
+    "What its own protocol finds in the file of the offline run."
+    from wandb.proto import wandb_internal_pb2
+    (path,) = folder.glob('wandb/offline-run-*/run-*.wandb')
+    assert id in path.name
+    curves, settings = {}, {}
+    for data in records(path.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        settings |= {i.key: json.loads(i.value_json) for i in record.run.config.update}
+        values = {i.key or '/'.join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+        for name, value in values.items():
+            if not name.startswith('_'): curves.setdefault(name, {})[values['_step']] = value
+    return curves, settings
+
+
+def in_mlflow(folder, id):
+    "What its own client finds in the database."
+    from mlflow import MlflowClient
+    client = MlflowClient(f'sqlite:///{folder}/mlflow.db')
+    (run,) = client.search_runs([client.get_experiment_by_name('fedcl_repro').experiment_id])
+    assert run.info.status == 'FINISHED'
+    found = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    return {name: {m.step: m.value for m in some} for name, some in found.items()}, run.data.params
+
+
+@pytest.mark.parametrize('read', [in_tensorboard, in_wandb, in_mlflow], ids=lambda f: f.__name__[3:])
+def test_a_logger_has_every_curve_and_setting(read, tmp_path):
+    "All that the store's rows say: means over clients, weighted by their samples, by round."
+    name = read.__name__[3:]
+    pytest.importorskip(name, reason=f"pip install -e '.[{name}]'")
+    places = '--store', tmp_path/'runs', '--log', f'{name}:{tmp_path}', '--jobs', 1
+    said('run', '--method', 'fedcosr', *OPTIONS, *places)
+    (id,) = (p.parent.name for p in (tmp_path/'runs').glob('*/run.json'))
+    rows, record = Store(tmp_path/'runs').read(id)
+    expected = {}
+    for (*what, r), some in rows[rows.value.notna()].groupby(['split', 'moment', 'metric', 'round']):
+        curve = expected.setdefault('/'.join(what), {})
+        curve[r] = pytest.approx((some.value * some.n).sum() / some.n.sum(), abs=1e-5)
+    curves, settings = read(tmp_path, id)
+    if name == 'mlflow': expected = {k.replace(' ', '_'): v for k, v in expected.items()}
+    assert curves == expected and {'test/merged/accuracy', 'test/merged/silhouette'} <= curves.keys()
+    def listed(v): return str(v).translate(str.maketrans('()', '[]')).replace(',]', ']')
+    told = logged_settings(run_recorded(record['config']), id)
+    assert {k: listed(settings[k]) for k in told} == {k: listed(v) for k, v in told.items()}
+
+
+@pytest.mark.parametrize('words, says', [
+    (('--patience', '3'), 'patience=3 looks at validation rows: say validation=0.1'),
+    (('--log', 'tensorbord:x'), 'write one of csv:FOLDER, tensorboard:FOLDER, wandb:FOLDER, mlflow:FOLDER'),
+    (('--log', 'csv'), 'write one of csv:FOLDER')])
+def test_what_cannot_be_logged_or_waited_for_is_refused(words, says, capsys):
+    assert cli.main(['run', '--method', 'fedavg', *words]) == 2
+    assert says in ' '.join(capsys.readouterr().err.split())
+
+
+# --- one cell
+
+def options_of(*argv):
+    "The options of a command line."
+    verb = cli.fedcl.commands[argv[0]]
+    return SimpleNamespace(**verb.make_context(argv[0], list(argv[1:])).params)
+
+
+def test_one_cell_is_trained(tmp_path):
+    words = 'run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR-10', '--seeds', '1'
+    for profile in experiments.PROFILES:
+        options = options_of(*words, '--profile', profile)
+        (run,) = train_commands.runs_of_cell(options.names, profile, options.only[0])[:1]
+        assert run.method.name == 'fedcosr' and run.partition.name == 'dirichlet'
+        wanted = train_commands.available_runs(options.names, options_of(*words, '--profile', 'quick'))
+    assert len(wanted) == 1 and wanted[0].seed == 0 and wanted[0].data.name == 'digits'
+    assert '1 of 1 run to train' in said(*words, '--dry', '--store', tmp_path)
+    every = train_commands.runs_of_cell(['fedcosr/table2'], 'lite', 'practical CIFAR-10')
+    assert {r.data.name for r in every} == {'cifar10'} and len({r.method.name for r in every}) > 10
+
+
+@pytest.mark.parametrize('more', [[], ['--dry']])
+def test_an_unknown_cell_gets_suggestions(more, capsys):
+    assert cli.main(['run', 'fedcosr/table2', '--only', 'FedCoSR, practical CIFAR', *more]) == 2
+    assert "there is 'FedCoSR, practical CIFAR-10'" in ' '.join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize('name', ['fedcosr/table2', 'mapl/table1', 'mfcl/table2', 'fedssc/table1'])
+def test_every_published_cell_names_its_runs(name):
+    "A cell with a number of ours has runs; sizes beside it are theirs."
+    rows = experiments.committed(name)
+    runs = cells_by_run(name, rows.settings.unique())
+    for v in experiments.committed_verdicts(name)[1]:
+        if v.kind != 'cell' or v.margin is None: continue
+        own = runs_in(runs, v.what[v.what.index(v.label):])
+        assert own, v.what
+        assert run_sizes(own)['replicates'] == str(len(own))
+        assert set(run_sizes(own)['rounds'].split(', ')) == {f'{r.n_rounds}' for r in own}
+
+
+def test_a_committed_run_is_shown_with_the_command_that_repeats_it():
+    "The command leads to the same run."
+    rows = experiments.committed('fedcosr/table2')
+    for id, run in list(rows[['run', 'settings']].drop_duplicates().itertuples(index=False))[::40]:
+        out = said('show', id)
+        (line,) = (line for line in out.splitlines() if line.startswith('again: '))
+        words = shlex.split(line.removeprefix('again: fedcl '))
+        assert train_commands.one_run(options_of(*words).methods[0], options_of(*words)) == run
+        assert f'run {id}' in out and '-lite.csv' in out
+
+
+def test_the_command_that_repeats_a_run_names_the_users_file(tmp_path):
+    file = tmp_path/'with a blank.py'
+    file.write_text("""from fedcl_repro.federation.method import METHODS, Method
+@METHODS.add('of_week', title='Of the week', family='averaging', owner='shared')
+def of_week(): return Method()""")
+    words = 'run', '--use', file, '--method', 'of_week', *OPTIONS, '--store', tmp_path/'runs'
+    try:
+        again = [line for line in said(*words).splitlines() if line.startswith('again: ')][0]
+        assert shlex.split(again)[-2:] == ['--use', str(file)] and "'\"'" not in again
+        assert '1 finished' in said(*shlex.split(again)[2:], '--store', tmp_path/'runs', '--dry')
+    finally: fedcl_repro.METHODS.pop('of_week')
+    id = next((tmp_path/'runs').glob('*/run.json')).parent.name
+    assert '--use FILE.py' in said('show', id, '--store', tmp_path/'runs')
+
+
+def test_tables_beside_print_say_how_large_their_runs_are(monkeypatch):
+    monkeypatch.setenv('COLUMNS', '160')
+    out = said('show', 'fedcosr/table2')
+    assert 'images 10 %, rounds 20, replicates 1, rate 0.003' in out # EMNIST
+    assert re.search(r'images +rounds|images 100 %', out)
+    assert len(fedcl_repro.committed('fedcosr/table2')) and len(fedcl_repro.published('fedcosr', 'table2'))
+
+
+# --- sweeps, and large stores
+
+def test_a_sweep_prints_all_trials_in_the_order_of_the_grid(tmp_path):
+    grid = '--grid', 'optimiser.lr=0.01,0.001', '--grid', 'batch_size=16,64'
+    out = said('sweep', '--method', 'fedavg', *OPTIONS, *grid, '--store', tmp_path, '--jobs', 1)
+    lines = [line for line in out.splitlines() if 'optimiser.lr=' in line]
+    assert [re.search(r'optimiser.*', line)[0] for line in lines] == [
+        f'optimiser.lr={lr}, batch_size={b}' for lr in ('0.01', '0.001') for b in (16, 64)]
+    (best,) = (line for line in lines if line.startswith('*'))
+    assert float(best[1:].split()[0]) == max(float(line[1:].split()[0]) for line in lines)
+
+
+def test_a_part_s_setting_is_suggested(capsys):
+    assert cli.main(['sweep', '--method', 'fedavg', '--grid', 'lr=0.1']) == 2
+    assert "did you mean 'optimiser.lr'?" in ' '.join(capsys.readouterr().err.split())
+
+
+def test_a_relative_path_of_user_code_counts_in_the_arena(tmp_path, monkeypatch):
+    from fedcl_repro.commands.arena import users_methods
+    from fedcl_repro.user_code import load_extensions, used_files
+    (tmp_path/'mine.py').write_text(
+        'from fedcl_repro.federation.method import METHODS, Method\n'
+        "@METHODS.add('of_week', title='Of the week', family='averaging', owner='shared')\n"
+        'def of_week(): return Method()\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('FEDCL_USE', 'mine.py')
+    load_extensions()
+    try: assert [s.name for s in users_methods(used_files())] == ['of_week']
+    finally: fedcl_repro.METHODS.pop('of_week')
+
+
+def test_a_large_store_is_shown_by_its_newest_runs(store, capsys):
+    "Of four runs two, without the files of the others being read."
+    four = Store(store/'many')
+    for seed in range(4): fedcl_repro.simulate('fedavg', store=four.root, n_clients=2, n_rounds=1, seed=seed)
+    paths = sorted(four.root.glob('*/run.json'), key=lambda p: p.stat().st_mtime)
+    first, *_ = ids = [p.parent.name for p in paths]
+    (four.folder(first)/'rows.csv').unlink()
+    for words in ((), ('fedavg',)):
+        out = said('show', *words, '--store', four.root, '--last', 2)
+        assert 'the newest 2 runs; --last 0 shows all' in out
+        assert [id in out for id in ids] == [False, False, True, True]
+
+
+COMMAND = """
+import sys
+from fedcl_repro import cli
+sys.argv = ['fedcl', *{words}]
+try: cli.entry()
+except SystemExit as e: assert not e.code, e.code
+from fedcl_repro.runs.run import Run, run_id
+print('comments' if 'Args:' in (Run.__doc__ or '') else 'as written')
+"""
+
+
+@pytest.mark.parametrize('words, last', [
+    (['run', '--dry', '--profile', 'quick'], 'as written'), (['list', 'settings'], 'comments')])
+def test_a_command_reads_no_comments_that_it_does_not_show(words, last, tmp_path):
+    "And what is missing of a whole profile is counted without a warning."
+    call = [sys.executable, '-c', COMMAND.format(words=words)]
+    env = dict(os.environ, FEDCL_STORE=str(tmp_path))
+    out = subprocess.run(call, capture_output=True, text=True, env=env)
+    assert out.stdout.splitlines()[-1] == last and not out.stderr, out.stderr
+
+
+# --- what comes next is said
+
+def test_every_setting_has_a_sentence():
+    out = said('list', 'settings', '--json')
+    for row in json.loads(out): assert len(row['about'].split()) > 2, row['name']
+    assert 'of communication' in said('list', 'settings', 'n_rounds')
+
+
+def test_simulate_and_run_have_the_same_defaults():
+    run = fedcl_repro.Run.of('fedavg')
+    source = inspect.getsource(fedcl_repro.simulate)
+    assert 'dict(n_clients' not in source and (run.n_clients, run.n_rounds) == (20, 30)
+    assert train_commands.one_run('fedavg', options_of('run', '--method', 'fedavg')) == run
+
+
+def test_flower_says_its_next_two_commands(tmp_path):
+    from fedcl_repro.distributed.flower import wait_for_clients
+    words = '--method', 'fedavg', '--set', 'n_clients=3', '--clients', tmp_path/'clients'
+    *_, node, server = said('flower', tmp_path/'app', *words).splitlines()
+    assert node.endswith(f'fedcl node {tmp_path}/app {tmp_path}/clients/0 --client 0')
+    assert f'flwr run {tmp_path}/app local' in server and server.endswith('num-supernodes=3')
+    nobody = SimpleNamespace(node_of={}, n_clients=3, meet=lambda: None)
+    with pytest.raises(TimeoutError, match='(?s)fedcl node APP.*flwr run APP.*num-supernodes=3'):
+        wait_for_clients(nobody, 0)
+
+
+@pytest.mark.parametrize('command', ['nbdev_docs', 'nbdev_preview'])
+def test_what_builds_another_site_names_ours_and_leaves_nothing(command, tmp_path):
+    "Files that nbdev would write are there, and it stops at a setting whose text it prints."
+    (tmp_path/'nbs').mkdir()
+    for name in 'pyproject.toml', 'nbs/nbdev.yml', 'nbs/_quarto.yml': shutil.copy(ROOT/name, tmp_path/name)
+    before = {path: path.is_file() and path.read_text() for path in tmp_path.rglob('*')}
+    call = [sys.executable, '-c', f'from nbdev.quarto import {command} as it; it.__wrapped__()']
+    out = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert out.returncode and 'run `fedcl docs`' in out.stderr.splitlines()[-1], out.stderr
+    assert {path: path.is_file() and path.read_text() for path in tmp_path.rglob('*')} == before
+
+
+# --- papermill
+
+TABLE2, COMPARE = ROOT/'nbs/papers/fedcosr/table2.ipynb', ROOT/'nbs/bench/compare.ipynb'
+
+
+@pytest.mark.parametrize('page, given, says', [
+    (TABLE2, dict(seed=2), "no parameter 'seed' (did you mean 'seeds'?)"),
+    (TABLE2, dict(profile='light'), "unknown profile 'light'"),
+    (COMPARE, dict(round=2), "no parameter 'round' (did you mean 'rounds'?)")])
+def test_an_unknown_parameter_ends_a_page(page, given, says, tmp_path):
+    assert says in papermill_error(str(page), str(tmp_path/'out.ipynb'), given)
+
+
+def test_parameters_are_typed_and_explained():
+    import papermill
+    for page in (TABLE2, COMPARE):
+        found = papermill.inspect_notebook(str(page)).values()
+        assert {p['inferred_type_name'] for p in found} <= {'str', 'int', 'float', 'bool'}
+        assert all(len(p['help']) > 3 for p in found)
+    assert len(found) == 6
+
+
+def test_a_loop_over_seeds_ends_in_a_comparison(tmp_path):
+    for seed in range(2):
+        given = dict(seed=seed, rounds=1, methods='fedavg fedper', store=str(tmp_path/'runs'))
+        assert not papermill_error(str(COMPARE), str(tmp_path/f'{seed}.ipynb'), given)
+    cells = json.loads((tmp_path/'1.ipynb').read_text())['cells']
+    text = ''.join(line for c in cells for o in c.get('outputs', []) for line in o.get('text', ''))
+    assert '2 replicates (seed and partition)' in text and 'FedPer' in text
+    assert len(list((tmp_path/'runs').glob('*/run.json'))) == 4
