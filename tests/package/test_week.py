@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -654,7 +655,8 @@ def test_simulate_and_run_have_the_same_defaults():
 def test_flower_says_its_next_two_commands(tmp_path):
     from fedcl_repro.distributed.flower import wait_for_clients
     words = '--method', 'fedavg', '--set', 'n_clients=3', '--clients', tmp_path/'clients'
-    *_, node, server = said('flower', tmp_path/'app', *words).splitlines()
+    *_, missing, node, server = said('flower', tmp_path/'app', *words).splitlines()
+    assert ("first: pip install 'fedcl_repro[flower]'" == missing) == (find_spec('flwr') is None)
     assert node.endswith(f'fedcl node {tmp_path}/app {tmp_path}/clients/0 --client 0')
     assert f'flwr run {tmp_path}/app local' in server and server.endswith('num-supernodes=3')
     nobody = SimpleNamespace(node_of={}, n_clients=3, meet=lambda: None)
