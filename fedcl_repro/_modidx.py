@@ -1913,8 +1913,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                   'fedcl_repro/federation/rehearsal.py'),
                                                   'fedcl_repro.federation.rehearsal.RehearsalCopy.step': ( 'federation/rehearsal.html#rehearsalcopy.step',
                                                                                                            'fedcl_repro/federation/rehearsal.py'),
-                                                  'fedcl_repro.federation.rehearsal.by_parts': ( 'federation/rehearsal.html#by_parts',
-                                                                                                 'fedcl_repro/federation/rehearsal.py'),
                                                   'fedcl_repro.federation.rehearsal.compare_buffers': ( 'federation/rehearsal.html#compare_buffers',
                                                                                                         'fedcl_repro/federation/rehearsal.py'),
                                                   'fedcl_repro.federation.rehearsal.compare_companions': ( 'federation/rehearsal.html#compare_companions',

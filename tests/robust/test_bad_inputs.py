@@ -516,7 +516,7 @@ OWN_FAULTS = named([
     ('--model bad_none', 'a network has the parts body, head'),
     ('--model bad_index', "the model 'bad_index' fails in own_code.py, line 15: IndexError"),
     ('--model bad_shape', 'does not read inputs of shape (1, 16, 16)'),
-    ('--model bad_classes', 'expected (4, 10): one for each class'),
+    ('--model bad_classes', 'let it return scores (4, 10)'),
     ('--partition bad_rows', 'rows of client 0 must be whole numbers from 0 to 1796'),
     ('--partition bad_tests', 'client 0 is tested on 5 of the rows it trains on'),
     ('--partition bad_few', 'the partition has 1 clients to train and 1 to test, and the run 20'),
