@@ -549,6 +549,19 @@ def test_a_committed_run_is_shown_with_the_command_that_repeats_it():
         assert f'run {id}' in out and '-lite.csv' in out
 
 
+def test_a_committed_run_whose_name_is_like_a_number_is_shown(tmp_path, monkeypatch):
+    "The only one of its file, so that a column of such names would be read as numbers."
+    path, name = experiments.committed_path('mapl/window', 'lite'), '00012e4567'
+    record = next(r for r in json.loads(path.with_suffix('.json').read_text()) if 'config' in r)
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    folder = tmp_path/'mapl/results'
+    folder.mkdir(parents=True)
+    rows[rows.run == record['run']].assign(run=name).to_csv(folder/path.name, index=False)
+    (folder/path.with_suffix('.json').name).write_text(json.dumps([record | dict(run=name)]))
+    monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path))
+    assert f'run {name}' in (out := said('show', name, '--store', tmp_path/'runs')) and 'micro ' in out
+
+
 def test_the_command_that_repeats_a_run_names_the_users_file(tmp_path):
     file = tmp_path/'with a blank.py'
     file.write_text("""from fedcl_repro.federation.method import METHODS, Method
