@@ -174,9 +174,9 @@ def view_of(n:int, names:list):
 # %% ../../../nbs/papers/mapl/experiments.ipynb #e387f7f8
 FAST = ['fashion_mnist', 'mnist', 'svhn'] # data sets that train fast
 
-def again(names, profile)->list[Run]:
-    "Scenario 1 with five other seeds and partitions, on the data sets that train fast; only `lite` has them."
-    return reseeded(mapl_runs(names, 'small', data=FAST), range(1, 6)) if profile == 'lite' else []
+def again(names, profile, data=FAST, **changes)->list[Run]:
+    "Scenario 1 with five other seeds and partitions; only `lite` has them."
+    return reseeded(mapl_runs(names, 'small', data=data, **changes), range(1, 6)) if profile == 'lite' else []
 
 def smaller1(profile)->list[Run]:
     "CIFAR-10 at the size `small`, shown and judged until it is trained at the size `night`."
@@ -381,7 +381,9 @@ SAME_VIEWS = [*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS]
 def presets(profile): return ablation(MAPL_PRESETS, profile)
 
 @experiment(MAPL, 'mapl/fair', 'The same views for all', kind='extra', view=view_of(1, SAME_VIEWS))
-def same_views(profile): return ablation(SAME_VIEWS, profile, fair=True)
+def same_views(profile):
+    repeated = again(['Local', TWO_VIEWS, 'MAPL'], profile, ['cifar10'], fair=True)
+    return ablation(SAME_VIEWS, profile, fair=True) + repeated
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #b9e86789
 TABLE8 = { # printed: the transformation
