@@ -183,7 +183,8 @@ def test_the_tables_of_an_artifact_compile(name, tmp_path):
     assert len(pd.read_csv(csv)) and r'\bottomrule' in table.read_text()
     text = table.read_text()
     blocks = text.split(r'\midrule')[1:]
-    if name == 'fedcosr/table2': assert r'FedGH & 88.95 & \textbf{87.01} & ' in text and r'$^\dagger$ &' in text
+    if name == 'fedcosr/table2':
+        assert r'FedGH & 88.95 & \textbf{87.01} & ' in text and r'$^\dagger$ &' in text
     assert all(block.count(r'\textbf') <= 1 for block in blocks)
     compiled(tmp_path, r'\footnotesize', text)
 
