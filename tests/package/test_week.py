@@ -220,6 +220,23 @@ def test_a_table_is_read_with_its_label_and_clients(suffix, tmp_path):
     assert ds.id_names == {'client': ('Charité', 'Mayo', 'Pavlov')}
 
 
+@pytest.mark.parametrize('names, kept', [
+    (['007', '08'], ('007', '08')), (['7', '10'], ('7', '10')), (['12e4', '3e5'], ('12e4', '3e5'))], ids=str)
+def test_names_that_look_like_numbers_stay_as_they_are_written(names, kept, tmp_path):
+    lines = [f'{k},{names[k % 2]},{names[k // 2 % 2]}' for k in range(40)]
+    (tmp_path/'a.csv').write_text('\n'.join(['age,ward,label', *lines]))
+    data = named_data(f'{tmp_path}/a.csv(label=label, client=ward)')
+    read = dataset(data, '')
+    assert read.id_names['client'] == kept and set(read.columns['client']) == {0, 1}
+    if names[0] != '7': assert read.classes == kept
+
+
+def test_large_whole_numbers_of_a_table_stay_apart():
+    "As those of an array do."
+    table = pd.DataFrame(dict(age=[2**25 + k for k in range(40)], b=1., label=[0, 1] * 20))
+    assert len(set(dataset(data_spec(table, 'label'), '').x[:, 0])) == 40
+
+
 def test_names_of_clients_stay_in_rows_tables_and_figures(tmp_path):
     path, figure = tmp_path/'patients.csv', tmp_path/'f.svg'
     PATIENTS.to_csv(path, index=False)
