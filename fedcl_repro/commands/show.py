@@ -8,7 +8,7 @@ __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'NUMBERS', 'INDEX', 'FEW', 'spec_t
            'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in',
            'file_stamps', 'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of',
            'quoted', 'files_of', 'given_path', 'mean_of', 'Shown', 'show_runs', 'show_artifact', 'has_numbers',
-           'tables_beside_print', 'rank_of', 'marked', 'sentences_judged', 'sentence_judged', 'show_verb',
+           'tables_beside_published', 'rank_of', 'marked', 'sentences_judged', 'sentence_judged', 'show_verb',
            'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
@@ -325,14 +325,14 @@ def show_runs(store:Store, ids:list, last=0)->Shown: # last: so many, the newest
 # %% ../../nbs/commands/show.ipynb #085bdf4b
 def show_artifact(name:str)->Shown:
     """Print the published numbers of a table beside ours, or the curves of a figure, from committed rows; and
-    the paper's sentences, each with its verdict."""
+    the paper's claims, each with its verdict."""
     print(textwrap.fill(f"{name}: {experiments()[name].about['title']}", width()))
     profile, verdicts = committed_verdicts(name)
     counts = ', '.join(f'{verdict} {n}' for verdict, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
     rows = committed(name, profile) if profile in PROFILES else pd.DataFrame()
     of_rows = cells_by_run(name, rows.settings.unique()) if len(rows) else {}
-    tables = tables_beside_print(verdicts, of_rows)
+    tables = tables_beside_published(verdicts, of_rows)
     for setting, table in tables.items():
         print(f"\n{setting}\n{fitted_text(table.drop(columns='rank', errors='ignore'))}")
     for text in sentences_judged(verdicts): print(f'\n{text}')
@@ -351,19 +351,19 @@ def show_artifact(name:str)->Shown:
 # %% ../../nbs/commands/show.ipynb #40c41e79
 def has_numbers(v:Verdict)->bool: # a cost or a number of rounds has only evidence in words
     "Whether a verdict is about a cell whose published and own numbers it carries."
-    has_values = v.label and v.margin is not None and v.printed is not None
-    return bool(has_values) and not math.isnan(v.printed)
+    has_values = v.label and v.margin is not None and v.published is not None
+    return bool(has_values) and not math.isnan(v.published)
 
-def tables_beside_print(
+def tables_beside_published(
     verdicts:list,
     runs={}, # of which these are, see `cells_by_run`
 )->dict[str, pd.DataFrame]: # by setting
     """The compared cells of each setting, the highest published number first: method, published, ours,
     interval, verdict, images, rounds, replicates, rate."""
     by_heading, cells = {}, filter(has_numbers, verdicts)
-    for v in sorted(cells, key=attrgetter('printed'), reverse=True):
+    for v in sorted(cells, key=attrgetter('published'), reverse=True):
         measure, _, setting = v.what.partition(v.label) # 'spread of FedCoSR, practical CIFAR-10'
-        line = dict(method=v.label, published=f'{v.printed:g}', ours=f'{v.margin:.2f}')
+        line = dict(method=v.label, published=f'{v.published:g}', ours=f'{v.margin:.2f}')
         line |= dict(interval='{:.1f} to {:.1f}'.format(*v.interval) if v.interval else '', verdict=v.word)
         cell_runs = runs_in(runs, v.what.removeprefix(measure))
         if cell_runs: line |= run_sizes(cell_runs)

@@ -19,7 +19,8 @@ from ..evidence.citations import citations
 from ..evidence.experiments import papers_folder
 from ..evidence.verdict import MARKS
 from ..show.badge import LOOKS, badge, css_name
-from ..show.findings import findings_asked, headline_verdict, replace_between, save_picture
+from ..show.findings import (
+    all_findings, findings, headline_verdict, replace_between, save_picture)
 from ..show.scoreboard import all_claims, headlines, scoreboard_figure, scoreboard_html, tally
 
 # %% ../../nbs/publish/front.ipynb #fro00006
@@ -156,7 +157,7 @@ def squares(counts:dict)->list: # of the names of styles
 
 def main_verdicts()->dict: # paper -> word
     "The verdict on what each paper's abstract promises."
-    first_claims = {f.paper: next(iter(f.claims.values())) for f in findings_asked()}
+    first_claims = {f.paper: next(iter(f.claims.values())) for f in all_findings()}
     return {paper: headline_verdict(*claim[:2]).word for paper, claim in first_claims.items()}
 
 def counts_in_words(counts:dict)->str: # '● 31 ■ 31 ◇ 61'
@@ -208,4 +209,5 @@ def written_front()->dict[str, str]: # path -> text
     cell, = (c for c in notebook['cells'] if c['id'] == FRONT_CELL)
     cell['source'] = front_of_index().splitlines(keepends=True)
     text = replace_between(readme.read_text(encoding='utf-8'), 'front', front_markdown('nbs/'))
+    text = replace_between(text, 'findings', findings('nbs/papers/'))
     return {readme: text, index: json.dumps(notebook, indent=1, ensure_ascii=False) + '\n'}

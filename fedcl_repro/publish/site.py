@@ -60,7 +60,7 @@ def is_boilerplate(cell:dict)->bool:
     return cell['cell_type'] == 'code' and bool(marked)
 
 def folded(cell:dict, prompt:str, what='hide-input')->dict:
-    "The cell with its code folded behind a prompt; `what='hide-cell'`: with its outputs, too."
+    "The cell with its code folded behind a prompt; `what='hide-cell'`: also with its outputs."
     return cell | dict(metadata=dict(tags=[what], mystnb=dict(code_prompt_show=prompt)))
 
 # %% ../../nbs/publish/site.ipynb #f5b304d5
@@ -123,7 +123,7 @@ def relinked(text:str)->str: # Markdown
 
 # %% ../../nbs/publish/site.ipynb #71e7ed1b
 def relinked_cell(cell:dict)->dict:
-    "The cell with its Markdown, and that of its outputs, relinked."
+    "The cell, with the links in its Markdown and in its outputs relinked."
     if cell['cell_type'] == 'markdown': return cell | dict(source=relinked(text_of(cell)))
     for output in cell['outputs']:
         shown = output.get('data', {})

@@ -180,8 +180,8 @@ def represented(execute, stages:tuple, state:State, client_ids=None)->dict[str, 
 
 # %% ../../nbs/runs/record.ipynb #fb7297a5
 def silhouette(z:np.ndarray, y:np.ndarray)->float:
-    """Mean silhouette of z (n, k) by class y (n,); nan if there is nothing to compare. It equals that of
-    scikit-learn, whose import would take a third of a small run's time."""
+    """Mean silhouette of z (n, k) by class y (n,); nan if there is nothing to compare. It equals
+    scikit-learn's, whose import would take a third of a small run's time."""
     _, y, n = np.unique(y, return_inverse=True, return_counts=True)
     if not (1 < len(n) < len(y) and np.isfinite(z).all()): return math.nan
     z, y, n = torch.from_numpy(z).double(), torch.from_numpy(y), torch.from_numpy(n)

@@ -202,7 +202,7 @@ def set_style():
         keep_pictures_small()
     except Exception: pass # not in a notebook
 
-MOST_MARKS, MOST_CELLS = 1000, 10_000 # of a figure that is kept as a vector too
+MOST_MARKS, MOST_CELLS = 1000, 10_000 # of a figure that is also kept as a vector
 
 def is_light(fig)->bool:
     "Whether a figure is small as a vector: without pictures, and with few points."

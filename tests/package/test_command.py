@@ -20,7 +20,7 @@ from fedcl_repro.show.compare import Comparison, replicates
 from fedcl_repro.runs.run import Run, methods, run_id
 from fedcl_repro.runs.store import Store, save_checkpoint
 from fedcl_repro.commands.list import registers
-from fedcl_repro.commands.show import fitted_text, tables_beside_print
+from fedcl_repro.commands.show import fitted_text, tables_beside_published
 
 ROOT = Path(__file__).parents[2]
 VERBS = list(cli.fedcl.commands)
@@ -151,7 +151,7 @@ def test_a_progress_bar_fits_and_shows_the_last_accuracy(tmp_path, capsys):
 def test_an_artifact_shows_the_published_numbers_sorted(capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '120')
     code, out, _ = said(capsys, 'show', 'fedcosr/table2')
-    tables = tables_beside_print(experiments.committed_verdicts('fedcosr/table2')[1])
+    tables = tables_beside_published(experiments.committed_verdicts('fedcosr/table2')[1])
     assert tables['practical CIFAR-10'].published.astype(float).is_monotonic_decreasing
     assert {'FedCoSR', 'FedPer'} <= set(tables['practical CIFAR-10'].method) and code == 0
     for setting, table in tables.items():
@@ -179,10 +179,11 @@ def test_a_claim_is_shown_with_its_verdict_and_evidence(monkeypatch, capsys):
         assert below.startswith(v.word) and below.endswith(v.evidence)
 
 
-def test_a_cost_is_shown_beside_the_printed_one(capsys):
+def test_a_cost_is_shown_beside_the_published_one(capsys):
     "It is no accuracy: its verdict has the numbers in words."
     code, out, _ = said(capsys, 'show', 'mfcl/table3')
-    assert code == 0 and 'MFCL(TN), resnet18: comm bits' in out and re.search(r'by the formula.*printed', out)
+    assert code == 0 and 'MFCL(TN), resnet18: comm bits' in out and re.search(r'by the formula.*published',
+                                                                              out)
 
 
 def test_a_label_with_a_comma_stays_with_its_setting(monkeypatch, capsys):

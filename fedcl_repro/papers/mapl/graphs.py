@@ -68,7 +68,7 @@ def window(profile): # of Run
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe408b
 def window_numbers(rows:pd.DataFrame)->pd.DataFrame: # round, ratio, across; what is drawn
-    "By round: similarity across over that of the nearest, and percent of the weight across after one step."
+    "By round: similarity across clusters over the nearest's, and percent of weight across after one step."
     starts, lines = {run: setting(run, 'method.warmup') for run in set(rows.settings)}, []
     early = rows[rows['round'] <= rows.settings.map(starts)] # no graph had been learned yet
     for key, S in client_matrices(MAPL, early, 'likeness').items():

@@ -14,7 +14,7 @@ from itertools import product
 
 from ...evidence.claim import (
     Claim, above, as_labels, best, claims, closer, level, limited, ordered, paper_file)
-from ...evidence.ask import printed_evidence
+from ...evidence.ask import published_evidence
 
 # %% ../../../nbs/papers/mfcl/statements.ipynb #7531ae65
 TN, GN, BN = EACH_NORM = ['MFCL(TN)', 'MFCL(GN)', 'MFCL(BN)']
@@ -42,21 +42,21 @@ MFCL_SAID = dict(
             floors=FLOORS),
         above(GN, 'FedSimCLR', 'MFCL(GN) works effectively: above FedSimCLR', where=SKEWED, floors=FLOORS,
             place='MFCL 6'),
-        above(TN, 'FedEMA', 'MFCL(TN) works better than FedEMA (Table 2)', floors=FLOORS, printed='table2',
+        above(TN, 'FedEMA', 'MFCL(TN) works better than FedEMA (Table 2)', floors=FLOORS, published='table2',
             place='MFCL 5.7'),
         *claims('ours', above(TN, 'MFCL(TN), twins'), above(TN, 'MFCL(TN), views alone'), floors=FLOORS)],
-    in_print=claims('MFCL 5.3', # checked only on the printed table
+    in_paper=claims('MFCL 5.3', # checked only on the published table
         replace(BEST, where=dict(xi=[.01, .1])),
         above(TN, GN, where=SKEWED),
         LABELS_WIN,
-        printed='table14'),
+        published='table14'),
     table5=[
         *claims('MFCL 5.5',
             above('FedSimCLR(TN)', 'FedSimCLR', 'TN can improve the performance of FedSimCLR'),
             *(above(TN, rival) for rival in ('FedSimCLR', 'FedSimCLR(GN)', 'FedSimCLR(TN)', GN)),
             above(GN, BN),
             floors=FLOORS),
-        *claims('MFCL Table 5', # the paper prints 15.3; this is an accuracy, so it has an interval
+        *claims('MFCL Table 5', # the paper gives 15.3; this is an accuracy, so it has an interval
             *(limited(label, f'{label} collapses: below 20 %', '{:.2f} %', high=20)
               for label in (BN, f'{BN}, local statistics, fitted to what was received')),
             where=SKEWED),
@@ -92,7 +92,7 @@ def said_of_cuts(profile:str)->list[Claim]:
             where=dict(data=['cifar10'])),
         best(f'{TN}, cut = 4', cuts, 'the best cut-off for Tiny-ImageNet is layer 4',
             where=dict(data=['tiny_imagenet'])),
-        of='cut', floors=FLOORS, printed=dict(artifact='table1', by='cut'))
+        of='cut', floors=FLOORS, published=dict(artifact='table1', by='cut'))
 
 def said_of_dropouts(profile:str)->list[Claim]:
     shares = {f'{100*share:g}': f', {100*share:g} % drop out' if share else ''
@@ -141,21 +141,22 @@ MFCL_SAID.update(
 
 # %% ../../../nbs/papers/mfcl/statements.ipynb #c0575a1e
 def cheaper(says, low, high, *costs, networks=('resnet18',), than='', times=(1.01, math.inf))->Claim:
-    """In print, `costs` of one method, or of each of several, are below those of another in these networks.
+    """As published, `costs` of one method, or of each of several, are below another's in these networks.
     `than`: the network of the lower one, if it is another."""
     parts = product(costs, networks, as_labels(low), as_labels(high))
     pairs = [((cost, one, than or network), (cost, rival, network)) for cost, network, one, rival in parts]
-    def fits(printed, one, rival): return times[0] <= printed[rival] / printed[one] <= times[1]
-    def cost_text(printed, *pair):
-        amounts = [f'{method}, {network}: {printed[_, method, network]:.2g}' for _, method, network in pair]
+    def fits(published, one, rival): return times[0] <= published[rival] / published[one] <= times[1]
+    def cost_text(published, *pair):
+        amounts = [f'{method}, {network}: {published[_, method, network]:.2g}' for _, method, network in pair]
         cost = pair[0][0]
         unit = 'bytes' if 'bytes' in cost else 'operations' if cost == 'flops' else 'bits'
         return f"{', '.join(amounts)} {unit}"
-    def margin(printed): return sum(fits(printed, *pair) for pair in pairs) - len(pairs)
-    def tell(printed, margin):
-        broken = [cost_text(printed, *pair) for pair in pairs if not fits(printed, *pair)]
-        return printed_evidence([cost_text(printed, *pair) for pair in pairs if fits(printed, *pair)], broken)
-    return Claim(f'in print, {says}', (), margin, tell, equal=True)
+    def margin(published): return sum(fits(published, *pair) for pair in pairs) - len(pairs)
+    def tell(published, margin):
+        broken = [cost_text(published, *pair) for pair in pairs if not fits(published, *pair)]
+        agreeing = [cost_text(published, *pair) for pair in pairs if fits(published, *pair)]
+        return published_evidence(agreeing, broken)
+    return Claim(f'as published, {says}', (), margin, tell, equal=True)
 
 # %% ../../../nbs/papers/mfcl/statements.ipynb #c0575a1f
 BOTH, ALL_COSTS = ('resnet18', 'resnet50'), ('comm_bits', 'flops', 'memory_bytes')
