@@ -93,6 +93,7 @@ class Paper:
     margins: Callable = None # name of a table -> measure -> published cells whose margins are shown beside
                              # ours; by default its accuracies
     cell: Callable = None    # a published cell -> its name; by default its label and setting
+    earlier: Callable = None # a cell -> its name in an earlier version of the paper
     says: dict = field(default_factory=dict) # artifact -> claims, or (profile) -> claims
     personal: bool = False  # clients are tested on their own classes, so the majority class is also shown
     moment: str = 'merged'  # when personal models are tested; a verdict says if another moment turns its sign
@@ -646,7 +647,8 @@ def cells_by_run(name:str, runs)->dict: # Run -> names of its cells
     names = {r: [] for r in runs}
     if paper is None or not runs: return names
     frame = paper.place(pd.DataFrame([described(r) | dict(run=str(k)) for k, r in enumerate(runs)]))
-    for c in frame.itertuples(): names[runs[int(c.run)]].append(name_of_cell(paper, c))
+    for c in frame.itertuples():
+        names[runs[int(c.run)]] += [name_of_cell(paper, c), *([paper.earlier(c)] if paper.earlier else [])]
     return names
 
 def runs_in(cells:dict, text:str)->list: # of Run; cells: see `cells_by_run`

@@ -972,6 +972,8 @@ WITHOUT_EFFECT = [
     (dict(eval_every=9, n_rounds=6), 'only the last of 6 rounds is tested'),
     (dict(eval_clients=30, n_clients=4), 'there are 4 clients, and all of them are tested'),
     (dict(participation=.05, n_clients=5), 'is less than one: one takes part'),
+    (dict(patience=5, validation=.1, n_rounds=9, eval_every=2), 'patience=5: the run cannot end early'),
+    (dict(patience=4, validation=.1, n_rounds=9, eval_every=2), ''),
     (dict(metrics=('top_k(k=2)', 'auc'), n=3), ''),
     (dict(optimiser='sgd(cosine_over=6)', n_rounds=6), ''),
     (dict(method='mapl(warmup=7)', n_rounds=8), ''),
