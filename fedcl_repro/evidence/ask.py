@@ -764,8 +764,8 @@ def our_cells(
     interval
     over replicates and shared test images, nan where one run says nothing; how its curves end; why it is not
     compared."""
-    if not len(rows): return pd.DataFrame(columns=[*on, *MEANS, 'sd_seeds', 'seeds', 'low', 'high', 'curve',
-                                                   'why'])
+    if not len(rows):
+        return pd.DataFrame(columns=[*on, *MEANS, 'sd_seeds', 'seeds', 'low', 'high', 'curve', 'why'])
     facts, cells = run_facts(paper, rows)[['run', 'owner', 'clients', 'n', 'curve', 'why']], []
     moments = {m: summary(rows, m).set_index('run').micro for m in MOMENTS if (rows.moment == m).any()}
     layers = layer_accuracies(paper, rows)

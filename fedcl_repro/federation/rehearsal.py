@@ -115,8 +115,9 @@ def rehearse_network(r:RehearsalCopy, i:int, needs:list):
     compare_outputs(r, i, c, x, needs)
     forgotten = lost_memory(r, i, c, x)
     if global_draws() != before: raise Refused(drawing_layers(r.exact.nets[arch]) + DRAWS_OUTSIDE)
-    if forgotten: raise Refused(f'{", ".join(forgotten)} changes in forward and is no field of a client: '
-                                'make it a buffer of floats, filled in place, as in self.mean.copy_(new)')
+    if forgotten:
+        raise Refused(f'{", ".join(forgotten)} changes in forward and is no field of a client: '
+                      'make it a buffer of floats, filled in place, as in self.mean.copy_(new)')
     follow_fields(r, i, c, x)
 
 def compare_outputs(r:RehearsalCopy, i:int, c:dict, x:Tensor, needs:list):

@@ -366,6 +366,25 @@ def test_no_code_cell_and_no_test_is_wide():
         assert not wide, f'{path}: {len(wide)} lines over {WIDEST} columns, the first: {wide[0]!r}'
 
 
+def long_behind_a_colon(text):
+    "First lines of statements that begin behind a colon, as in `if x: y(`, and do not end there."
+    lines = re.sub(r'^(\s*)[%!].*$', r'\1pass', text, flags=re.M).splitlines()
+    nodes = ast.walk(ast.parse('\n'.join(lines)))
+    bodies = (getattr(node, part, None) for node in nodes for part in ('body', 'orelse'))
+    for first, *_ in (body for body in bodies if body and isinstance(body, list)):
+        line = lines[first.lineno - 1]
+        is_branch = line.lstrip().startswith('elif') and isinstance(first, ast.If)
+        if line[:first.col_offset].strip() and first.end_lineno > first.lineno and not is_branch: yield line
+
+
+def test_what_goes_on_has_a_line_of_its_own():
+    for path in NOTEBOOKS:
+        found = [line for source in code_cells(path) for line in long_behind_a_colon(source)]
+        assert not found, f'{path}: begin a line behind the colon of {found[0]!r}'
+    assert list(long_behind_a_colon('if a: b(1,\n        2)')) == ['if a: b(1,']
+    assert not list(long_behind_a_colon('if a: b(1)\nelif c:\n    b(1,\n      2)'))
+
+
 def test_width_is_measured_as_said():
     long = 'x'*111
     assert list(wide_lines(f'short\n{long}')) == [long]
