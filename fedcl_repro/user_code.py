@@ -76,8 +76,9 @@ class Contents:
         if top == 'fedcl_repro' or top in sys.stdlib_module_names: return False
         file = getattr(sys.modules.get(str(name)), '__file__', None)
         if not file: installed = top in sys.builtin_module_names
-        else: installed = file.startswith(INSTALLED) or not {'site-packages', 'dist-packages'}.isdisjoint(
-            Path(file).parts) # also of another environment
+        else:
+            in_packages = not {'site-packages', 'dist-packages'}.isdisjoint(Path(file).parts)
+            installed = file.startswith(INSTALLED) or in_packages # also of another environment
         return top == self.root or not installed
 
     def tell(self, value)->str:

@@ -276,8 +276,8 @@ def files_of(config:dict)->list[str]: # paths; FILE.py for one that is not impor
         if kind not in REGISTERS or kind == 'data': continue
         entry = REGISTERS[kind].get(value['name'])
         if not entry: files.append('FILE.py')
-        elif is_own(entry): files.append(getattr(sys.modules.get(entry.make.__module__), '__file__',
-                                                 'FILE.py'))
+        elif is_own(entry):
+            files.append(getattr(sys.modules.get(entry.make.__module__), '__file__', 'FILE.py'))
     return list(dict.fromkeys(files))
 
 def given_path(data:dict)->str: # "patients.csv(label='diagnosis')"

@@ -57,8 +57,8 @@ def of_one_kind(values, what:str)->np.ndarray:
     array = np.asarray(values)
     several = values if isinstance(values, (list, tuple)) else array.tolist() if array.dtype == object else ()
     kinds = {isinstance(v, str) for v in several if v is not None}
-    if len(kinds) == 2: raise ValueError(f'{what} mix words and numbers, of which "1" and 1 would be one: '
-                                         'give one kind')
+    if len(kinds) == 2:
+        raise ValueError(f'{what} mix words and numbers, of which "1" and 1 would be one: give one kind')
     return array
 
 # %% ../../nbs/data/own_data.ipynb #65690a6c
@@ -433,8 +433,9 @@ def stacked_pictures(pictures:list, what:str, side=0)->np.ndarray: # (n, C, H, W
     "Pictures as one array, grey if all of them are. `side`: cut to squares from the middle, then scaled."
     from PIL import ImageOps
     images, clear = zip(*[on_white(picture) for picture in pictures])
-    if any(clear): warnings.warn(f'{sum(clear)} of {len(images)} {what} are partly transparent: '
-                                 'they are laid on white', stacklevel=2)
+    if any(clear):
+        warnings.warn(f'{sum(clear)} of {len(images)} {what} are partly transparent: '
+                      'they are laid on white', stacklevel=2)
     mode = 'L' if all(image.mode in ('1', 'L') for image in images) else 'RGB'
     images = [image.convert(mode) for image in images]
     if side: images = [ImageOps.fit(image, (side, side)) for image in images]
@@ -488,8 +489,9 @@ def read_folder(folder:Path, value_range=(), side=0)->Dataset:
     read = {*parts, *files, *(p.parent for p in files)}
     tell_left_out(folder, {folder, *parts, *sum(of_classes, [])}, read)
     classes = in_order({p.parent.name for p in files})
-    if len(classes) < 2: raise ValueError(f'{folder} holds pictures of one class alone, {classes[0]!r}: '
-                                          'classification needs two')
+    if len(classes) < 2:
+        raise ValueError(f'{folder} holds pictures of one class alone, {classes[0]!r}: '
+                         'classification needs two')
     x, y = picture_arrays(files, folder, side), np.array([classes.index(p.parent.name) for p in files])
     test = (x[n:], y[n:]) if len(parts) > 1 else None
     attributes = dict(n_classes=len(classes), classes=classes, fidelity='own pictures', layout='NCHW')

@@ -18,7 +18,7 @@ import torch
 
 from ..core import atomic_write, json_in, write_text
 from ..user_code import import_file
-from ..federation.exchange import ClientSide, from_bytes, known_to, to_bytes
+from ..federation.exchange import ClientSide, LastTurn, from_bytes, known_to, to_bytes
 from ..federation.fed import Fed
 from ..federation.loop import Loop
 from .resident import folder_of
@@ -159,7 +159,7 @@ class Node:
         try:
             fields, header = from_bytes(self.path.read_bytes())
             if header['run'] != self.plan.text: return {}
-            last_turn = header['turn'], fields.pop(REPEATED).numpy().tobytes()
+            last_turn = LastTurn(header['turn'], fields.pop(REPEATED).numpy().tobytes())
             return dict(fields=fields, last=last_turn, session=header['session'])
         except (ValueError, KeyError) as e:
             raise ValueError(f'{self.path} is damaged ({e}): delete it, and the client begins anew') from e

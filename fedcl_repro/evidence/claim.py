@@ -135,8 +135,8 @@ def limited(name:str, says:str, told:str, high=None, low=None, **fields)->Claim:
 
 # %% ../../nbs/evidence/claim.ipynb #13cb0fa1
 def below_floors(compared, higher, floors, table, each=False)->str: # empty: enough was learned
-    """Why these labels decide nothing: the best, or one of the higher ones, is not above the best floor, or
-    any is not (`each`), since it is no merit to be above a method that fails."""
+    """Why these labels decide nothing: the best of them, or a label that the claim calls higher, is not above
+    the best floor. With `each`, any label that is not: it is no merit to be above a method that fails."""
     means = table.mean()
     floor_means = means[[label for label in floors if label in means]]
     compared_means = means[[label for label in compared if label in means]]
@@ -144,8 +144,8 @@ def below_floors(compared, higher, floors, table, each=False)->str: # empty: eno
     floor, name = floor_means.max(), floor_means.idxmax().removeprefix('floor: ')
     above = f'is not above {name}, {floor:.1f} %'
     if compared_means.max() <= floor: return f'the best of these, {compared_means.max():.1f} %, {above}'
-    asked_means = compared_means if each else means[list(higher)]
-    failed = asked_means[asked_means <= floor]
+    must_learn = compared_means if each else means[list(higher)]
+    failed = must_learn[must_learn <= floor]
     return f'{failed.idxmin()}, {failed.min():.1f} %, {above}' if len(failed) else ''
 
 # %% ../../nbs/evidence/claim.ipynb #1219eda6

@@ -225,14 +225,22 @@ class Expected:
         if (given_form['kind'], given_form['dtype']) != (form.kind, form.dtype):
             what = f"{given_form['kind']} of {given_form['dtype']}"
             raise BadMessage(f'field {name!r} is a {what}, not a {form.kind} of {form.dtype}')
-        if fixed_shape is None and form.leading:
-            fits = math.prod(shape[:form.leading]) <= form.per_sample * self.n and form.is_short(shape,
-                                                                                                 self.n)
-            if fits and len(shape) >= form.leading and shape[form.leading:] == form.shape: return
-            raise BadMessage(f'field {name!r} of a client with {self.n} samples has shape {shape}')
-        expected, block = fixed_shape or form.shape, (self.blocks or {}).get(name, ())
-        fits = len(shape) == len(block) and all(1 <= a <= b for a, b in zip(shape, block))
-        if shape != expected and not (block and fits):
+        if fixed_shape is None and form.leading: self.check_samples(name, form, shape)
+        else: self.check_shape(name, fixed_shape or form.shape, shape)
+
+    def check_samples(self, name:str, form:Form, shape:tuple):
+        "Refuse a field with an entry for each sample that has too many of them, or entries of another shape."
+        n_entries = math.prod(shape[:form.leading])
+        few_enough = n_entries <= form.per_sample * self.n and form.is_short(shape, self.n)
+        entry_fits = len(shape) >= form.leading and shape[form.leading:] == form.shape
+        if few_enough and entry_fits: return
+        raise BadMessage(f'field {name!r} of a client with {self.n} samples has shape {shape}')
+
+    def check_shape(self, name:str, expected:tuple, shape:tuple):
+        "Refuse a field of another shape, unless it is a block of what the server sent."
+        block = (self.blocks or {}).get(name, ())
+        is_block = len(shape) == len(block) > 0 and all(1 <= a <= b for a, b in zip(shape, block))
+        if shape != expected and not is_block:
             raise BadMessage(f'field {name!r} has shape {shape}, not {expected}')
 
     def check_numbers(self, message:dict):

@@ -26,10 +26,11 @@ from ..show.scoreboard import all_claims, headlines, scoreboard_figure, scoreboa
 LEAD = ('Five papers promise that hospitals or phones learn from each other without showing pictures. '
         'Each is explained, rebuilt and run again: do its claims hold?')
 NEEDS = {
-    "pip install -e . && fedcl reproduce": 'Python 3.11 to 3.13, 1.5 GB of disk and a few minutes on two '
-                                           'cores; downloads no data; writes report/index.html',
-    "pip install -e '.[notebooks]' && jupyter lab nbs": 'opens every page of this book as a notebook, the '
-                                                        'course included',
+    "pip install -e . && fedcl reproduce":
+        'Python 3.11 to 3.13, 1.5 GB of disk and a few minutes on two cores; downloads no data; '
+        'writes report/index.html',
+    "pip install -e '.[notebooks]' && jupyter lab nbs":
+        'opens every page of this book as a notebook, the course included',
 }
 
 @dataclass(frozen=True)

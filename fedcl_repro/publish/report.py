@@ -178,8 +178,8 @@ def shown(output:dict)->str: # HTML
         return picture('image/svg+xml', base64.b64encode(data['image/svg+xml'].encode()).decode())
     if 'image/png' in data:
         return picture('image/png', data['image/png'].replace('\n', ''))
-    if 'text/html' in data: data['text/html'] = re.sub(r'<a href="results/[^"]*">(.*?)</a>', r'\1',
-                                                       data['text/html'])
+    if 'text/html' in data:
+        data['text/html'] = re.sub(r'<a href="results/[^"]*">(.*?)</a>', r'\1', data['text/html'])
     if 'text/html' in data: return f'<div class="wide">{data["text/html"]}</div>'
     if 'text/markdown' in data: return f'<div class="wide">{prose(data["text/markdown"])}</div>'
     text = data.get('text/plain', '')

@@ -103,8 +103,8 @@ class Store:
             if not path.is_symlink(): continue
             raise ValueError(f'{path} is a link, and no link is followed out of the store')
         sums = self.sums(id)
-        if sums and sums.get(name) != file_digest(folder/name): raise ValueError(f'{name} is not what '
-                                                                                 f'{SUMS} says')
+        if sums and sums.get(name) != file_digest(folder/name):
+            raise ValueError(f'{name} is not what {SUMS} says')
 
     def sums(self, id:str)->dict[str, str]: # name -> SHA-256; empty for a run of an earlier version
         path = self.folder(id)/SUMS

@@ -34,7 +34,8 @@ os.environ.update(RAY_SETTINGS)
 def paths_of_workers():
     "Workers import what the tests import."
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('PYTHONPATH', os.pathsep.join([str(TESTS/'tools'), str(TESTS/'distributed'), str(TESTS.parent)]))
+        folders = TESTS/'tools', TESTS/'distributed', TESTS.parent
+        patch.setenv('PYTHONPATH', os.pathsep.join(map(str, folders)))
         yield
 
 

@@ -1,6 +1,5 @@
 "Small federations on which every registered method is tried, and comparisons of where they end."
 import functools
-from dataclasses import fields
 
 import pytest
 import torch
@@ -63,7 +62,7 @@ def tensors(state):
     "All numbers of a state, with their names."
     for i, c in enumerate(state.clients):
         for k, v in sorted(c.items()): yield f'client {i}: {k}', v
-    for s in state.servers.items():
+    for s, fields in state.servers.items():
         for k, v in sorted(fields.items()):
             if isinstance(v, Rows):
                 have = v.have.reshape((-1,) + (1,) * (v.value.ndim - 1))

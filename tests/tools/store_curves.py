@@ -1,6 +1,6 @@
 """Write nbs/course/curves.csv: every curve that a page of the course shows, for five seeds, by running it.
 
-`python tests/tools/store_curves.py` for all pages, or with names: `python tests/tools/store_curves.py 05_contrast`."""
+`python tests/tools/store_curves.py` for all pages, or with names, such as `05_contrast`."""
 import re
 import sys
 from collections import defaultdict

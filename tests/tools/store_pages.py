@@ -1,6 +1,6 @@
 """Execute pages of results on committed rows alone and store what they show.
 
-`python tests/tools/store_pages.py` for all, or with names: `python tests/tools/store_pages.py fedcosr/table2`.
+`python tests/tools/store_pages.py` for all, or with names, such as `fedcosr/table2`.
 
 A page's own run would train its profile `quick`; what is stored is the evidence, without a stand-in."""
 import sys

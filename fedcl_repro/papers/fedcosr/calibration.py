@@ -39,8 +39,8 @@ CALIBRATION = Paper(('dataset',), by_dataset, say_data, personal=True)
 def calibration(profile):
     names = ['fedavg', 'fedper'] if profile == 'quick' else list(RANKED.values())
     data = ['digits'] if profile == 'quick' else ['fashion_mnist', 'cifar100']
-    size = SIZES['quick']['base'] if profile == 'quick' else dict(n_rounds=30, eval_every=5,
-                                                                  dtype='bfloat16')
+    reduced = dict(n_rounds=30, eval_every=5, dtype='bfloat16')
+    size = SIZES['quick']['base'] if profile == 'quick' else reduced
     size = size | dict(optimiser='sgd(lr=0.005)', batch_size=10, model='cnn(dropout=0.0, k=512)')
     first_runs = [Run.of(own_settings(methods().resolve(n)), data=d, **size) for d in data for n in names]
     return reseeded(first_runs, range(2))

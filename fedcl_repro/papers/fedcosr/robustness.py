@@ -15,7 +15,7 @@ from ...core import Spec
 from .counted import BESIDE, communication_table, sizes
 from .statements import SIXTEEN, PATHOLOGICAL, PRACTICAL, TABLE3
 from .experiments import (
-    FAIR, FEDCOSR, compared, every_cell, judge_often, place, runs)
+    FAIR, FEDCOSR, compared, every_cell, judge_often, place, replicated, runs)
 from ...evidence.experiments import no_runs
 from ...runs.run import methods, setting
 from ...evidence.claim import Claim, claims, lead
@@ -56,7 +56,8 @@ def more_of_table3(rows:pd.DataFrame, profile:str)->list[Verdict]:
             also=more_of_table3)
 def table3(profile):
     shorter = dict(n_rounds=1) if profile == 'quick' else {}
-    return runs(compared(), profile, TRAINED3[profile], **shorter)
+    repeated = replicated(['local', 'fedavg', 'fedper', 'fedcosr'], profile, ['β = 0.01', 'β = 1'])
+    return repeated + runs(compared(), profile, TRAINED3[profile], **shorter)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #32676b21
 @experiment(FEDCOSR, 'fedcosr/fig6', 'Accuracy of each client when five keep a tenth of their data',

@@ -113,9 +113,10 @@ def rival(name:str, setting:Setting, model={}, **run)->Run:
     size = MFCL_SIZES[setting.profile]
     network, optimiser = (text.format(**size) for text in MFCL_FILE['rivals'][name])
     epochs = OWN_EPOCHS.get(name, 1) if size['own_epochs'] else 1
-    n = max(2, size['passes'] // epochs) if size['passes'] else dict(fedsimclr=800).get(name, 100)
-    tests = max(1, n // size['tests'])
-    settings = dict(optimiser=optimiser, n_rounds=n, eval_every=tests, local_epochs=epochs)
+    of_paper = dict(fedsimclr=800).get(name, 100) # rounds
+    n_rounds = max(2, size['passes'] // epochs) if size['passes'] else of_paper
+    eval_every = max(1, n_rounds // size['tests'])
+    settings = dict(optimiser=optimiser, n_rounds=n_rounds, eval_every=eval_every, local_epochs=epochs)
     if 'views' not in methods()[name].about.get('needs', ''): settings['augmentation'] = 'crop_flip(pad=2)'
     if setting.profile == 'quick': settings['batch_size'] = 32
     return run_of(name, setting, network, model, **settings | run)
