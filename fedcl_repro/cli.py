@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['SHORT', 'EARLIER', 'REPORT', 'OF_RUN', 'NAMES', 'TO_COMPARE', 'REPLICATES', 'FOR_PAPER', 'GRID', 'TUNE', 'LISTS',
            'WHAT', 'RESULT', 'LAST', 'SITE', 'COPY_TO', 'METHOD', 'CLIENTS', 'CLIENT', 'Fedcl', 'fedcl', 'verb',
-           'printable', 'coloured', 'Screened', 'wrapped', 'main', 'entry']
+           'printable', 'coloured', 'Screened', 'wrapped', 'main', 'Kept', 'paged', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import inspect
+import io
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -349,13 +351,33 @@ def main(argv=None)->int:
         print(f'\nfedcl: interrupted; {rest}', file=sys.stderr)
         return 128 + getattr(e, 'number', signal.SIGINT)
 
+# %% ../nbs/cli.ipynb #9a6ed001
+class Kept(io.StringIO):
+    "What would go to a terminal."
+    def isatty(self)->bool: return True
+
+@contextmanager
+def paged():
+    "Output to a terminal, page by page if it is longer, by the reader's pager, as `git log` does."
+    terminal, sys.stdout = sys.stdout, Kept()
+    terminal.reconfigure(errors='backslashreplace') # letters that it lacks are written as numbers
+    try: yield
+    finally:
+        text, sys.stdout = sys.stdout.getvalue(), terminal
+        if text.count('\n') < shutil.get_terminal_size().lines: terminal.write(text)
+        else:
+            os.environ.setdefault('LESS', 'FRX')
+            click.echo_via_pager(text, color=True)
+
 # %% ../nbs/cli.ipynb #d57a58e9
 def entry():
     if '_FEDCL_COMPLETE' in os.environ: fedcl.main(prog_name='fedcl') # a shell asks for completions
     if not {'docs', 'settings'}.intersection(sys.argv): import_as_written()
     # names of files may hold control codes
     closed = open(os.devnull, 'w')
-    sys.stdout, sys.stderr = Screened(sys.stdout or closed), Screened(sys.stderr or closed)
-    sys.exit(main())
+    only_prints = sys.argv[1:2] in (['show'], ['list'])
+    with paged() if only_prints and sys.stdout and sys.stdout.isatty() else nullcontext():
+        sys.stdout, sys.stderr = Screened(sys.stdout or closed), Screened(sys.stderr or closed)
+        sys.exit(main())
 
 if __name__ == '__main__' and '__file__' in globals(): entry()

@@ -7,8 +7,9 @@ __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'NUMBERS', 'INDEX', 'FEW', 'spec_t
            'rows_of', 'width', 'paragraph', 'as_texts', 'fitted_text', 'text_chart', 'run_curves', 'curves_of_methods',
            'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in',
            'file_stamps', 'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of',
-           'quoted', 'files_of', 'given_path', 'mean_of', 'Shown', 'show_runs', 'show_artifact', 'has_numbers',
-           'tables_beside_print', 'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
+           'quoted', 'files_of', 'given_path', 'mean_of', 'Shown', 'show_runs', 'print_answer', 'show_artifact',
+           'has_numbers', 'heading_of', 'tables_beside_published', 'sentences_judged', 'sentence_judged', 'show_verb',
+           'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import contextlib
@@ -320,51 +321,63 @@ def show_runs(store:Store, ids:list, last=0)->Shown: # last: so many, the newest
     return Shown(curves, {'': table}, 'Accuracy in percent, mean of the last evaluations')
 
 # %% ../../nbs/commands/show.ipynb #085bdf4b
+def print_answer(verdicts:list):
+    "Print whether the claim held that the artifact's page answers first."
+    from fedcl_repro.show.badge import sign
+    from fedcl_repro.show.result_page import card_claim, sentence_and_answer
+    claim = card_claim(verdicts)
+    if claim: print(paragraph(f'{sign(claim.word)}  ' + ': '.join(sentence_and_answer(claim, verdicts))))
+
 def show_artifact(name:str)->Shown:
     """Print the published numbers of a table beside ours, or the curves of a figure, from committed rows; and
-    the paper's sentences, each with its verdict."""
+    the paper's claims, each with its verdict."""
     print(textwrap.fill(f"{name}: {experiments()[name].about['title']}", width()))
     profile, verdicts = committed_verdicts(name)
     counts = ', '.join(f'{verdict} {n}' for verdict, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
     rows = committed(name, profile) if profile in PROFILES else pd.DataFrame()
     of_rows = cells_by_run(name, rows.settings.unique()) if len(rows) else {}
-    tables = tables_beside_print(verdicts, of_rows)
+    tables = tables_beside_published(verdicts, of_rows)
+    print_answer(list(verdicts))
     for setting, table in tables.items(): print(f'\n{setting}\n{fitted_text(table)}')
-    for text in sentences_judged(verdicts): print(f'\n{text}')
     title = f"{experiments()[name].about['title']} ({profile or 'not run'}; accuracy in percent)"
-    if not len(rows): return Shown({}, tables, title)
-    curves = curves_of_methods(rows)
-    if not tables:
+    curves = curves_of_methods(rows) if len(rows) else {}
+    if len(rows) and not tables:
         table = summary(rows)[['run', 'label', 'dataset', 'partition', 'seed', 'round', 'micro']]
         tables = {'': table.assign(partition=table.partition.str.split('(').str[0])}
         print(fitted_text(tables['']))
         print(paragraph('merged, {dataset}, {partition}:'.format(**rows.iloc[0])))
         print(text_chart(curves, min(60, width() - 9)))
-    print(f'rows: {committed_path(name, profile).resolve()}')
+    for text in sentences_judged(verdicts): print(f'\n{text}')
+    if len(rows): print(f'rows: {committed_path(name, profile).resolve()}')
     return Shown(curves, tables, title)
 
 # %% ../../nbs/commands/show.ipynb #40c41e79
 def has_numbers(v:Verdict)->bool: # a cost or a number of rounds has only evidence in words
     "Whether a verdict is about a cell whose published and own numbers it carries."
-    has_values = v.label and v.margin is not None and v.printed is not None
-    return bool(has_values) and not math.isnan(v.printed)
+    has_values = v.label and v.margin is not None and v.published is not None
+    return bool(has_values) and not math.isnan(v.published)
 
-def tables_beside_print(
+def heading_of(v:Verdict)->str: # 'practical CIFAR-10, spread'
+    "The setting of a cell, and what is measured unless it is accuracy."
+    measure, _, setting = v.what.partition(v.label)
+    return setting.removeprefix(', ') + (f", {measure.removesuffix(' of ')}" if measure else '')
+
+def tables_beside_published(
     verdicts:list,
     runs={}, # of which these are, see `cells_by_run`
 )->dict[str, pd.DataFrame]: # by setting
-    """The compared cells of each setting, the highest published number first: method, published, ours,
-    interval, verdict, images, rounds, replicates, rate."""
-    by_heading, cells = {}, filter(has_numbers, verdicts)
-    for v in sorted(cells, key=attrgetter('printed'), reverse=True):
-        measure, _, setting = v.what.partition(v.label) # 'spread of FedCoSR, practical CIFAR-10'
-        line = dict(method=v.label, published=f'{v.printed:g}', ours=f'{v.margin:.2f}')
+    """The compared cells of each setting, in the paper's order and the highest published number first:
+    method, published, ours, interval, verdict, images, rounds, replicates, rate."""
+    cells = list(filter(has_numbers, verdicts))
+    by_heading = {heading_of(v): [] for v in cells}
+    for v in sorted(cells, key=attrgetter('published'), reverse=True):
+        measure = v.what.partition(v.label)[0] # 'spread of FedCoSR, practical CIFAR-10'
+        line = dict(method=v.label, published=f'{v.published:g}', ours=f'{v.margin:.2f}')
         line |= dict(interval='{:.1f} to {:.1f}'.format(*v.interval) if v.interval else '', verdict=v.word)
         cell_runs = runs_in(runs, v.what.removeprefix(measure))
         if cell_runs: line |= run_sizes(cell_runs)
-        heading = setting.removeprefix(', ') + (f", {measure.removesuffix(' of ')}" if measure else '')
-        by_heading.setdefault(heading, []).append(line)
+        by_heading[heading_of(v)].append(line)
     return {heading: pd.DataFrame(lines) for heading, lines in by_heading.items()}
 
 def sentences_judged(verdicts:list)->list[str]:

@@ -99,7 +99,7 @@ def checked_rows(
     return r.astype(np.int64)
 
 # %% ../../nbs/data/partition.ipynb #c986eb62
-PARTITIONS.makes = Shards # a user's own function must return Shards, too
+PARTITIONS.makes = Shards # a user's own function must also return Shards
 
 # %% ../../nbs/data/partition.ipynb #f33c0bff
 PROTOCOLS = OneOf('personal', 'personal-train', 'global', 'pooled')

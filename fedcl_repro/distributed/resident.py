@@ -26,7 +26,7 @@ MOST_PEERS = 16        # at a time; the others wait at the door
 MOST_BYTES = 2**31 - 1 # of a message
 
 def folder_of(place:str)->Path:
-    "The folder of a node: that of its data, or one with the name of the function that returns them."
+    "The folder of a node: of its data, or with the name of the function that returns them."
     if ':' not in place or Path(place).is_dir(): return Path(place)
     file, _, function = place.rpartition(':')
     return Path(f"{file.removesuffix('.py')}.{function}")

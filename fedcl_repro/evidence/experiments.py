@@ -514,7 +514,7 @@ def evidence_on(claims:str)->list: # of (experiment, profile, verdict)
     "Of a page of claims, 'mapl/claims': the verdict on each claim, from the best committed rows of a page."
     paper = experiments()[claims].about['paper']
     artifacts = [n for n, e in experiments().items() if e.about['paper'] == paper and n != claims]
-    by_claim = {} # sentence and place -> the first experiment that checks it
+    by_claim = {} # claim and place -> the first experiment that checks it
     for name in [*artifacts, claims]:
         profile, verdicts = committed_verdicts(name)
         for v in verdicts:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PAPER_NAMES', 'CELL', 'COLUMN', 'DISAGREEMENTS', 'read_published', 'split_setting', 'values_in', 'with_values',
-           'largest_sd', 'impossible_spread', 'wrong_average', 'printed_twice', 'contradictions', 'all_cells',
+           'largest_sd', 'impossible_spread', 'wrong_average', 'published_twice', 'contradictions', 'all_cells',
            'published', 'artifacts', 'hyperparameters', 'disagreements']
 
 # %% ../../nbs/evidence/published.ipynb #3461324e
@@ -70,7 +70,7 @@ CELL = ['paper', 'setting', 'dataset', 'model', 'method', 'metric'] # identify a
 COLUMN = ['paper', 'artifact', 'setting', 'dataset', 'model']       # identify a column of a table of methods
 
 def impossible_spread(cells:pd.DataFrame)->pd.Series: # text, empty if nothing is wrong
-    "Standard deviations over clients too large for the accuracy printed beside them."
+    "Standard deviations over clients too large for the accuracy published beside them."
     keys = [*COLUMN, 'method']
     accuracy = cells[cells.metric == 'accuracy'].set_index(keys).value
     beside = accuracy.reindex(pd.MultiIndex.from_frame(cells[keys])).to_numpy()
@@ -89,20 +89,20 @@ def wrong_average(cells:pd.DataFrame)->pd.Series: # text, empty where nothing is
     return mean.map('the column above it has the mean {:.2f}'.format).where(broken, '')
 
 # %% ../../nbs/evidence/published.ipynb #fa1454cf
-def printed_twice(
+def published_twice(
     cells:pd.DataFrame,
     column:str='value', # or 'std'
 )->pd.Series:           # text, empty where nothing is wrong
-    "Percentages that the same paper prints elsewhere with more than 0.1 points difference."
+    "Percentages that the same paper gives elsewhere with more than 0.1 points difference."
     cell = cells[column].groupby([cells[k] for k in CELL])
     low, high = cell.transform('min'), cell.transform('max')
     broken = (cells.unit == 'percent') & (high - low > .1 + 1e-9)
-    return ('printed as ' + low.astype(str) + ' and as ' + high.astype(str)).where(broken, '')
+    return ('published as ' + low.astype(str) + ' and as ' + high.astype(str)).where(broken, '')
 
 # %% ../../nbs/evidence/published.ipynb #ac90c687
 def contradictions(cells:pd.DataFrame)->pd.Series: # text, empty where nothing is wrong
     "Why a cell cannot be true, from the other cells of the same paper."
-    reasons = pd.concat([impossible_spread(cells), wrong_average(cells), printed_twice(cells)], axis=1)
+    reasons = pd.concat([impossible_spread(cells), wrong_average(cells), published_twice(cells)], axis=1)
     def together(row): return '; '.join(why for why in row if why)
     return reasons.agg(together, axis=1)
 
@@ -120,7 +120,7 @@ def published(
     artifact:str=None, # table2, fig6, text_sec5b1, ...
     **equal,           # further columns that must have a value: method='FedAvg', clients=20
 )->pd.DataFrame:       # without columns that are empty in the chosen rows
-    "The printed cells of the papers, one per row; `contradicts` says why a cell cannot be true."
+    "The published cells of the papers, one per row; `contradicts` says why a cell cannot be true."
     cells = with_values(all_cells(), paper=paper, artifact=artifact, **equal)
     fixed = read_published('results').columns
     empty = [k for k in cells if k not in fixed and cells[k].isna().all()]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 # %% ../../nbs/evidence/verdict.ipynb #5dd90c65
-OURS = 'ours' # the source of a sentence that is in no paper
+OURS = 'ours' # the source of a claim that is in no paper
 WIDE = 6.     # points: a longer interval distinguishes nothing
 MARKS = { # of each word: its mark, beside which the word always stands
     'holds': '●', 'fails': '■', 'open': '◇', 'not learned': '▽', 'not run': '–', 'contradicts itself': '⇄',
@@ -25,13 +25,13 @@ CELL_WORDS = 'agrees', 'differs', 'open', 'not run', 'contradicts itself'
 DECIDED = 'holds', 'fails', 'agrees', 'differs'
 # what keeps a verdict open
 ONE_RUN, TOO_LONG, SMALLER_RUNS, MIXED = 'one run', 'interval too long', 'smaller run', 'mixed'
-IN_NOISE = "below the paper's own noise" # print supports a sentence by less than its test set can tell
+IN_NOISE = "below the paper's own noise" # the published margin is within their test's noise
 TOO_FEW, NEVER, SIZE_WORDS = 'too few replicates', 'target never reached', 'sizes differ'
 REASONS = ONE_RUN, TOO_LONG, SMALLER_RUNS, MIXED, IN_NOISE, TOO_FEW, NEVER, SIZE_WORDS
 
 @dataclass(frozen=True)
 class Verdict:
-    "The number or sentence, the verdict in one word, why it is open, and the evidence."
+    "The number or claim, the verdict in one word, why it is open, and the evidence."
     what: str
     word: str
     evidence: str = ''
@@ -40,12 +40,13 @@ class Verdict:
     interval: tuple = () # (low, high) of the margin that decides a claim; empty for a fact
     much: str = ''       # the margin of the published numbers: 'inside' or 'outside' that interval
     size: str = ''       # of the runs, in words, if it is not the paper's: 'a tenth of the images, 20 rounds'
-    basis: str = 'facts' # what it rests on: trained 'runs', 'print' alone, or 'facts' that are counted
+    basis: str = 'facts' # what it rests on: trained 'runs', 'published' numbers, or counted 'facts'
     margin: float = None  # of our runs, in the unit of the claim
-    printed: float = None # of the published numbers
+    published: float = None # of the published numbers
     label: str = ''       # of a cell: its method
     reason: str = ''      # why it is open: one of `REASONS`
     tested: str = ''      # when its models were tested, in words, if that matters
+    layers: str = ''      # at which layer its representations were tested, if they differ
     turned: str = ''      # where else its margin has the other sign: 'but -0.54 after local training'
     differs: tuple = ()   # settings of its runs that are not the paper's: 'lr 0.01 (paper 0.05)'
     def __post_init__(self):
@@ -89,7 +90,7 @@ def cell_word(
 
 # %% ../../nbs/evidence/verdict.ipynb #1becdada
 def claim(what:str, per_seed, evidence='', source='')->Verdict:
-    "Verdict on a sentence, from whether it holds for each seed; without any seed 'not run'."
+    "Verdict on a claim, from whether it holds for each seed; without any seed 'not run'."
     votes = [bool(v) for v in per_seed]
     if not votes: return Verdict(what, 'not run', evidence, source, 'claim')
     verdict = 'holds' if all(votes) else 'open' if any(votes) else 'fails'
@@ -110,10 +111,12 @@ def rests_on(v:Verdict)->str: # empty: not said
 def amount_of(n:int, thing:str)->str: return f'{n:,} {thing}' + ('' if n == 1 else 's') # '3 claims'
 
 def verdict_table(verdicts)->pd.DataFrame:
-    "Verdicts as a table; if a margin is printed, whether it is inside our interval."
+    "Verdicts as a table; if a margin is published, whether it is inside our interval."
     optional = ['much'] if any(v.much for v in verdicts) else []
     columns = ['what', 'word', *optional, 'evidence', 'source']
-    table = pd.DataFrame([vars(v) | dict(word=v.said) for v in verdicts], columns=columns)
+    def evidence(v): return '; tested '.join(filter(None, (v.evidence, v.layers)))
+    cells = [vars(v) | dict(word=v.said, evidence=evidence(v)) for v in verdicts]
+    table = pd.DataFrame(cells, columns=columns)
     return table.rename(columns=dict(much='published margin'))
 
 # %% ../../nbs/evidence/verdict.ipynb #50a963d6
@@ -147,7 +150,7 @@ def cell_verdicts(cells:pd.DataFrame, what, source='')->list[Verdict]:
         if c.reason == SMALLER_RUNS: evidence += f'; {c.why}'
         ends = () if pd.isna(c.low) else (c.low, c.high)
         ours = None if pd.isna(c.ours) else float(c.ours)
-        about = dict(interval=ends, margin=ours, printed=float(c.published), basis='runs', label=c.label)
+        about = dict(interval=ends, margin=ours, published=float(c.published), basis='runs', label=c.label)
         about |= dict(reason=c.reason)
         out.append(Verdict(what(c), c.verdict, evidence, source, **about))
     return out

@@ -116,7 +116,7 @@ class RayActors(Loop):
         "The part of a round that happens at the clients."
         self.tuned = None # a tuning by an evaluation is valid only until this round
         homes = {i: c.seat for i, c in clients.items() if isinstance(c, Resident)}
-        work = {i: self.fed.sizes[i] + 1 for i in clients} # a client without samples takes time too
+        work = {i: self.fed.sizes[i] + 1 for i in clients} # a client without samples also takes time
         dealt = dealt_work(work, len(self.seats), homes)
         questions = {seat: self.ask(seat, self.question(share, stages, clients, replies, roster))
                  for seat, share in enumerate(dealt) if share}

@@ -187,7 +187,7 @@ class Graphs(Loop):
 # %% ../../nbs/federation/cuda_graphs.ipynb #874be194
 def launch(slot:tuple, mine:list, members:list, inputs:list, copies:dict):
     """Launch the steps of the clients of one stream and fill `copies`.
-    Yields after each burst, so that other streams get work, too."""
+    Yields after each burst, so that other streams also get work."""
     static, step, stream = slot
     for a in mine:
         with on(stream): static.copy_in(*inputs[a])

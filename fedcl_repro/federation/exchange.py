@@ -239,9 +239,8 @@ def fields_in(server:ServerSide, kind:str, place:int, i:int, content:bytes, **op
 
 # %% ../../nbs/federation/exchange.ipynb #797965de
 def upload_in(server:ServerSide, place:int, replies:Replies, i:int, content:bytes)->Fields:
-    """Client i's message of a round. A field that the reply had, too, has the shape that it had there, and
-    not
-    much larger numbers."""
+    """Client i's message of a round. A field that the reply also had has the shape that it had
+    there, and not much larger numbers."""
     sent = {k: v for k, v in replies[i].items() if isinstance(v, torch.Tensor)}
     shapes, sizes = ({k: f(v) for k, v in sent.items()} for f in (lambda v: tuple(v.shape), root_mean_square))
     tables = server.tables.setdefault(i, {})

@@ -206,7 +206,8 @@ def rehearse_rounds(r:RehearsalCopy, stages:tuple, executor:str):
         for moment in 'merged', 'trained': evaluate(execute, stages, state, moment)
         if global_draws() != before: raise Refused(f'the method {DRAWS_OUTSIDE}')
         method, clients = clients_at(execute, stages, state, 'merged')
-        for i, c in clients.items(): compare_companions(r, i, c, method.probe.represent or method.predict)
+        tested = method.probe.output if method.probe.represent else method.predict
+        for i, c in clients.items(): compare_companions(r, i, c, tested)
     finally: execute.close()
 
 def compare_companions(r:RehearsalCopy, i:int, c:dict, fn):

@@ -15,7 +15,7 @@ from ..core import SHARE, OneOf
 from ..parts.fields import Fields, drop, prefixed, select, unprefixed
 from ..parts.mixing import keep_part
 from ..parts.self_supervised import byol
-from ..federation.method import METHODS, Method, Probe, Sweep, represent, send
+from ..federation.method import METHODS, Method, Probe, Sweep, project, represent, send
 
 # %% ../../nbs/methods/byol.ipynb #931e21dd
 ONLINE = ('body.', 'proj.', 'pred.')
@@ -85,7 +85,7 @@ def fedu(*, threshold=.4, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
         merge=merge,
         local=(remember_kernels, byol_sweep(decay), measure),
         upload=send(*ONLINE),
-        probe=Probe(represent, report=report),
+        probe=Probe(represent, report=report, project=project),
     )
 
 # %% ../../nbs/methods/byol.ipynb #f98274ef
@@ -93,24 +93,25 @@ def fedu(*, threshold=.4, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
 def fedema(*, tau=.7, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
     "BYOL; the farther a client moved last time, the more of its network it keeps (Zhuang et al. 2022)."
     def keep(client, fed):
-        received = prefixed('glob.', select(client, 'body.'))
+        received = prefixed('glob.', select(client, 'body.', 'proj.'))
         zeros = dict.fromkeys(('moved', 'scale', 'mu'), fed.tensor(0.))
         return own_target(client) | received | zeros | dict(trained=torch.tensor(-2))
     def merge(client, message):
         mu = (client['scale'] * client['moved']).clamp(max=1) * (not sat_out(client))
         mixed = keep_part(client, select(message, *ONLINE), mu)
-        client = client | prefixed('glob.', select(message, 'body.')) | mixed | dict(mu=mu)
+        client = client | prefixed('glob.', select(message, 'body.', 'proj.')) | mixed | dict(mu=mu)
         return client | own_target(client) if target == 'anew' and sat_out(client) else client
     def measure(client):
         client = measure_divergence(client) | dict(trained=client['round'])
         if client['scale'] > 0 or client['moved'] == 0: return client
         return client | dict(scale=tau / client['moved']) # lambda, from the first measurement
     def represent_received(net, client, x): return net.at('glob.', training=False).body(x)
+    def project_received(net, client, z): return net.at('glob.', training=False).proj(z)
     def report(client): return dict(mu=client['mu'])
     return Method(
         keep=keep,
         merge=merge,
         local=(remember_kernels, byol_sweep(decay), measure),
         upload=send(*ONLINE),
-        probe=Probe(represent_received, report=report),
+        probe=Probe(represent_received, report=report, project=project_received),
     )

@@ -33,7 +33,7 @@ def with_local_head(method:Method, passes:int)->Method:
     "A method that learns features, tested with a linear head that each client fits to its own labels."
     def scores(net, client, x):
         constant = net.at('', training=False) # norms use their averages, as in a test
-        return net.head(method.probe.represent(constant, client, x))
+        return net.head(method.probe.output(constant, client, x))
     def loss(net, client, batch): return F.cross_entropy(scores(net, client, batch.x), batch.y), {}
     fit = Sweep(loss, ('head.',), order=epochs(passes), stream='head')
     return replace(method, probe=Probe(), predict=scores, adapt=(fit,))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from ..core import COUNT, POSITIVE, OneOf
 from ..parts.contrastive import ntxent
 from ..parts.fields import Fields, drop, outputs, prefixed, select, unprefixed
-from ..federation.method import METHODS, Method, Probe, Sweep, send, take
+from ..federation.method import METHODS, Method, Probe, Sweep, project, send, take
 
 # %% ../../nbs/methods/featarc.ipynb #7fc6fcbe
 def measure_alignment(net, client, batch):
@@ -79,5 +79,5 @@ def featarc(*, n_models:COUNT=2, temp:POSITIVE=.5, s=1., form:OneOf('common', 'c
         local=(Sweep(loss, ('body.', 'proj.'), views=2), remember_training),
         upload=send('body.', 'proj.', 'cluster'),
         serve=cluster_means,
-        probe=Probe(represent, report=report),
+        probe=Probe(represent, report=report, project=project), # the received projector is the own one
     )

@@ -92,7 +92,7 @@ def fedcosr_no_la(*, at_least:COUNT=1):
 # %% ../../nbs/methods/fedcosr.ipynb #358044b8
 @METHODS.add('fedcosr_no_sep', title='FedCoSR w/o Sep', **ABOUT_VARIANTS)
 def fedcosr_no_sep(*, at_least:COUNT=1):
-    "FedCoSR whose clients share and mix the head too."
+    "FedCoSR whose clients also share and mix the head."
     return fedcosr(shared=NET, at_least=at_least)
 
 # %% ../../nbs/methods/fedcosr.ipynb #f4362e82

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core import POSITIVE
 from ..parts.contrastive import ntxent
 from ..parts.twin_norm import TwinNorm, each_view
-from ..federation.method import METHODS, Method, Probe, Sweep, represent, send, take
+from ..federation.method import METHODS, Method, Probe, Sweep, project, represent, send, take
 from .partners import search_partners
 
 # %% ../../nbs/methods/fedsimclr.ipynb #78c1df72
@@ -44,5 +44,5 @@ def fedsimclr(*, temp:POSITIVE=.5):
         merge=take(*ENCODER_AND_PROJECTOR),
         local=(Sweep(loss, ENCODER_AND_PROJECTOR, views=2),),
         upload=send(*ENCODER_AND_PROJECTOR),
-        probe=Probe(represent, examine=search_where_twins),
+        probe=Probe(represent, examine=search_where_twins, project=project),
     )

@@ -21,7 +21,7 @@ from ..parts.self_supervised import cluster_loss, global_centroids, local_centro
 from ..parts.self_supervised import push, quarter_turns
 from ..federation.messages import Rows
 from ..federation.method import METHODS, Method, Probe, Stage, Sweep
-from ..federation.method import average_of, represent, take
+from ..federation.method import average_of, project, represent, take
 from .byol import ema_target, own_target
 
 # %% ../../nbs/methods/orchestra.ipynb #cdba0cad
@@ -104,7 +104,7 @@ def orchestra(*, memory:COUNT=128, n_local:COUNT=16, n_global:COUNT=128, temp:PO
         local=(train, summarise),
         upload=upload,
         serve=partial(serve_centres, n_clusters=n_global, gradient_steps=server_steps, temp=temp),
-        probe=Probe(represent),
+        probe=Probe(represent, project=project),
     )
     filling = replace(training, local=(fill, summarise))
     def stages(n_rounds):

@@ -171,8 +171,8 @@ def prototype_contrast(
     p:Tensor,            # (b, k) projections of a batch
     y:Tensor,            # (b,) their classes
     prototypes:Tensor,   # (C, k) one per class, learned
-    temp:float,          # temperature, > 0; the code's reading ignores it
-    reading:str='paper', # 'paper': cosines over temp; 'code': the prototypes' lengths count, temperature 1
+    temp:float,          # temperature, > 0; ignored by 'code'
+    interpretation:str='paper', # 'paper': cosines over temp; 'code': prototypes' lengths count, no temp
 )->Tensor:               # (b,) nats
     """Contrast projections with the prototypes of all classes (a term of MAPL Eq. 4).
 
@@ -181,7 +181,7 @@ def prototype_contrast(
     """
     check_operands(temp, p=(p, 'b k'), y=(y, 'b'), prototypes=(prototypes, 'C k'))
     p = F.normalize(p, dim=1)
-    if reading == 'code': scores = p @ prototypes.T
+    if interpretation == 'code': scores = p @ prototypes.T
     else: scores = p @ F.normalize(prototypes, dim=1).T / temp
     return F.cross_entropy(scores, y, reduction='none')
 
@@ -189,8 +189,8 @@ def prototype_contrast(
 @at_least_float32
 def uniformity(
     prototypes:Tensor,   # (C, k)
-    temp:float,          # temperature, > 0; the paper's reading has none
-    reading:str='paper', # 'paper': cosines; 'code': exponentials of products over temp
+    temp:float,          # temperature, > 0; 'paper' has none
+    interpretation:str='paper', # 'paper': cosines; 'code': exponentials of products over temp
 )->Tensor:               # a scalar
     """Similarity of each prototype to the others, summed over the others, mean over prototypes (MAPL Eq. 5).
 
@@ -200,7 +200,7 @@ def uniformity(
     check_operands(temp, prototypes=(prototypes, 'C k'))
     C = len(prototypes)
     not_self = ~torch.eye(C, dtype=torch.bool, device=prototypes.device)
-    v = prototypes if reading == 'code' else F.normalize(prototypes, dim=1)
+    v = prototypes if interpretation == 'code' else F.normalize(prototypes, dim=1)
     sim = v @ v.T
-    if reading == 'code': sim = (sim / temp).exp()
+    if interpretation == 'code': sim = (sim / temp).exp()
     return torch.where(not_self, sim, 0.).sum() / C                     # MAPL Eq. 5

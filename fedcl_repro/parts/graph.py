@@ -34,7 +34,7 @@ def relative(
     me:Tensor,   # (..., M) bool, the client's own entry
     have:Tensor, # (..., M) bool, clients whose classifiers were received
 )->Tensor:       # (..., M) 1 for the client itself; at most 1 for peers, if any similarity is positive
-    """Similarities divided by that of the most similar peer, if that is positive.
+    """Similarities divided by the most similar peer's, if that is positive.
 
     >>> me, have = torch.tensor([True, False, False]), torch.tensor([False, True, True])
     >>> relative(torch.tensor([1., .5, .25]), me, have)

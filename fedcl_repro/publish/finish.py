@@ -36,8 +36,8 @@ def mended(text:str)->str: # HTML
     return text
 
 # %% ../../nbs/publish/finish.ipynb #fin00009
-PICTURE = re.compile(r'<img alt="[^"]*" src="((?:\.\./)*_images/[^"]*)"')
-CAPTION = re.compile(r'<p><em>(?!Rests on)(.*?)</em>', re.S) # not what a finding rests on
+PICTURE = re.compile(r'<img alt="[^"]*"(?P<height> height="\d+")? src="(?P<file>(?:\.\./)*_images/[^"]*)"')
+CAPTION = re.compile(r'<p><em>(?!Rests on|No equation)(.*?)</em>', re.S) # not what a finding rests on
 HEADING = re.compile(r'<h[1-4][^>]*>(.*?)(?:<span class="badge|<a class="headerlink|</h)', re.S)
 TAGLINE = re.compile(r'<blockquote>(.*?)</blockquote>', re.S)
 
@@ -47,16 +47,14 @@ def text_of_html(text:str)->str:
     return ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', text)).split())
 
 def first_sentence(text:str)->str:
-    "Up to the first full stop that ends a sentence, not 'Fig.'; at most 300 letters."
-    return re.split(r'(?<=[.!?])(?<!Fig\.)(?<=.{20})\s', text_of_html(text), maxsplit=1)[0][:300]
+    "Up to the first full stop after 40 letters that ends a sentence, not 'Fig.'; at most 300 letters."
+    return re.split(r'(?<=[.!?])(?<!Fig\.)(?<=.{40})\s', text_of_html(text), maxsplit=1)[0][:300]
 
 def alternative(text:str, start:int, end:int)->str:
-    "Words for the picture between two places of a page."
-    after = text[end:]
-    nearest = PICTURE.search(after)
-    caption = CAPTION.search(after)
-    shared = caption and (not nearest or caption.start() < 6000) # pictures side by side share a caption
-    if shared: return first_sentence(caption[1])
+    "Words for the picture between two places of a page: of the next caption in its section, or its heading."
+    section = HEADING.split(text[end:], maxsplit=1)[0]
+    caption = CAPTION.search(section)
+    if caption: return first_sentence(caption[1])
     headings = HEADING.findall(text[:start])
     tagline = TAGLINE.search(text)
     named = f'{text_of_html(headings[-1])}.' if headings else ''
@@ -70,8 +68,8 @@ def with_words(text:str, folder:Path)->str: # HTML
     "The page with words for each picture of an output. `folder`: of the page."
     def named(m):
         words = html.escape(alternative(text, m.start(), m.end()))
-        look = ' class="lines"' if is_drawing(folder / m[1]) else ''
-        return f'<img{look} alt="{words}" src="{m[1]}"'
+        look = ' class="lines"' if is_drawing(folder / m['file']) else ''
+        return f'<img{look} alt="{words}"{m["height"] or ""} src="{m["file"]}"'
     return PICTURE.sub(named, text)
 
 # %% ../../nbs/publish/finish.ipynb #fin0000c

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['LEAD', 'NEEDS', 'PAPER_LINES', 'TITLES', 'STRIP', 'SMALL_PICTURE', 'FRONT_CELL', 'PaperLine', 'address',
            'paper_addresses', 'stored_picture', 'thumbnail', 'strip_name', 'write_front_pictures', 'board_picture',
-           'doors', 'front_markdown', 'squares', 'main_verdicts', 'counts_in_words', 'paper_rows', 'front_html',
-           'front_of_index', 'written_front']
+           'counts_of_claims', 'claims_in_words', 'doors', 'front_markdown', 'squares', 'main_verdicts',
+           'counts_in_words', 'paper_rows', 'front_html', 'front_of_index', 'written_front']
 
 # %% ../../nbs/publish/front.ipynb #fro00003
 import base64
 import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +20,8 @@ from ..evidence.citations import citations
 from ..evidence.experiments import papers_folder
 from ..evidence.verdict import MARKS
 from ..show.badge import LOOKS, badge, css_name
-from ..show.findings import findings_asked, headline_verdict, replace_between, save_picture
+from ..show.findings import (
+    all_findings, findings, headline_verdict, replace_between, save_picture)
 from ..show.scoreboard import all_claims, headlines, scoreboard_figure, scoreboard_html, tally
 
 # %% ../../nbs/publish/front.ipynb #fro00006
@@ -30,7 +32,7 @@ NEEDS = {
         'Python 3.11 to 3.13, 1.5 GB of disk and a few minutes on two cores; downloads no data; '
         'writes report/index.html',
     "pip install -e '.[notebooks]' && jupyter lab nbs":
-        'opens every page of this book as a notebook, the course included',
+        'opens every page as a notebook, the course included',
 }
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ STRIP = ( # title, page, which of its stored pictures, and the part that is show
     ('Clients, before and after averaging', 'course/02_fedavg', 2, (0, 0, .84, 1)),
     ('Contrast pulls each point to its class', 'parts/contrastive', 0, (0, 0, 1, 1)),
     ('What a client sends, mixes and keeps', 'methods/fedcosr', 0, (0, 0, 1, 1)),
-    ('Which numbers share a mean in each norm', 'parts/twin_norm', 0, (.60, 0, 1, 1)),
+    ('Which numbers share a mean in each norm', 'parts/twin_norm', 0, (0, .33, 1, .67)),
     ('With no server, clients find their like', 'course/08_no_server', 0, (.02, 0, .93, 1)),
     ('A figure made again, with intervals', 'tours/fedcosr', 4, (0, 0, 1, 1)),
 )
@@ -121,16 +123,31 @@ def board_picture(folder:str)->str: # HTML
     words = '; '.join(f'{line.claim}: {line.word}' for line in headlines())
     return f'<picture>{chosen}<img src="{folder}media/scoreboard-wide-light.svg" alt="{words}"></picture>'
 
+def counts_of_claims(counts:dict, shown:Callable)->str:
+    "What became of all claims, in few words. `shown`: (verdict, '84 hold') -> text."
+    verbs = dict(holds='hold', fails='fail') | {'contradicts itself': 'contradict themselves'}
+    named = [shown(verdict, f'{n} {verbs.get(verdict, verdict)}') for verdict, n in counts.items()]
+    return f"{sum(counts.values())} claims: {', '.join(named)}."
+
+def claims_in_words(counts:dict)->str:
+    "What a claim is, and what became of all of them."
+    verbs = {'holds': 'hold', 'fails': 'fail', 'open': 'are open (tested, but our runs cannot tell)',
+             'not learned': 'learned too little to tell', 'not run': 'are not run yet',
+             'contradicts itself': 'are contradicted by the paper itself'}
+    named = ', '.join(f'{counts.get(verdict, 0)} {words}' for verdict, words in verbs.items())
+    example = 'such as “FedCoSR is more accurate than training alone”'
+    return (f'A claim is a sentence that runs or a count can test, {example}. '
+            f'Of {sum(counts.values())}: {named}.')
+
 def doors(folder:str, counts:dict)->str: # Markdown
     "The three doors as a table."
-    tally_words = ', '.join(f'{MARKS[verdict]} {counts.get(verdict, 0)} {verb}'
-                     for verdict, verb in dict(holds='hold', fails='fail', open='are open').items())
+    def with_mark(verdict, words): return f'{MARKS[verdict]} {words}'
     return '\n'.join([
         f'| [**Learn it**]({folder}course/01_data.ipynb) | [**See what holds**]({folder}papers/status.md) '
         f'| [**Use it**]({folder}runs/simulate.ipynb) |',
         '| --- | --- | --- |',
         '| A course that you fill in: eight pages, one day, thirty lines at a time. '
-        f'| {sum(counts.values())} claims of five papers: {tally_words}. '
+        f'| {counts_of_claims(counts, with_mark)} '
         '| Install it, simulate in one call, add your own method and data. |'])
 
 def front_markdown(folder='')->str:
@@ -144,9 +161,9 @@ def front_markdown(folder='')->str:
     first_needs, second = NEEDS.values()
     return '\n\n'.join([
         f'{LEAD} The papers: {papers}.', doors(folder, tally(all_claims())), board_picture(folder),
-        '*Ring: the published margin. Mark: ours, with a 95 % interval; ● holds, ■ fails, ◇ open. Points of '
-        'accuracy; '
+        '*Ring: the published margin. Mark: ours, with a 95 % interval. Points of accuracy; '
         f'[what the marks mean]({folder}show/badge.ipynb).*',
+        *([] if folder else [claims_in_words(tally(all_claims()))]),
         f'```sh\n{commands}\n```', f'The first command needs {first_needs}. The second {second}.', strip])
 
 # %% ../../nbs/publish/front.ipynb #fro0000e
@@ -156,11 +173,11 @@ def squares(counts:dict)->list: # of the names of styles
 
 def main_verdicts()->dict: # paper -> word
     "The verdict on what each paper's abstract promises."
-    first_claims = {f.paper: next(iter(f.claims.values())) for f in findings_asked()}
+    first_claims = {f.paper: next(iter(f.claims.values())) for f in all_findings()}
     return {paper: headline_verdict(*claim[:2]).word for paper, claim in first_claims.items()}
 
-def counts_in_words(counts:dict)->str: # '● 31 ■ 31 ◇ 61'
-    return ' '.join(f'{MARKS[verdict]} {counts.get(verdict, 0)}' for verdict in ('holds', 'fails', 'open'))
+def counts_in_words(counts:dict)->str: # '● 31 ■ 31 ◇ 61 – 12'
+    return ' '.join(f'{MARKS[verdict]} {n}' for verdict, n in counts.items())
 
 def paper_rows()->list[dict]: # of dicts, for the template
     "The papers with their verdicts and counts."
@@ -182,10 +199,12 @@ def front_html()->str:
     template = Environment(loader=PackageLoader('fedcl_repro', 'templates'),
                            trim_blocks=True).get_template('front.html')
     counts = tally(all_claims())
+    def in_colour(verdict, words): return f'<i class="n {css_name(verdict)}">{words}</i>'
     return template.render(
         lead=LEAD,
         papers=[dict(name=name, url=url) for name, url in paper_addresses()],
-        counts={verdict: counts.get(verdict, 0) for verdict in MARKS},
+        decided=counts_of_claims(counts, in_colour),
+        claims=claims_in_words(counts),
         squares=squares(counts),
         board=scoreboard_html(headlines(), 'papers/{}.html'.format),
         commands=[(command.replace('&', '&amp;'), needs) for command, needs in NEEDS.items()],
@@ -208,4 +227,5 @@ def written_front()->dict[str, str]: # path -> text
     cell, = (c for c in notebook['cells'] if c['id'] == FRONT_CELL)
     cell['source'] = front_of_index().splitlines(keepends=True)
     text = replace_between(readme.read_text(encoding='utf-8'), 'front', front_markdown('nbs/'))
+    text = replace_between(text, 'findings', findings('nbs/papers/'))
     return {readme: text, index: json.dumps(notebook, indent=1, ensure_ascii=False) + '\n'}

@@ -60,20 +60,21 @@ def is_boilerplate(cell:dict)->bool:
     return cell['cell_type'] == 'code' and bool(marked)
 
 def folded(cell:dict, prompt:str, what='hide-input')->dict:
-    "The cell with its code folded behind a prompt; `what='hide-cell'`: with its outputs, too."
+    "The cell with its code folded behind a prompt; `what='hide-cell'`: also with its outputs."
     return cell | dict(metadata=dict(tags=[what], mystnb=dict(code_prompt_show=prompt)))
 
 # %% ../../nbs/publish/site.ipynb #f5b304d5
 RENDERED = 'text/html', 'text/markdown', 'text/plain', 'image/svg+xml', 'image/png', 'image/jpeg' # no script
 
 def shown_output(output:dict)->dict:
-    "An output without kinds that the site does not show; HTML's links to notebooks lead to pages."
+    "An output with the kinds that the site shows and the size of a picture; HTML's links lead to pages."
     if 'data' not in output: return output
     data = {kind: output['data'][kind] for kind in RENDERED if kind in output['data']}
     if 'text/html' in data:
         text = ''.join(data['text/html'])
         data['text/html'] = re.sub(r'(?<=[\w)])\.ipynb(?=[#"])', '.html', text)
-    return output | dict(data=data, metadata={})
+    sizes = {kind: look for kind, look in output.get('metadata', {}).items() if kind == 'image/png'}
+    return output | dict(data=data, metadata=sizes)
 
 def ready_cell(cell:dict, folds:bool)->dict:
     "A code cell as the site shows it. `folds`: it is on a page of results."
@@ -123,7 +124,7 @@ def relinked(text:str)->str: # Markdown
 
 # %% ../../nbs/publish/site.ipynb #71e7ed1b
 def relinked_cell(cell:dict)->dict:
-    "The cell with its Markdown, and that of its outputs, relinked."
+    "The cell, with the links in its Markdown and in its outputs relinked."
     if cell['cell_type'] == 'markdown': return cell | dict(source=relinked(text_of(cell)))
     for output in cell['outputs']:
         shown = output.get('data', {})

@@ -121,7 +121,7 @@ class WorkerProcess:
         self.begun = False  # whether it has begun a task
 
     def hear(self): # ('begun', key, None), ('told', key, what), ('done', key, result) or ('ended', key, code)
-        "The next message; the end of the process is one too."
+        "The next message; the end of the process is also one."
         try: return self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()

@@ -58,7 +58,7 @@ def summary(
     moment='merged',
     at='late', # `late`: the mean of the last evaluations; the `last` one; the `oracle`'s; the one that
                # validation chose (`valid`)
-)->pd.DataFrame: # one row per run; `late` has the number of `evaluations` and the `last` accuracy, too
+)->pd.DataFrame: # one row per run; `late` also has the number of `evaluations` and the `last` accuracy
     "Micro, macro and spread over clients of each run."
     choices = 'late', 'last', 'oracle', 'valid'
     if at not in choices: raise ValueError(f"at must be one of {', '.join(choices)}, got {at!r}")
@@ -90,7 +90,7 @@ def late_means(table:pd.DataFrame)->pd.DataFrame: # one row per run
 
 # %% ../../nbs/runs/rows.ipynb #b4044c45
 def results_of(rows:pd.DataFrame)->pd.DataFrame: # see `summary`
-    "The result of each run: that of the round which validation chose, if runs end early; else `late`."
+    "The result of each run: at the round that validation chose, if runs end early; else `late`."
     early = len(rows) > 0 and all(run.patience for run in rows.settings.unique())
     return summary(rows, at='valid').assign(evaluations=math.nan) if early else summary(rows)
 

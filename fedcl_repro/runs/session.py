@@ -221,7 +221,7 @@ def deterministic(device:str):
 
 @contextlib.contextmanager
 def run_precision(run:Run, device:str):
-    "The precision of the whole process is that of the run; afterwards, what it was."
+    "The whole process has the precision of the run; afterwards, its own again."
     deterministic(device)
     name, places, values = precision_switches()
     before = [getattr(place, name) for place in places]

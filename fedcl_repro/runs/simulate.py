@@ -139,7 +139,7 @@ class Simulation:
         return ax
 
     def model(self, client=0, moment='merged', at='last')->nn.Module:
-        "A client's trained model, a plain module; with at='valid', that of the round that validation chose."
+        "A client's trained model, a plain module; with at='valid', from the round that validation chose."
         return load_model(self.run, client, store=self.kept(), moment=moment, at=at, data_root=self.data_root)
 
     def predictions(self)->dict[str, np.ndarray]:

@@ -184,31 +184,30 @@ def normalised_set(norm:str, K=3)->np.ndarray: # (2K, 4 channels in groups of 2,
     return places
 
 # %% ../../nbs/show/drawings.ipynb #1b8cae7b
-TITLES_OF_NORMS = dict(batch='batch norm', layer='layer norm', instance='instance norm', group='group norm',
-                       twin='Twin Normalization')
+TITLES_OF_NORMS = dict(batch='batch norm', layer='layer norm', group='group norm', twin='Twin Normalization',
+                       instance='instance norm')
 
 def draw_cubes(K=3):
     "A cube for each norm; the blue values share one mean and one variance."
-    import matplotlib.pyplot as plt
-    look = dict(figsize=(1.9*len(TITLES_OF_NORMS), 2), subplot_kw=dict(projection='3d'))
-    fig, axes = plt.subplots(1, len(TITLES_OF_NORMS), **look)
+    from fedcl_repro.show.figures import panel_grid
+    fig, axes = panel_grid(len(TITLES_OF_NORMS), (3.2, 2.1), subplot_kw=dict(projection='3d'))
     for ax, (norm, title) in zip(axes, TITLES_OF_NORMS.items()):
         chosen = normalised_set(norm, K)
         colours = np.where(chosen, BORDERS['shared'], '#f4f4f4')
         ax.voxels(np.ones_like(chosen), facecolors=colours, edgecolor='0.45', linewidth=.5, shade=False)
         ax.set(xticks=(K/2, 3*K/2), yticks=(), zticks=())
-        ax.set_xticklabels(('first\nviews', 'second\nviews'), fontsize=6.5)
+        ax.set_xticklabels(('first\nviews', 'second\nviews'), fontsize=8)
         ax.tick_params(axis='x', pad=-4, length=0)
-        ax.set_ylabel('channels', fontsize=7, labelpad=-15)
-        ax.set_zlabel('pixels', fontsize=7, labelpad=-15)
-        ax.set_title(title, fontsize=9, y=1.)
+        ax.set_ylabel('channels', fontsize=8, labelpad=-14)
+        ax.set_zlabel('pixels', fontsize=8, labelpad=-14)
+        ax.set_title(title, fontsize=10, y=1.)
         ax.set_box_aspect((1.5, 1, .6), zoom=1.12)
         ax.view_init(28, -62)
         for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
             axis.pane.set_visible(False)
             axis.line.set_visible(False)
         ax.grid(False)
-    fig.subplots_adjust(.01, .03, .96, .88, wspace=.12)
+    fig.subplots_adjust(.02, .03, .97, .95, wspace=.05, hspace=.12)
     return fig
 
 # %% ../../nbs/show/drawings.ipynb #01b57e9a

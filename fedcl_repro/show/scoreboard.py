@@ -36,12 +36,12 @@ def headline_verdict(name:str, begins:str, chosen_in='HEADLINES')->Verdict:
     _, verdicts = committed_verdicts(name)
     claims = [v for v in verdicts if v.kind == 'claim']
     exact = [v for v in claims if v.what == begins] or [v for v in claims if v.what.startswith(begins)]
-    sentence = begins.partition(':')[0]
-    exact = exact or [v for v in claims if v.what.startswith(sentence) and v.word == 'not run']
+    words = begins.partition(':')[0]
+    exact = exact or [v for v in claims if v.what.startswith(words) and v.word == 'not run']
     if exact: return exact[0]
-    sentences = '; '.join(dict.fromkeys(v.what for v in claims)) or 'nothing'
+    known = '; '.join(dict.fromkeys(v.what for v in claims)) or 'nothing'
     raise ValueError(f'{name} has no claim that begins with {begins!r}: choose another in {chosen_in}; '
-                     f'it has {sentences}')
+                     f'it has {known}')
 
 # %% ../../nbs/show/scoreboard.ipynb #sco0000a
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def headlines()->list[Headline]: # those that are decided first
     for page, begins, claim in HEADLINES:
         v = headline_verdict(page, begins)
         low, high = v.interval or (None, None)
-        lines.append(Headline(page, claim, size_and_replicates(v), v.printed, v.margin, low, high, v.word))
+        lines.append(Headline(page, claim, size_and_replicates(v), v.published, v.margin, low, high, v.word))
     return sorted(lines, key=lambda line: list(MARKS).index(line.word))
 
 def signed(x:float)->str:

@@ -23,6 +23,7 @@ from .badge import badge_beside
 from ..evidence.majority import majority_of, with_majority
 from ..evidence.ask import MOMENTS, Paper, by_seed, key_columns, our_cells
 from ..evidence.verdict import DECIDED, SMALLER_RUNS, between_words, compare
+from ..federation.method import BOTH_LAYERS
 from ..runs.rows import LATE, LATE_TESTS
 
 # %% ../../nbs/show/tables.ipynb #9c8faeb3
@@ -136,25 +137,25 @@ def sectioned_table(table:pd.DataFrame, by:str, caption:str): # HTML
 
 # %% ../../nbs/show/tables.ipynb #79464b5b
 # columns of words, and the value for none
-TEXTS = dict(layer='', interval='', curve='', verdict='', reason='', why='')
+TEXTS = dict(tested='', interval='', curve='', verdict='', reason='', why='')
 
 def table_cells(
     paper:Paper,
-    printed:pd.DataFrame, # label, the paper's keys, value, std, contradicts, further keys of its cells
+    published:pd.DataFrame, # label, the paper's keys, value, std, contradicts, further keys of its cells
     rows:pd.DataFrame,
     profile:str,
 # + published, ours, interval, last, curve, sd_clients, sd_seeds, difference, verdict, reason, why
 )->pd.DataFrame:
-    """One row per cell of the settings that were run: published and ours; below them labels that print
+    """One row per cell of the settings that were run: published and ours; below them labels that the paper
     lacks, such as the majority class of personal models."""
     if paper.personal: rows = with_majority(rows)
-    keys = key_columns(printed)
+    keys = key_columns(published)
     ours = our_cells(paper, rows, ['label', *keys])
-    setting_keys = [k for k in paper.keys if k in keys] # a table with one setting does not print it
-    shown = printed.merge(ours[setting_keys].drop_duplicates(), on=setting_keys)
+    setting_keys = [k for k in paper.keys if k in keys] # a table with one setting does not show it
+    shown = published.merge(ours[setting_keys].drop_duplicates(), on=setting_keys)
     compared = compare(shown, ours, ['label', *keys])
     if profile == 'quick': compared = compared.assign(verdict='', reason='') # digits judge nothing
-    below = ours[~ours.label.isin(printed.label)].rename(columns=dict(micro='ours'))
+    below = ours[~ours.label.isin(published.label)].rename(columns=dict(micro='ours'))
     table = pd.concat([compared, below], ignore_index=True).fillna(TEXTS)
     words = [between_words(cell) for cell in table.itertuples()]
     table = table.rename(columns=dict(seeds='replicates'))
@@ -164,9 +165,11 @@ def table_cells(
 HOW_IT_ENDS = f'`ours`: mean of the last {LATE_TESTS} evaluations. What the words mean: `show/badge`.'
 
 def accuracy_blocks(paper:Paper, rows:pd.DataFrame, profile:str)->dict[str, pd.DataFrame]: # by setting
-    "By label: accuracy in percent, that of the last evaluation alone, and the end of the curve."
+    "By label: accuracy in percent, also of the last evaluation alone, and the end of the curve."
     on = ['label', *paper.keys]
-    cells = our_cells(paper, rows, on)[[*on, 'micro', 'last', 'curve']].rename(columns=dict(micro='accuracy'))
+    cells = our_cells(paper, rows, on).rename(columns=dict(micro='accuracy'))
+    columns = [*on, 'accuracy', 'tested', *BOTH_LAYERS, 'last', 'curve']
+    cells = cells[[column for column in columns if column in cells]]
     groups = cells.set_index('label').rename_axis(None).groupby(list(paper.keys))
     return {paper.say(*key, profile): part.drop(columns=list(paper.keys)) for key, part in groups}
 
@@ -205,7 +208,8 @@ def is_own_method(paper:Paper, label:str)->bool:
     return bool(paper.title) and label.startswith(paper.title) and not label[len(paper.title):][:1].isalnum()
 
 # %% ../../nbs/show/tables.ipynb #31311575
-COMPARED = ['verdict', 'reason', 'published', 'ours', 'layer', 'difference', 'replicates', *MOMENTS]
+COMPARED = ['verdict', 'reason', 'published', 'ours', 'tested', *BOTH_LAYERS, 'difference', 'replicates',
+            *MOMENTS]
 MORE = ['first version', 'std', 'sd_clients', 'sd_seeds', 'balanced', 'last', 'curve'] # shown on demand
 
 def row_names(table:pd.DataFrame, name_columns)->pd.Series:
@@ -242,6 +246,8 @@ def setting_blocks(
         redundant = dict(balanced=repeats(block.balanced, block.ours))
         redundant |= {m: m in block and 'trained' not in block or block[m].isna().all() for m in MOMENTS
                   if m in block}
+        if BOTH_LAYERS[0] in block:
+            redundant |= dict.fromkeys(BOTH_LAYERS, block[[*BOTH_LAYERS]].isna().any(axis=1).all())
         empty = [column for column, says_nothing in redundant.items() if says_nothing]
         shown = [column for column in COMPARED + MORE if column in block and column not in empty]
         part = block.set_index('name').rename_axis(None)
@@ -255,7 +261,7 @@ HOW_TO_READ = 'What the words mean: `show/badge`.'
 
 # %% ../../nbs/show/tables.ipynb #c40648f7
 def show_table(
-    paper:Paper, printed:pd.DataFrame, rows:pd.DataFrame, profile:str,
+    paper:Paper, published:pd.DataFrame, rows:pd.DataFrame, profile:str,
     what:str,                   # the table's name, for the caption
     sizes=None,                 # profile -> a sentence on the size of its runs
     words:Callable=None,        # rows -> {values of the keys: more words for a heading}
@@ -264,25 +270,25 @@ def show_table(
     if not len(rows):
         print('not run')
         return None
-    table = table_cells(paper, printed, rows, profile)
-    name_columns = [k for k in key_columns(printed) if k not in paper.keys]
+    table = table_cells(paper, published, rows, profile)
+    name_columns = [k for k in key_columns(published) if k not in paper.keys]
     blocks = setting_blocks(paper, table, profile, words(rows) if words else {}, name_columns)
     tables, notes = with_notes(blocks)
-    settings = printed.groupby([k for k in paper.keys if k in printed]).ngroups
+    settings = published.groupby([k for k in paper.keys if k in published]).ngroups
     incomplete = len(tables) < settings
     missing = f' Settings of the paper that were not run: {settings - len(tables)}.' if incomplete else ''
     size = f' {sizes[profile]}' if sizes else ''
     caption = f'{what}, accuracy in percent, profile {profile}.{size} {HOW_TO_READ}{missing}'
-    ours = [name for name in printed.label.unique() if is_own_method(paper, name)]
+    ours = [name for name in published.label.unique() if is_own_method(paper, name)]
     return noted_table(tables, caption, notes, ours, MORE)
 
 # %% ../../nbs/show/tables.ipynb #9f48041c
 LONGEST_NAME = 32 # of a line in a figure, in letters
 
-def draw_panel(ax, paper:Paper, names:list, printed:pd.Series, ours:pd.DataFrame, errors:pd.DataFrame,
+def draw_panel(ax, paper:Paper, names:list, published:pd.Series, ours:pd.DataFrame, errors:pd.DataFrame,
                verdicts={}):
     """One setting: a line for each name, the first on top; the paper's own method on a band. A line joins the
-    published number, a ring, with the mean of ours, whose mark is that of its verdict; replicates are
+    published number, a ring, with the mean of ours, whose mark shows its verdict; replicates are
     small."""
     from fedcl_repro.show.badge import LOOKS
     from fedcl_repro.show.figures import plain_label
@@ -292,11 +298,12 @@ def draw_panel(ax, paper:Paper, names:list, printed:pd.Series, ours:pd.DataFrame
         ax.errorbar(line, places, xerr=errors.loc[seed].reindex(names), **look)
     for name, place in zip(names, places):
         look = LOOKS[verdicts.get(name, 'open')]
-        ax.plot([printed.get(name, np.nan), means[name]], [place, place], c='#1a1e23', lw=1, zorder=3)
+        ax.plot([published.get(name, np.nan), means[name]], [place, place], c='#1a1e23', lw=1, zorder=3)
         full = verdicts.get(name) in DECIDED
         face = look.light if full else 'white'
         ax.plot(means[name], place, look.shape or 'D', c=look.light, mfc=face, ms=6, mew=1.4, zorder=5)
-        ax.plot(printed.get(name, np.nan), place, 'o', mfc='white', mec='#1a1e23', ms=6.5, mew=1.3, zorder=4)
+        ax.plot(published.get(name, np.nan), place, 'o', mfc='white', mec='#1a1e23', ms=6.5, mew=1.3,
+                zorder=4)
     ax.set(xlabel='accuracy, %', ylim=(-.6, len(names) - .4))
     ax.set_yticks(places, [textwrap.fill(plain_label(name), LONGEST_NAME) for name in names])
     for text, place, name in zip(ax.get_yticklabels(), places, names):
@@ -324,8 +331,8 @@ def same_key(cells:pd.DataFrame, paper:Paper, key)->pd.Series: # of bools
 
 def draw_dots(
     paper:Paper, cells:pd.DataFrame, rows:pd.DataFrame, profile:str,
-    names=None,     # by default those that we have, in the order of print
-    by_print=True,  # sort each panel by its published numbers
+    names=None,     # by default those that we have, in the paper's order
+    by_published=True,  # sort each panel by its published numbers
     trivial=None,   # values of the keys -> the majority class's accuracy; by default of personal models
 ):
     "Published cells and ours, a panel for each setting, two in a row."
@@ -350,13 +357,13 @@ def draw_dots(
     fig, axes = plt.subplots(down, across, **options)
     for ax in axes.flat[len(tables):]: ax.set_visible(False)
     for ax, (key, table) in zip(axes.flat, tables.items()):
-        printed = cells[same_key(cells, paper, key)].drop_duplicates('label').set_index('label').value
+        published = cells[same_key(cells, paper, key)].drop_duplicates('label').set_index('label').value
         shown = [name for name in names if name in table]
         means = table.mean()
-        if by_print: shown.sort(key=lambda name: (-printed.get(name, -1.), -means[name]))
+        if by_published: shown.sort(key=lambda name: (-published.get(name, -1.), -means[name]))
         bars = errors[key].reindex(index=table.index, columns=names)
         words = judged[same_key(judged, paper, key)].drop_duplicates('label').set_index('label').verdict
-        draw_panel(ax, paper, shown, printed, table, bars, words)
+        draw_panel(ax, paper, shown, published, table, bars, words)
         verdicts |= set(words[words.index.isin(shown)])
         ax.set_title(textwrap.fill(paper.say(*key, profile), 38))
         majority_line(ax, trivial.get(key if len(key) > 1 else key[0]), upright=True)

@@ -233,7 +233,7 @@ def ends_sentence(table:pd.DataFrame)->str:
 
 # %% ../../nbs/show/tour.ipynb #0566e17c
 def claims_sentence(names:tuple)->str:
-    """How many of the paper's claims hold, fail and are open. Our own questions and the sentences that
+    """How many of the paper's claims hold, fail and are open. Our own questions and the claims that
     published numbers answer are not counted; a claim on several pages counts once."""
     claims = [v for name in names for v in committed_verdicts(name)[1] if v.kind == 'claim']
     by_sentence = {v.what: v for v in claims if v.source != OURS and v.basis == 'runs'}

@@ -70,7 +70,7 @@ MORE_COLOURS = cycle(('C5', 'C6', 'C8', 'C9'))
 
 @cache
 def look(name:str)->str:
-    "The colour of a curve: that of its method, if it is plain."
+    "The colour of a curve: its method's, if it is plain."
     method = name.removesuffix(' (not allowed)')
     return CURVE_COLOURS.get(method) or next(MORE_COLOURS)
 

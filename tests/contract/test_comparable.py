@@ -3,7 +3,7 @@ import pytest
 
 from fedcl_repro.evidence.comparable import differences, smaller
 from fedcl_repro.evidence.experiments import committed_runs, committed_verdicts
-from fedcl_repro.show.result_page import card_claim, conditions_of
+from fedcl_repro.show.result_page import card_claim, differences_of
 
 KNOWN = { # experiment, method: what was changed to save time
     ('mfcl/table2', 'mfcl'): ('lr 0.01 (paper 0.05)', 'phase1 5 (paper 15)', 'batch_size 32 (paper 64)',
@@ -33,4 +33,4 @@ def test_other_settings_of_a_method_or_optimiser_keep_a_number_from_being_compar
 
 def test_a_card_lists_what_differs():
     v = card_claim(list(committed_verdicts('fedssc/table1')[1]))
-    assert 'local_epochs 5 (paper 10)' in conditions_of(v)
+    assert 'local_epochs 5 (paper 10)' in differences_of(v)

@@ -17,7 +17,7 @@ def test_every_verdict_is_as_it_was():
 def ends_of(v): return tuple(round(end, 6) for end in v.interval)
 
 
-def test_a_sentence_has_one_interval_on_whatever_page_it_is_asked():
+def test_a_claim_has_one_interval_on_whatever_page_it_is_tested():
     from fedcl_repro.evidence.experiments import committed_verdicts, experiments
     found = {}
     for v in (v for name in experiments() for v in committed_verdicts(name)[1]):

@@ -13,7 +13,7 @@ from fedcl_repro.federation.messages import Inbox, Roster
 from fedcl_repro.federation.method import Method, Probe
 from fedcl_repro.methods.partners import partner_found
 from fedcl_repro.methods.mfcl import pairs_of_epoch
-from fedcl_repro.papers.mfcl.experiments import MFCL, mfcl_printed
+from fedcl_repro.papers.mfcl.experiments import MFCL, mfcl_published
 from fedcl_repro.papers.mfcl.attacks import seen_by_pca
 from fedcl_repro.parts.autoencoder import mfcl_model
 from fedcl_repro.parts.contrastive import ntxent
@@ -116,7 +116,7 @@ def test_a_classifier_fitted_to_what_was_received_differs_only_where_encoders_di
 @pytest.mark.parametrize('artifact', ['table1', 'table16', 'table17'])
 def test_a_cell_shows_the_balanced_accuracy_of_its_own_run(artifact):
     "CIFAR-10's test images are balanced, so it is the accuracy; a cell without a run has neither."
-    table = table_cells(MFCL, mfcl_printed(artifact), committed(f'mfcl/{artifact}', 'lite'), 'lite')
+    table = table_cells(MFCL, mfcl_published(artifact), committed(f'mfcl/{artifact}', 'lite'), 'lite')
     missing = table.ours.isna()
     assert missing.any() and not missing.all()
     assert table.balanced[missing].isna().all()

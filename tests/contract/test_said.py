@@ -1,25 +1,25 @@
-"""What a paper says is asked: every claim of a list reaches the judge of the table that the list names."""
+"""What a paper claims is tested: every claim of a list reaches the judge of the table that the list names."""
 import pytest
 
 from fedcl_repro.evidence.experiments import PROFILES, experiments
 from fedcl_repro.evidence.claim import above, claims
-from fedcl_repro.evidence.ask import PAPER_OF, claims_in_print
+from fedcl_repro.evidence.ask import PAPER_OF, claims_on_published
 from fedcl_repro.runs.rows import read_rows
 
 NAMES = [name for name in experiments() if not name.endswith('/claims')]
 LISTS = [f'{group}/{artifact}' for group, paper in PAPER_OF.items() for artifact in paper.says]
-IN_PRINT = {'mapl/in_print', 'mfcl/in_print'} # about printed tables alone
+PUBLISHED_ONLY = {'mapl/in_paper', 'mfcl/in_paper'} # about published tables alone
 
 
 def test_every_list_is_of_a_table_or_figure():
-    assert set(LISTS) - IN_PRINT <= set(NAMES)
-    assert len(set(LISTS) - IN_PRINT) > 30
+    assert set(LISTS) - PUBLISHED_ONLY <= set(NAMES)
+    assert len(set(LISTS) - PUBLISHED_ONLY) > 30
 
 
 @pytest.mark.parametrize('profile', PROFILES)
 def test_every_claim_is_asked(profile):
     asked = 0
-    for name in set(LISTS) - IN_PRINT:
+    for name in set(LISTS) - PUBLISHED_ONLY:
         paper, artifact = name.split('/')
         said = {(c.sentence, c.place) for c in PAPER_OF[paper].claims_on(artifact, profile)}
         verdicts = experiments()[name].about['judge'](read_rows([], None), profile)
@@ -28,14 +28,15 @@ def test_every_claim_is_asked(profile):
     assert asked > 150
 
 
-def test_claims_on_printed_tables_have_one():
-    "Its labels are printed in a setting that the claim is about."
+def test_claims_on_published_tables_have_one():
+    "Its labels are published in a setting that the claim is about."
     checked = 0
     for group in ('mapl', 'mfcl'):
         paper = PAPER_OF[group]
-        assert {c.sentence for c in claims_in_print(paper)} >= {c.sentence for c in paper.says['in_print']}
-        for c in claims_in_print(paper):
-            cells = paper.printed(**c.printed)
+        assert {c.sentence for c in claims_on_published(paper)} >= {c.sentence
+                                                                    for c in paper.says['in_paper']}
+        for c in claims_on_published(paper):
+            cells = paper.published(**c.published)
             here = [c.is_about(paper.keys, setting) for setting in zip(*(cells[k] for k in paper.keys))]
             assert {*c.needs, *c.rivals} <= set(cells[here].label), c.sentence
             checked += 1

@@ -47,7 +47,7 @@ def test_apart_is_together(name):
 
 @pytest.mark.parametrize('name', ['heterofl', 'splitmix'])
 def test_surveys_are_messages(name):
-    "What is asked of all clients before a test passes as bytes too."
+    "What all clients are asked before a test also passes as bytes."
     fed = toy((20, 33, 16, 0, 11), norm=True, **has(name))
     server, apart = run_apart(fed, lambda: made(name, 1), 1)
     scores = score_clients(server)

@@ -20,7 +20,8 @@ from fedcl_repro.show.compare import Comparison, replicates
 from fedcl_repro.runs.run import Run, methods, run_id
 from fedcl_repro.runs.store import Store, save_checkpoint
 from fedcl_repro.commands.list import registers
-from fedcl_repro.commands.show import fitted_text, tables_beside_print
+from fedcl_repro.commands.show import fitted_text, tables_beside_published
+from fedcl_repro.show.result_page import card_claim, sentence_and_answer
 
 ROOT = Path(__file__).parents[2]
 VERBS = list(cli.fedcl.commands)
@@ -151,7 +152,7 @@ def test_a_progress_bar_fits_and_shows_the_last_accuracy(tmp_path, capsys):
 def test_an_artifact_shows_the_published_numbers_sorted(capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '120')
     code, out, _ = said(capsys, 'show', 'fedcosr/table2')
-    tables = tables_beside_print(experiments.committed_verdicts('fedcosr/table2')[1])
+    tables = tables_beside_published(experiments.committed_verdicts('fedcosr/table2')[1])
     assert tables['practical CIFAR-10'].published.astype(float).is_monotonic_decreasing
     assert {'FedCoSR', 'FedPer'} <= set(tables['practical CIFAR-10'].method) and code == 0
     for setting, table in tables.items():
@@ -159,6 +160,37 @@ def test_an_artifact_shows_the_published_numbers_sorted(capsys, monkeypatch):
         first = next(k for k, line in enumerate(lines) if 'published' in line)
         for line, row in zip(lines[first + 1:], table.itertuples()):
             assert line.split()[:-1] and row.method in line and row.published in line
+
+
+@pytest.mark.parametrize('name', ['mapl/table1', 'fedcosr/table2', 'mfcl/fig8', 'arena/arena'])
+def test_an_artifact_shows_its_answer_and_numbers_on_the_first_screen(name, monkeypatch, capsys):
+    monkeypatch.setenv('COLUMNS', '80')
+    first = '\n'.join(said(capsys, 'show', name)[1].splitlines()[:23])
+    claim = card_claim(list(experiments.committed_verdicts(name)[1]))
+    assert ' '.join(': '.join(sentence_and_answer(claim, experiments.committed_verdicts(name)[1])).split()) \
+        in ' '.join(first.split())
+    assert len(re.findall(r'\d\d\.\d', first)) > 5
+
+
+class Terminal(cli.Kept):
+    "A terminal of 24 lines."
+    def reconfigure(self, **options): pass
+
+
+@pytest.mark.parametrize('n, paged', [(3, False), (24, True)])
+def test_a_long_text_goes_to_the_pager_and_a_short_one_does_not(n, paged, monkeypatch):
+    pages, terminal = [], Terminal()
+    monkeypatch.setattr('click.echo_via_pager', lambda text, color: pages.append(text))
+    monkeypatch.setenv('LINES', '24')
+    monkeypatch.setattr(sys, 'stdout', terminal)
+    with cli.paged(): print('a\n' * n, end='')
+    assert (pages, terminal.getvalue()) == (['a\n' * n], '') if paged else ([], 'a\n' * n)
+
+
+def test_a_pipe_gets_no_page():
+    out = subprocess.run([sys.executable, '-m', 'fedcl_repro.cli', 'show', 'fedcosr/table2'], text=True,
+                         capture_output=True, env=os.environ | dict(PAGER='false'), check=True).stdout
+    assert out.count('\n') > 100 and '\x1b' not in out
 
 
 @pytest.mark.parametrize('name', list(experiments.experiments()))
@@ -179,10 +211,11 @@ def test_a_claim_is_shown_with_its_verdict_and_evidence(monkeypatch, capsys):
         assert below.startswith(v.word) and below.endswith(v.evidence)
 
 
-def test_a_cost_is_shown_beside_the_printed_one(capsys):
+def test_a_cost_is_shown_beside_the_published_one(capsys):
     "It is no accuracy: its verdict has the numbers in words."
     code, out, _ = said(capsys, 'show', 'mfcl/table3')
-    assert code == 0 and 'MFCL(TN), resnet18: comm bits' in out and re.search(r'by the formula.*printed', out)
+    assert code == 0 and 'MFCL(TN), resnet18: comm bits' in out and re.search(r'by the formula.*published',
+                                                                              out)
 
 
 def test_a_label_with_a_comma_stays_with_its_setting(monkeypatch, capsys):

@@ -517,7 +517,7 @@ def test_every_published_cell_names_its_runs(name):
     rows = experiments.committed(name)
     runs = cells_by_run(name, rows.settings.unique())
     for v in experiments.committed_verdicts(name)[1]:
-        if v.kind != 'cell' or v.margin is None or v.label == 'FedCRL': continue # printed under two names
+        if v.kind != 'cell' or v.margin is None or v.label == 'FedCRL': continue # published under two names
         own = runs_in(runs, v.what[v.what.index(v.label):])
         assert own, v.what
         assert run_sizes(own)['replicates'] == str(len(own))

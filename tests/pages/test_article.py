@@ -8,7 +8,7 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2]/'nbs'/'papers'/'findings.ipynb'
 CELLS = json.loads(PAGE.read_text(encoding='utf-8'))['cells']
 NAMES = r'CIFAR-10|MFCL\'s Table 8|Tiny-ImageNet|CINIC-10'
-OTHERS = ('What was asked', 'What was done', 'What could not be reproduced, and why', 'How to cite')
+OTHERS = ('What was tested', 'What was done', 'What could not be reproduced, and why', 'How to cite')
 
 
 def source(c): return ''.join(c['source'])
@@ -44,6 +44,18 @@ def test_findings():
         told = [t for c in cells for t in shown(c, 'text/markdown')]
         assert len(pictures) == 1 and len(told) == 2, heading
         assert told[1].startswith('*Rests on: ') and 'overturned by' in told[1], heading
+
+
+def results_in(text): return re.findall(r'\d+\.\d+|\d+(?=\s(?:percent|points|claims))', text)
+
+
+def test_a_paragraph_has_at_most_four_results():
+    "The others are in the tables."
+    for heading, cells in sections().items():
+        if heading == 'How to cite': continue
+        told = [text for c in cells for text in shown(c, 'text/markdown')]
+        assert not [text for text in told if len(results_in(text)) > 4], heading
+    assert results_in('From 1.5 to 2 percent, -0.3 points: 12 claims.') == ['1.5', '2', '0.3', '12']
 
 
 def test_no_number_is_typed():

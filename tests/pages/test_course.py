@@ -114,7 +114,7 @@ def test_the_code_of_a_page_is_short():
 
 @pytest.mark.parametrize('path', PAGES, ids=page)
 def test_a_page_leads_to_the_next(path):
-    "Each page links to the one before it and the one after it; other links lead somewhere, too."
+    "Each page links to the one before it and the one after it; other links also lead somewhere."
     text = '\n'.join(source for kind, source, _ in cells(path) if kind == 'markdown')
     targets = [t for t in re.findall(r'\]\(([^)\s#]+)', text) if not re.match(r'\w+:', t)]
     assert all((path.parent/t).exists() for t in targets), targets

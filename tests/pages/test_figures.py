@@ -1,7 +1,9 @@
 """Each line of a figure is the method that the legend names, and no text or line is too small or too pale."""
+import base64
 import itertools
 import json
 import re
+import struct
 from pathlib import Path
 from unittest.mock import patch
 
@@ -9,7 +11,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from fedcl_repro.evidence.experiments import committed, committed_verdicts
-from fedcl_repro.show.figures import PALETTE, apart, as_seen, contrast, look_of
+from fedcl_repro.show.figures import GREYS, PALETTE, apart, as_seen, contrast, look_of
 from fedcl_repro.show.scoreboard import scoreboard_figure
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +55,7 @@ def test_each_line_of_figure_8_is_the_method_that_the_legend_names():
 
 def test_colours_are_told_apart_on_white_and_without_red_or_green():
     pairs = [(a, b) for a in PALETTE for b in PALETTE if a < b]
-    for family, colour in PALETTE.items(): assert contrast(colour, 'white') >= 3, family
+    for colour in [*PALETTE.values(), *GREYS]: assert contrast(colour, 'white') >= 3, colour
     for a, b in pairs:
         one, other = PALETTE[a], PALETTE[b]
         assert min(apart(one, other), apart(as_seen(one), as_seen(other))) >= 20, (a, b)
@@ -72,6 +74,8 @@ def test_the_panels_of_the_learned_graph_are_wide_enough_and_its_table_is_sorted
     fig = drawn(lambda: tables.append(progress(rows, profile)))
     assert min(panel_widths(fig)) > 250
     assert list(tables[0].index) == sorted(tables[0].index)
+    colours = {line.get_color() for ax in fig.axes for line in ax.lines if line.get_marker() != 'None'}
+    assert colours <= set(GREYS) and len(fig.legends[0].get_texts()) == 6 # data sets have no method's colour
     plt.close(fig)
 
 
@@ -111,13 +115,38 @@ def test_no_word_of_the_scoreboard_is_cut_off(narrow):
 COLUMN = 800 # pixels of a page with an outline, in a window of 1280
 
 
-def committed_drawings():
-    "(page, a figure of Matplotlib as SVG) of every stored output."
+REDRAWN_ELSEWHERE = 'bench/speed', 'distributed/ray' # measured on other machines
+
+
+def stored_pictures():
+    "(page, data, metadata) of every stored output of a page that has a picture."
     for path in sorted((ROOT/'nbs').rglob('*.ipynb')):
+        page = path.relative_to(ROOT/'nbs').with_suffix('').as_posix()
         for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
             for output in cell.get('outputs', ()):
-                svg = ''.join(output.get('data', {}).get('image/svg+xml', ''))
-                if 'id="axes_1"' in svg: yield path.stem, svg
+                data = {kind: ''.join(content) for kind, content in output.get('data', {}).items()}
+                if {'image/png', 'image/svg+xml'} & set(data): yield page, data, output.get('metadata', {})
+
+
+def committed_drawings():
+    "(page, a figure of Matplotlib as SVG) of every stored output."
+    for page, data, _ in stored_pictures():
+        svg = data.get('image/svg+xml', '')
+        if 'id="axes_1"' in svg: yield page, svg
+
+
+def width_of(png): # in pixels; of a PNG in base64
+    return struct.unpack('>I', base64.b64decode(png[:32])[16:20])[0]
+
+
+def test_a_stored_picture_is_a_vector_or_has_twice_the_pixels_that_it_takes():
+    shown = [(page, width_of(data['image/png']), look.get('image/png', {}).get('width', 0))
+             for page, data, look in stored_pictures() if 'image/png' in data]
+    assert len(shown) > 200
+    soft = {page for page, wide, half in shown if not 0 < 2*half <= wide + 1}
+    assert soft <= set(REDRAWN_ELSEWHERE), soft
+    drawn_as_pixels = {page for page, data, _ in stored_pictures() if 'image/svg+xml' not in data}
+    assert len(drawn_as_pixels) < 30, drawn_as_pixels # photographs, and many points
 
 
 def smallest_text(svg):
@@ -128,9 +157,10 @@ def smallest_text(svg):
 
 
 def most_in_a_row(svg):
-    "Panels, without bars of colours, that stand beside each other."
+    "Panels with ticks, without bars of colours, that stand beside each other; images in a row are one."
     boxes = []
     for part in re.split(r'<g id="axes_\d+">', svg)[1:]:
+        if not re.search(r'id="[xy]tick_\d+"', part): continue
         path = re.search(r'<g id="patch_\d+">\s*<path d="([^"]*)"', part)
         points = [float(n) for n in re.findall(r'-?[\d.]+', path[1])] if path else [0]
         x, y = points[::2], points[1::2]
@@ -144,3 +174,21 @@ def test_no_text_of_a_committed_figure_is_small_and_two_panels_are_in_a_row():
     small = {page: round(smallest_text(svg), 1) for page, svg in figures if smallest_text(svg) < 9}
     crowded = {page: most_in_a_row(svg) for page, svg in figures if most_in_a_row(svg) > 2}
     assert (small, crowded) == ({}, {})
+
+
+def without_caption(cells):
+    "The cells with a picture below which no line in italics says, before the next heading, what it shows."
+    for k, cell in enumerate(cells):
+        if not any({'image/png', 'image/svg+xml'} & set(o.get('data', {})) for o in cell.get('outputs', ())):
+            continue
+        below = '\n\n'.join(''.join(c['source']) for c in cells[k + 1:] if c['cell_type'] == 'markdown')
+        if not re.search(r'(?m)^\*(?!\*)', re.split(r'(?m)^#+ ', below)[0]): yield cell['id']
+
+
+def test_every_picture_has_a_caption_in_its_section():
+    "Its first sentence is the alternative text on the site."
+    lacking = {}
+    for path in sorted((ROOT/'nbs').rglob('*.ipynb')):
+        found = list(without_caption(json.loads(path.read_text(encoding='utf-8'))['cells']))
+        if found: lacking[path.stem] = found
+    assert not lacking

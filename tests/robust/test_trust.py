@@ -683,7 +683,7 @@ def test_a_flipped_bit_is_noticed(name, trained):
 
 
 def test_a_run_in_the_folder_of_another_is_refused(trained, tmp_path):
-    "By its name, and by its settings if somebody has changed the name, too."
+    "By its name, and by its settings even if somebody has changed the name."
     store, id = trained
     other = Run.of('fedper', n_clients=3, n_rounds=1)
     copied = Store(tmp_path)

@@ -40,7 +40,7 @@ def made(name, n_rounds, **settings):
     return stages_of(methods().build(Spec.of(name, **settings)), n_rounds)
 
 
-# What the frame does is asked of a few, which together use all that a method can say; what a method's own
+# What the frame does is tested on a few, which together use all that a method can say; what a method's own
 # functions do, of all but those that differ from another one in settings alone. The rest is nightly.
 FEW = 'fedala fedavg fedcosr fsl mfcl perfedavg splitmix'.split()
 VARIANTS = '''

@@ -12,7 +12,7 @@ def line_of(v):
 
 
 def verdicts_now():
-    "The best committed profile of each experiment, and its verdicts: claims, and printed cells with ours."
+    "The best committed profile of each experiment, and its verdicts: claims, and published cells with ours."
     from fedcl_repro.evidence.experiments import committed_verdicts, experiments
     found = {}
     for name in experiments():

@@ -125,7 +125,7 @@ def arena_sides(profile:str, also=())->tuple[list[str],list[str]]: # personal me
     return personal, [*personal, *(label + AFTER for label in one_view if label not in personal)]
 
 def arena_claims(profile:str, also=())->list: # of Claim
-    "What answers the five questions; all images are only a spot check, of which nothing is asked."
+    "What answers the five questions; all images are only a spot check, on which nothing is tested."
     personal, sharing = arena_sides(profile, also)
     return claims(OURS,
         best('Local', sharing, 'no method that shares is above training alone'),

@@ -8,12 +8,12 @@ __all__ = ['SKEW', 'COLUMN_OF', 'SIZES', 'REDUCED', 'SMALLER', 'TENTH', 'SINGLE'
            'FAIRER', 'OFTEN', 'LARGER', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS',
            'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicated', 'public_runs',
            'earlier_runs', 'ending', 'scarce', 'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of',
-           'place', 'say', 'columns_of', 'printed', 'margins_in_print', 'both_moments', 'often', 'among_three',
-           'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cell_name', 'spread_name',
-           'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'draw_whole', 'earlier2',
-           'table2', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig5', 'fig8', 'with_arithmetic',
-           'precision', 'reading_of', 'by_reading', 'training_alone', 'both_prints', 'how_trained', 'columns_missing',
-           'in_column_order', 'tables_of_paper', 'readings_table']
+           'place', 'say', 'columns_of', 'published_table', 'published_by_measure', 'both_moments', 'often',
+           'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cell_name',
+           'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'draw_whole',
+           'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig5', 'fig8',
+           'with_arithmetic', 'precision', 'interpretation_of', 'by_interpretation', 'training_alone', 'both_published',
+           'how_trained', 'columns_missing', 'in_column_order', 'tables_of_paper', 'measures_table']
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #fd962e58
 from dataclasses import replace
@@ -33,9 +33,10 @@ from ...evidence.claim import Claim, lead, paper_file
 from ...show.result_page import display_all, say_line
 from ...runs.run import Run, methods, setting
 from ...show.tables import draw_dots, noted_table, show_dots, show_table
-from ...evidence.ask import (
-    Paper, after_epoch, ask_across, beside_print, by_seed, claim_of_runs, experiment, facts_by_setting,
-    images_and_rounds, label_after, printed_cells, readings, run_facts, share_of, size_told, span, stated)
+from fedcl_repro.evidence.ask import (
+    Paper, after_epoch, ask_across, beside_published, by_seed, claim_of_runs, experiment, facts_by_setting,
+    images_and_rounds, label_after, published_cells, all_measures, run_facts, share_of, size_told, span,
+    stated)
 from ...evidence.verdict import Verdict, SIZE_WORDS as SIZES_DIFFER, cell_verdicts
 from ...runs.rows import summary
 
@@ -123,7 +124,7 @@ def scarce(run:Run)->str: # empty: as many as usual
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #c01a11ec
 def whole_column(name:str)->str:
-    "A column's name without its ending: that of the printed cells beside it."
+    "A column's name without its ending: as the published cells beside it have it."
     for end in ENDINGS: name = name.removesuffix(end)
     return name
 
@@ -172,10 +173,10 @@ def columns_of(cells:pd.DataFrame)->list[str|None]: # None where a cell belongs 
 PUBLISHED_AS = dict(accuracy='accuracy', spread='client_std') # measure -> as published
 
 @cache
-def printed(artifact:str, paper='fedcosr', of='accuracy')->pd.DataFrame:
+def published_table(artifact:str, paper='fedcosr', of='accuracy')->pd.DataFrame:
     "Published cells of Table II or III, each with its `column`; FedCRL is the first name of FedCoSR."
     columns = {k: k for k in ('dataset', 'partition', 'beta', 'classes_per_client', 'clients')}
-    cells = printed_cells(paper, artifact, PUBLISHED_AS[of], columns, dict(label={'FedCRL': 'FedCoSR'}))
+    cells = published_cells(paper, artifact, PUBLISHED_AS[of], columns, dict(label={'FedCRL': 'FedCoSR'}))
     cells = cells.assign(column=columns_of(cells)).dropna(subset='value')
     return cells[['label', 'column', 'value', 'contradicts']]
 
@@ -183,9 +184,9 @@ def printed(artifact:str, paper='fedcosr', of='accuracy')->pd.DataFrame:
 WELL_PERFORMING = ['local', 'fedavg', 'fedper', 'fedrep', 'fedproto', 'fedala', 'ditto', 'fedpac', 'fedcosr']
 FAIR = ['fedavg', 'ditto', 'fedper', 'fedproto', 'fedcosr'] # of Figure 6
 
-def margins_in_print(table:str)->dict[str,pd.DataFrame]: # measure -> published cells
+def published_by_measure(table:str)->dict[str,pd.DataFrame]: # measure -> published cells
     "Accuracies and spreads of a table, and again for the columns of our runs of other sizes."
-    return {measure: with_endings(printed(table, of=measure)) for measure in PUBLISHED_AS}
+    return {measure: with_endings(published_table(table, of=measure)) for measure in PUBLISHED_AS}
 
 def both_moments(rows:pd.DataFrame)->pd.DataFrame:
     "The rows, and those of shared models after a client's local training as further runs."
@@ -193,7 +194,7 @@ def both_moments(rows:pd.DataFrame)->pd.DataFrame:
 
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
-    printed=printed, margins=margins_in_print, says=FEDCOSR_SAID, personal=True,
+    published=published_table, margins=published_by_measure, says=FEDCOSR_SAID, personal=True,
     tested=both_moments, alike=whole_column)
 FEDCOSR.measures.update(
     early=OverPart(FEDCOSR, 0., .2), late=OverPart(FEDCOSR, .8, 1.), rise=rise(FEDCOSR),
@@ -256,11 +257,11 @@ def judge_margins(rows:pd.DataFrame, profile:str)->list[Verdict]:
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #8429e01a
 def cell_name(c)->str: return f'{c.label}, {c.column}'
 def spread_name(c)->str: return f'spread of {cell_name(c)}'
-def first_name(c)->str: return f'{cell_name(c)}, as FedCRL prints it'
+def first_name(c)->str: return f'{cell_name(c)}, as FedCRL published it'
 
 def in_fedcrl_alone(artifact:str)->pd.DataFrame:
-    "Cells that FedCRL prints differently from FedCoSR: its own row, and cells that were changed."
-    earlier, later = printed(artifact, 'fedcrl'), printed(artifact)
+    "Cells whose value in FedCRL differs from FedCoSR's: its own row, and cells that were changed."
+    earlier, later = published_table(artifact, 'fedcrl'), published_table(artifact)
     cells = earlier.merge(later, on=['label', 'column'], suffixes=('', '_later'))
     return cells[cells.value != cells.value_later][['label', 'column', 'value', 'contradicts']]
 
@@ -268,10 +269,10 @@ def in_fedcrl_alone(artifact:str)->pd.DataFrame:
 def every_cell(artifact:str, rows:pd.DataFrame, source:str)->list[Verdict]:
     "Accuracies, spreads over clients, and the cells of FedCRL that FedCoSR changed."
     def judged(cells, name, paper='FedCoSR', **options):
-        beside = beside_print(FEDCOSR, cells, rows, **options).replace(dict(label={'FedCoSR': paper}))
+        beside = beside_published(FEDCOSR, cells, rows, **options).replace(dict(label={'FedCoSR': paper}))
         return cell_verdicts(beside, name, f'{paper} {source}')
-    verdicts = judged(printed(artifact), cell_name)
-    verdicts += judged(printed(artifact, of='spread'), spread_name, measure='sd_clients')
+    verdicts = judged(published_table(artifact), cell_name)
+    verdicts += judged(published_table(artifact, of='spread'), spread_name, measure='sd_clients')
     return verdicts + judged(in_fedcrl_alone(artifact), first_name, 'FedCRL')
 
 def judge_often(rows:pd.DataFrame, profile:str)->list[Verdict]:
@@ -288,9 +289,9 @@ def more_of_table2(rows:pd.DataFrame, profile:str)->list[Verdict]:
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #edb9778f
 def draw_whole(rows:pd.DataFrame, profile:str):
-    "Published and ours on all images of practical CIFAR-10, sorted by print, with the majority class."
+    "Published and ours on all images of practical CIFAR-10, in the published order, with the majority class."
     rows = rows[(place(rows).column == PRACTICAL).to_numpy()]
-    return draw_dots(FEDCOSR, printed('table2'), rows, profile, SIXTEEN, by_print=True)
+    return draw_dots(FEDCOSR, published_table('table2'), rows, profile, SIXTEEN, by_published=True)
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #fc5cbce1
 LARGER = ['practical CIFAR-100', 'practical EMNIST'] # columns that `lite` trains at a smaller size
@@ -320,8 +321,8 @@ FAULTS = { # method -> what runs with the fault, the moment it is tested at, the
 AS_DEFINED, WITH_FAULT, CONTROL = 'as defined', 'with the fault', 'FedAvg, tested alike'
 
 def two_ways(rows:pd.DataFrame)->pd.DataFrame: # a row a method and seed
-    "Pooled accuracy of each method as defined and with its fault, beside the print (practical CIFAR-10)."
-    cell = printed('table2').query('column == @PRACTICAL').set_index('label').value
+    "Pooled accuracy of each method as defined and with its fault, and as published (practical CIFAR-10)."
+    cell = published_table('table2').query('column == @PRACTICAL').set_index('label').value
     tables = []
     for name, (faulty, moment, fault) in FAULTS.items():
         def accuracy(moment, method):
@@ -331,27 +332,27 @@ def two_ways(rows:pd.DataFrame)->pd.DataFrame: # a row a method and seed
             WITH_FAULT: accuracy(moment, faulty),
             CONTROL: accuracy(moment, 'fedavg')})
         label, = titles([name])
-        tables.append(accuracies.reset_index().assign(label=label, fault=fault, printed=cell[label]))
+        tables.append(accuracies.reset_index().assign(label=label, fault=fault, published=cell[label]))
     return pd.concat(tables, ignore_index=True)
 
-def nearest(table:pd.DataFrame)->pd.Series: # of words; the table has both columns and `printed`
-    "Which is nearest to the printed value: a version of the method, or plain FedAvg that is tested alike."
-    return table[[AS_DEFINED, WITH_FAULT, CONTROL]].sub(table.printed, axis=0).abs().idxmin(axis=1)
+def nearest(table:pd.DataFrame)->pd.Series: # of words; the table has both columns and `published`
+    "Which is nearest to the published value: a version of the method, or plain FedAvg that is tested alike."
+    return table[[AS_DEFINED, WITH_FAULT, CONTROL]].sub(table.published, axis=0).abs().idxmin(axis=1)
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #0bbba497
 def judge_compat(rows:pd.DataFrame, profile:str)->list[Verdict]:
-    "Whether the printed value is nearest to the method with the fault: one claim per method."
+    "Whether the published value is nearest to the method with the fault: one claim per method."
     out, table = [], two_ways(rows).dropna()
     size = size_told(FEDCOSR, run_facts(FEDCOSR, rows)) if len(rows) else ''
     for label, (_, _, fault) in zip(titles(FAULTS), FAULTS.values()):
         part = table[table.label == label]
         evidence = 'needs both ways'
         if len(part):
-            a, b, p, plain = part[[WITH_FAULT, AS_DEFINED, 'printed', CONTROL]].mean()
+            a, b, p, plain = part[[WITH_FAULT, AS_DEFINED, 'published', CONTROL]].mean()
             evidence = (f'{a:.2f} {fault}, {b:.2f} as defined, '
-                        f'{plain:.2f} FedAvg tested alike, {p:.2f} printed')
+                        f'{plain:.2f} FedAvg tested alike, {p:.2f} published')
         held = nearest(part) == WITH_FAULT if len(part) else []
-        sentence = f'the printed value is nearest to the method with the fault: {label}'
+        sentence = f'the published value is nearest to the method with the fault: {label}'
         out.append(claim_of_runs(sentence, list(held), evidence, 'FedCoSR Table II', size))
     return out
 
@@ -403,16 +404,17 @@ def precision(profile):
     return sorted(dtype_runs, key=lambda r: r.seed)
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #10ca0002
-def reading_of(run:Run)->str:
-    "How a run reads Table II's split: its β, and whether clients are tested on all classes."
+def interpretation_of(run:Run)->str:
+    "How a run interprets Table II's split: its β, and whether clients are tested on all classes."
     every = ', tested on all classes' if setting(run, 'partition.protocol') == 'global' else ''
     return f"β = {setting(run, 'partition.concentration'):g}{every}"
 
-def by_reading(table:pd.DataFrame)->pd.DataFrame:
-    "Rows or runs with the reading of the split."
-    return table.assign(reading=[reading_of(run) for run in table.settings])
+def by_interpretation(table:pd.DataFrame)->pd.DataFrame:
+    "Rows or runs with the interpretation of the split."
+    return table.assign(interpretation=[interpretation_of(run) for run in table.settings])
 
-LOCAL = Paper(('reading',), by_reading, say, sizes=('fedcosr/table2',), says=FEDCOSR_SAID, personal=True)
+LOCAL = Paper(('interpretation',), by_interpretation, say, sizes=('fedcosr/table2',), says=FEDCOSR_SAID,
+              personal=True)
 
 @experiment(LOCAL, 'fedcosr/local', 'What could explain 69.9 % for training alone', kind='extra')
 def training_alone(profile):
@@ -423,11 +425,11 @@ def training_alone(profile):
     return again + [replace(first_run, partition=first_run.partition(**change)) for change in changes]
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #6a1db585
-def both_prints(artifact:str, columns)->pd.DataFrame:
-    """FedCoSR's accuracies in a table, their spread over clients as `std`, and what FedCRL prints where it
+def both_published(artifact:str, columns)->pd.DataFrame:
+    """FedCoSR's accuracies in a table, their spread over clients as `std`, and what FedCRL published where it
     differs; again for our runs of earlier sizes, column by column."""
-    cells, on = printed(artifact), ['label', 'column']
-    spread = printed(artifact, of='spread').rename(columns=dict(value='std'))
+    cells, on = published_table(artifact), ['label', 'column']
+    spread = published_table(artifact, of='spread').rename(columns=dict(value='std'))
     first_version = in_fedcrl_alone(artifact).rename(columns={'value': 'first version'})
     for table, column in (spread, 'std'), (first_version, 'first version'):
         cells = cells.merge(table[[*on, column]], on=on, how='left')
@@ -464,16 +466,16 @@ def tables_of_paper(artifact:str, columns, title:str):
     "A view of Table II or III: the panels of dots, and a table for each column."
     def view(rows, profile):
         rows = in_column_order(rows, columns)
-        cells, trained = both_prints(artifact, columns), set(place(rows).column)
+        cells, trained = both_published(artifact, columns), set(place(rows).column)
         cells = cells[cells.column.isin(trained)]
-        show_dots(FEDCOSR, cells, rows, profile, by_print=True)
+        show_dots(FEDCOSR, cells, rows, profile, by_published=True)
         display_all(show_table(FEDCOSR, cells, rows, profile, title, words=how_trained))
         missing = columns_missing(columns, rows)
         if missing: say_line(missing, look='note')
     return view
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #1e36ca9c
-def readings_table(rows, profile, paper=FEDCOSR):
+def measures_table(rows, profile, paper=FEDCOSR):
     "Pooled, mean and balanced accuracy, merged and trained, with the spreads, and the majority class."
-    table = readings(paper, with_majority(rows)).sort_index(level=list(paper.keys), sort_remaining=False)
+    table = all_measures(paper, with_majority(rows)).sort_index(level=list(paper.keys), sort_remaining=False)
     display_all(noted_table(table, f'Accuracy and spread in percent ({profile}).'))

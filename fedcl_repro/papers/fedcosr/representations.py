@@ -13,7 +13,7 @@ from ...evidence.ask import experiment
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #2b59a68e
 def silhouette_by_run(rows:pd.DataFrame)->pd.DataFrame: # one row per run, with `value`
-    "Silhouette by class of the representations, pooled over clients; raw images have one too."
+    "Silhouette by class of the representations, pooled over clients; raw images also have one."
     rows = place(rows)
     images = rows[rows.metric == 'silhouette_pixels'].drop_duplicates(['column', 'seed'])
     return pd.concat([rows[rows.metric == 'silhouette'], images.assign(label='images')])

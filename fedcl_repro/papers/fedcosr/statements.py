@@ -79,9 +79,9 @@ FEDCOSR_SAID = dict(
         *(level(f'with products in bfloat16, the accuracy of {name} is the same within a point', 1,
             gap=[f'{name}, bfloat16', f'{name}, float32'])
           for name in ('FedCoSR', 'FedPer', 'Local', 'FedProto', 'FedAvg'))),
-    local=[ # readings of Table II's split under which Local is trained
+    local=[ # interpretations of Table II's split under which Local is trained
         limited('Local', 'training alone is above the published 69.9 %', '{:.1f} %', low=69.9,
-            where=dict(reading=['β = 0.1']), place='ours')])
+            where=dict(interpretation=['β = 0.1']), place='ours')])
 
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #8d24c3e6
 FEDCOSR_SAID.update(

@@ -30,7 +30,7 @@ from ...evidence.verdict import Verdict, claim
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #2e74730b
 def theorem_verdict(key:str, cases, evidence:str)->Verdict:
-    "Verdict of a sentence, from whether it holds in each case."
+    "Verdict on a claim, from whether it holds in each case."
     place, sentence = paper_file('fedcosr')['theorems'][key]
     return claim(sentence, cases, evidence, f'FedCoSR {place}')
 

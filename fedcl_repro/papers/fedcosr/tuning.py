@@ -19,7 +19,7 @@ CHOSEN = TUNING['chosen'] # method -> the chosen settings, if they are not the p
 def with_settings(name:str, settings:dict)->Spec: return methods().resolve(Spec.of(name, **settings))
 def public_settings(name:str)->Spec: return with_settings(name, TUNING['grid'][name][0])
 
-@cache # it is asked of each row of a table
+@cache # once for a table, not for each of its rows
 def is_left(spec:Spec)->bool:
     "Whether these are the public settings of a method for which others were chosen."
     return spec.name in CHOSEN and spec == public_settings(spec.name)

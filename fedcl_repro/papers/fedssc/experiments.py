@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FEDSSC_FILE', 'FEDSSC_SIZES', 'DEFAULT', 'MAIN', 'IMAGES_OF', 'TARGETS', 'FEDSSC', 'fedssc_runs', 'lines',
-           'curves_of', 'rounds_to', 'say_beta', 'round_word', 'rounds_by_seed', 'round_cells', 'sooner_in_print',
+           'curves_of', 'rounds_to', 'say_beta', 'round_word', 'rounds_by_seed', 'round_cells', 'published_order',
            'never_reached', 'judge_rounds', 'table1', 'shrinking', 'judge_gaps', 'fig1', 'lines_of_panels', 'fig2']
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #2d861da4
@@ -73,17 +73,17 @@ FEDSSC = Paper(
 FEDSSC.measures['early'] = OverPart(FEDSSC, 0., .5) # how fast a run converges
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #6896596c
-def round_word(ours, printed:float, profile:str)->tuple[str,str]: # word, and why it is open
-    "The verdict on one number of rounds; none if nothing is printed."
-    if math.isnan(printed): return '', ''
+def round_word(ours, published:float, profile:str)->tuple[str,str]: # word, and why it is open
+    "The verdict on one number of rounds; none if nothing is published."
+    if math.isnan(published): return '', ''
     if not len(ours): return 'not run', ''
     if profile != 'paper': return 'open', SMALLER_RUNS
     if len(ours) < 2: return 'open', ONE_RUN
     mean = np.mean(ours)
-    agrees = mean == printed
-    if not (math.isinf(mean) or math.isinf(printed)):
+    agrees = mean == published
+    if not (math.isinf(mean) or math.isinf(published)):
         allowed = max(5., 2 * np.std(ours, ddof=1))
-        agrees = abs(mean - printed) <= allowed
+        agrees = abs(mean - published) <= allowed
     return 'agrees' if agrees else 'differs', ''
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #8d9cd9ae
@@ -94,11 +94,11 @@ def rounds_by_seed(rows:pd.DataFrame, profile:str)->pd.DataFrame: # seed x name;
 
 def round_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame: # name, published, ours, seeds, verdict, reason
     "Rounds to the target, published and ours; infinite if it was not reached."
-    printed = published('fedssc', 'table1', metric='rounds_to_target')
-    printed = printed.set_index('method').value.replace(100, math.inf)
+    cells = published('fedssc', 'table1', metric='rounds_to_target')
+    paper_rounds = cells.set_index('method').value.replace(100, math.inf)
     ours, cells = rounds_by_seed(rows, profile), []
     for name in MAIN:
-        rounds, cell = list(ours[name].dropna()) if name in ours else [], printed.get(name, math.nan)
+        rounds, cell = list(ours[name].dropna()) if name in ours else [], paper_rounds.get(name, math.nan)
         verdict, reason = round_word(rounds, cell, profile)
         mean = float(np.mean(rounds)) if rounds else math.nan
         cells.append(dict(
@@ -106,12 +106,12 @@ def round_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame: # name, published
     return pd.DataFrame(cells)
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #d9856be3
-def sooner_in_print(printed:pd.Series)->Verdict: # of rounds by method, infinite: never
-    "Whether the printed rounds are in the order that the text gives them."
-    rising = printed.dropna().sort_values(kind='stable')
+def published_order(published:pd.Series)->Verdict: # of rounds by method, infinite: never
+    "Whether the published rounds are in the order that the text gives them."
+    rising = published.dropna().sort_values(kind='stable')
     evidence = ', '.join(f'{name} {in_rounds(v)}' for name, v in rising.items())
-    what = 'in print, FedSSC reaches 68 % in fewer rounds than MOON, and FedAvg never'
-    return stated(what, printed.FedSSC < printed.MOON < printed.FedAvg, evidence, 'FedSSC Table I')
+    what = 'as published, FedSSC reaches 68 % in fewer rounds than MOON, and FedAvg never'
+    return stated(what, published.FedSSC < published.MOON < published.FedAvg, evidence, 'FedSSC Table I')
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #d9856beb
 def never_reached(rounds, profile:str)->Verdict:
@@ -125,10 +125,10 @@ def never_reached(rounds, profile:str)->Verdict:
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #d9856bec
 def judge_rounds(rows:pd.DataFrame, profile:str)->list[Verdict]:
-    "Verdicts on the published numbers of rounds, and on the sentences about them."
+    "Verdicts on the published numbers of rounds, and on the claims about them."
     cells = round_cells(rows, profile)
     rounds = rounds_by_seed(rows, profile).get('FedAvg', pd.Series(dtype=float)).dropna()
-    out = [sooner_in_print(cells.set_index('name').published), never_reached(list(rounds), profile)]
+    out = [published_order(cells.set_index('name').published), never_reached(list(rounds), profile)]
     for c in cells.dropna(subset='published').itertuples():
         evidence = '' if math.isnan(c.ours) else f'{in_rounds(c.ours)} for {in_rounds(c.published)}'
         what = f"{c.name}, rounds to {FEDSSC_SIZES[profile]['target']:g} %"

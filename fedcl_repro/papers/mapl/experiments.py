@@ -6,13 +6,13 @@
 __all__ = ['MAPL_FILE', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNS_WATCHED', 'MAPL_SIZES', 'SIZE_OF', 'WEAK', 'STRONG', 'GREY',
            'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'FAST', 'LOSS_PARTS', 'EXACT', 'CHEAPEST',
            'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_named', 'views_of', 'mapl_runs',
-           'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_printed', 'size_in_words', 'largest_in_words', 'sizes_of',
-           'ablation', 'view_of', 'again', 'smaller1', 'table1', 'table9', 'fig7', 'lead_by_clients',
+           'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_published', 'size_in_words', 'largest_in_words',
+           'sizes_of', 'ablation', 'view_of', 'again', 'smaller1', 'table1', 'table9', 'fig7', 'lead_by_clients',
            'with_ten_clients', 'by_clients', 'few_clients', 'table5_cells', 'table5', 'table2', 'table3', 'table6',
            'communications', 'within_budget', 'spent', 'saved_of_possible', 'table4_cells', 'table4', 'numbers_carried',
            'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'presets',
-           'same_views', 'table8', 'judge_table8', 'printed_again', 'printed_scenarios', 'by_scenario',
-           'images_in_print', 'gains_more_in_print', 'printed_facts', 'forward_passes', 'numbers_touched',
+           'same_views', 'table8', 'judge_table8', 'published_again', 'published_scenarios', 'by_scenario',
+           'published_images', 'gains_more_published', 'published_facts', 'forward_passes', 'numbers_touched',
            'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #11cb85e2
@@ -46,8 +46,8 @@ from .matrices import of_matrices
 from fedcl_repro.papers.mapl.statements import (
     MAPL_BASELINES, BUDGET, BUDGET_SHARE, COPY, GRAPHS, HETEROGENEOUS, HOMOGENEOUS, LOSSES, MAPL_SAID, PAIRS,
     STEPS)
-from ...evidence.ask import Paper, asked_in_print, by_seed, cells_judged, claims_in_print
-from ...evidence.ask import experiment, noise_in_print, printed_cells, share_possible, stated
+from ...evidence.ask import Paper, judge_published, by_seed, cells_judged, claims_on_published
+from ...evidence.ask import experiment, published_noise, published_cells, share_possible, stated
 from ...runs.rows import in_short
 from ...evidence.verdict import IN_NOISE, Verdict, claim
 from ...runs.rows import per_round
@@ -118,13 +118,13 @@ def mapl_where(scenario, data, profile)->str:
     return f'Scenario {scenario}, {data_title(data)}' + (' (digits stand in)' if profile == 'quick' else '')
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #de45c681
-def mapl_printed(artifact:str, **equal)->pd.DataFrame:
+def mapl_published(artifact:str, **equal)->pd.DataFrame:
     "Published accuracies of a table, with our names of the methods; FedClassAvg is MAPL's copy of it."
     varied = dict(table5='clients', table6='cgl_steps').get(artifact)
     if artifact == 'table4': equal = dict(comm_budget='none') | equal
     columns = dict(scenario='scenario', data='dataset') | ({varied: varied} if varied else {})
     words = dict(label=dict(FedClassAvg=COPY))
-    cells = printed_cells('mapl', artifact, columns=columns, words=words, **equal)
+    cells = published_cells('mapl', artifact, columns=columns, words=words, **equal)
     if varied == 'cgl_steps':
         steps = cells.pop(varied).astype(int)
         cells = cells.assign(label=['MAPL' if n == 1 else f'MAPL, {n} steps' for n in steps])
@@ -132,7 +132,7 @@ def mapl_printed(artifact:str, **equal)->pd.DataFrame:
 
 MAPL = Paper(
     ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested, sizes=('mapl/table1', 'mapl/table4'),
-    title='MAPL', printed=mapl_printed, says=MAPL_SAID, personal=True, moment='trained',
+    title='MAPL', published=mapl_published, says=MAPL_SAID, personal=True, moment='trained',
     size=lambda runs: largest_in_words(runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
@@ -215,7 +215,7 @@ def lead_by_clients(rows:pd.DataFrame)->pd.DataFrame: # label is '10 clients'
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #f7d6865s
 def with_ten_clients(rows:pd.DataFrame)->pd.DataFrame:
-    "A measure: the accuracy of runs with ten clients, without those of Table 1, which asks the same of them."
+    "A measure: the accuracy of runs with ten clients, without Table 1's, on which it tests the same claims."
     of_table1 = [r for profile in PROFILES for r in shown_runs('mapl/table1', profile)]
     runs = rows.drop_duplicates('run')
     run_ids = runs.run[(runs.n_clients == 10) & ~runs.settings.isin(of_table1)]
@@ -225,7 +225,7 @@ MAPL.measures.update({'lead by clients': lead_by_clients, 'ten clients': with_te
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #a13337cf
 def by_clients(profile)->pd.DataFrame: # published cells by `clients`; `quick` has other numbers
-    cells, names = mapl_printed('table5'), dict(zip(PAIRS['paper'], PAIRS[profile]))
+    cells, names = mapl_published('table5'), dict(zip(PAIRS['paper'], PAIRS[profile]))
     return cells.assign(clients=cells.clients.astype(int).replace(names))
 
 def few_clients(rows, profile):
@@ -295,8 +295,8 @@ MAPL.measures.update({'saved': saved_of_possible, 'within budget': within_budget
 # %% ../../../nbs/papers/mapl/experiments.ipynb #ecbbc716
 def table4_cells(rows, profile)->list[Verdict]:
     "The cells of Table 4, without a budget and within it."
-    verdicts = cells_judged(MAPL, mapl_printed('table4'), rows, 'MAPL Table 4')
-    within, words = mapl_printed('table4', comm_budget=BUDGET), ', 65,000 communications'
+    verdicts = cells_judged(MAPL, mapl_published('table4'), rows, 'MAPL Table 4')
+    within, words = mapl_published('table4', comm_budget=BUDGET), ', 65,000 communications'
     return verdicts + cells_judged(MAPL, within, spent(rows), 'MAPL Table 4', words)
 
 @experiment(MAPL, 'mapl/table4', 'Accuracy for a fixed number of communications', also=table4_cells,
@@ -356,7 +356,7 @@ def times_as_much(rows:pd.DataFrame)->pd.Series: # one number for each network, 
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #9019cb0s
 def judge_formulas(rows, profile)->list[Verdict]:
-    """Whether bytes agree with the formula within two percent (statistics of batch norm are sent too), and
+    """Whether bytes agree with the formula within two percent (statistics of batch norm are also sent), and
     whether the methods are the cheapest that the paper calls so."""
     times = times_as_much(rows)
     rivals = ', '.join(times.index.unique('label')) if len(times) else ''
@@ -386,7 +386,7 @@ def same_views(profile):
     return ablation(SAME_VIEWS, profile, fair=True) + repeated
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #b9e86789
-TABLE8 = { # printed: the transformation
+TABLE8 = { # published: the transformation
     'RandomResizedCrop(size=224, scale=(0.2, 1))': CropResize(.2),
     'RandomApply([ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)': Jitter(.4, .4, .4, .1, .8),
     'RandomGrayScale(p=0.2)': Grey(.2),
@@ -394,24 +394,24 @@ TABLE8 = { # printed: the transformation
     'RandomHorizontalFlip(p=0.5)': Flip(.5)}
 
 def table8()->pd.DataFrame:
-    "The printed transformations beside those of the authors' code."
+    "The published transformations beside those of the authors' code."
     pieces = AUGMENTATIONS.build(STRONG).pieces
     rounded = [replace(p, **{f.name: round(getattr(p, f.name), 6) for f in fields(p)}) for p in pieces]
     code = [str(p) if p in rounded else 'not used' for p in TABLE8.values()]
     code[0] += ', as large as the image'
-    agreement = ['224' not in printed and setting != 'not used' for printed, setting in zip(TABLE8, code)]
-    return pd.DataFrame(dict(printed=list(TABLE8), code=code, same=agreement))
+    agreement = ['224' not in published and setting != 'not used' for published, setting in zip(TABLE8, code)]
+    return pd.DataFrame(dict(published=list(TABLE8), code=code, same=agreement))
 
 def judge_table8(rows, profile)->list[Verdict]:
-    "Whether the authors' code does what Table 8 prints."
-    return [claim(f"views have {t.printed}", [t.same], f"authors' code: {t.code}", 'MAPL Table 8')
+    "Whether the authors' code does what Table 8 says."
+    return [claim(f"views have {t.published}", [t.same], f"authors' code: {t.code}", 'MAPL Table 8')
             for t in table8().itertuples()]
 
 experiment(MAPL, 'mapl/table8', 'Augmentations', also=judge_table8)(no_runs)
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #93d3b442
-def printed_again(column:str)->pd.DataFrame: # one row per cell, with its numbers
-    "Accuracies, or their spreads, that the paper prints more than once with different values."
+def published_again(column:str)->pd.DataFrame: # one row per cell, with its numbers
+    "Accuracies, or their spreads, that the paper gives more than once with different values."
     cells = published('mapl', metric='accuracy', model='heterogeneous')
     cells = cells[(cells.comm_budget != BUDGET) & (cells.cgl_steps.fillna(1) == 1)]
     groups = cells.groupby(['method', 'dataset', 'scenario', 'clients'])[column]
@@ -419,9 +419,9 @@ def printed_again(column:str)->pd.DataFrame: # one row per cell, with its number
     return ranges[ranges['max'] > ranges['min']].reset_index()
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #20ada88b
-def printed_scenarios(artifact:str, **equal)->pd.DataFrame: # scenario x label
-    "The accuracies of a printed table on one data set."
-    return mapl_printed(artifact, **equal).pivot_table(index='scenario', columns='label', values='value')
+def published_scenarios(artifact:str, **equal)->pd.DataFrame: # scenario x label
+    "The accuracies of a published table on one data set."
+    return mapl_published(artifact, **equal).pivot_table(index='scenario', columns='label', values='value')
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #20ada86s
 def by_scenario(numbers:pd.Series, how='{:+.2f}')->str:
@@ -429,54 +429,54 @@ def by_scenario(numbers:pd.Series, how='{:+.2f}')->str:
     return ', '.join(f'Scenario {k} {how.format(v)}' for k, v in numbers.items())
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #20ada8n2
-def images_in_print(scenario:int, *key)->int:
+def published_images(scenario:int, *key)->int:
     "Test images of the paper's twenty clients: 15 of each of their five or seven classes."
     return 20 * 15 * (7 if scenario in (2, 4) else 5)
 
-def gains_more_in_print(says:str, gain:tuple, larger:int, smaller:int)->Verdict: # gain: table, label, another
-    "Whether a printed gain is larger in one scenario than in another, and by more than the tests' noise."
+def gains_more_published(says:str, gain:tuple, larger:int, smaller:int)->Verdict: # gain: table, two labels
+    "Whether a published gain is larger in one scenario than in another, and by more than the tests' noise."
     artifact, label, rival = gain
-    table, cells = printed_scenarios(artifact), mapl_printed(artifact)
+    table, cells = published_scenarios(artifact), mapl_published(artifact)
     gains = table[label] - table[rival]
-    def noise(k): return noise_in_print(cells.loc[cells.scenario == k, ['value']], images_in_print(k))
+    def noise(k): return published_noise(cells.loc[cells.scenario == k, ['value']], published_images(k))
     difference, by_chance = gains[larger] - gains[smaller], math.hypot(noise(larger), noise(smaller))
     verdict = 'contradicts itself' if difference <= 0 else 'open' if difference < by_chance else 'holds'
     evidence = f'{by_scenario(gains)}; they are up to {by_chance:.1f} points apart by chance'
-    fields = dict(basis='print', reason=IN_NOISE if verdict == 'open' else '')
+    fields = dict(basis='published', reason=IN_NOISE if verdict == 'open' else '')
     return Verdict(says, verdict, evidence, f"MAPL {artifact.replace('table', 'Table ')}", 'claim', **fields)
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #20ada87s
 TOLD7 = 'FedSim', 'FedClassAvg', 'FedProto', 'FedAvg', 'FLT', 'pFedSim', 'DFedAvgM', 'MAPL' # in Table 7
 
-def printed_facts()->list[tuple[str,bool,str,str]]: # sentence, whether it is so, evidence, place
-    "Sentences about single printed numbers."
-    cells = pd.concat([mapl_printed('table1'), mapl_printed('table9')])
+def published_facts()->list[tuple[str,bool,str,str]]: # claim, whether it is so, evidence, place
+    "Claims about single published numbers."
+    cells = pd.concat([mapl_published('table1'), mapl_published('table9')])
     many = cells.scenario.isin([2, 4])
     six, seven = (share_possible(cells[many].value, 20*k*15) for k in (6, 7))
     five = share_possible(cells[~many].value, 20*5*15)
-    ten, twenty = (printed_scenarios('table5', clients=n) for n in (10, 20))
+    ten, twenty = (published_scenarios('table5', clients=n) for n in (10, 20))
     part = lead(ten, 'MAPL', ten.columns) / lead(twenty, 'MAPL', twenty.columns)
-    twice = {column: len(printed_again(column)) for column in ('value', 'std')}
+    twice = {column: len(published_again(column)) for column in ('value', 'std')}
     neighbours = (101_000 - 100*20*19) / 300 / 20
     counts = published('mapl', 'table4', metric='num_communications', comm_budget='none').value
     size = dict(M=20, edges=190, theta=11_439_168, phi=5_130)
     sent = {name: numbers_sent(name, **size) for name in TOLD7}
     share = sent['MAPL'] / sent['DFedAvgM']
     most, least = max(sent[name] for name in TOLD7[:3]), min(sent[name] for name in TOLD7[3:])
-    columns = [t.iloc[0] for t in by_seed(mapl_printed('table1').assign(seed=0), MAPL.keys).values()]
+    columns = [t.iloc[0] for t in by_seed(mapl_published('table1').assign(seed=0), MAPL.keys).values()]
     leads = sum(column.idxmax() == 'MAPL' for column in columns)
     return [
-        ('in print, MAPL leads in more than half of the columns', leads > len(columns) / 2,
+        ('as published, MAPL leads in more than half of the columns', leads > len(columns) / 2,
          f'{leads} of {len(columns)}', 'Table 1'),
         ('152,000 communications are all edges of 20 clients in 400 rounds', 20*19*400 == counts.max(),
          '20 x 19 x 400', 'Table 4'),
         ('after the warm-up each client communicates with its cluster alone', neighbours <= 9,
          f'101,000 are {neighbours:.1f} neighbours a client and round, equal clusters have 9 at most', '5.2'),
         ('the number of communications varies significantly among the scenarios', counts.nunique() > 2,
-         'one number is printed for both', '5.2'),
+         'one number is published for both', '5.2'),
         ('in Scenario 2 clients have six classes', six > .9,
          f'{100*six:.0f} % of the accuracies are possible with six, {100*seven:.0f} % with seven', 'Fig. 6'),
-        ('cells printed more than once agree', not any(twice.values()),
+        ('cells published more than once agree', not any(twice.values()),
          f'{twice["value"]} accuracies and {twice["std"]} spreads do not', 'Tables 1 to 6'),
         ('all accuracies are possible with 15 test samples of each class', min(five, seven) > .9,
          f'{100*five:.0f} % with five classes a client, {100*seven:.0f} % with seven', '5.1'),
@@ -544,8 +544,8 @@ def isolated(preset:str, n_rows=200, n=20, steps=1000)->int:
     return int((learned.masked_fill(me, 0).sum(-1) < LEAST_WEIGHT).sum())
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #c0u47e3s
-def counted_facts()->list[tuple[str,bool,str,str]]: # sentence, whether it is so, evidence, place
-    "Sentences about what can be counted without training."
+def counted_facts()->list[tuple[str,bool,str,str]]: # claim, whether it is so, evidence, place
+    "Claims about what can be counted without training."
     trained = {formula_name(name): forward_passes(name)[0] for name in [*MAPL_BASELINES, 'MAPL']}
     twice = {name for name, n in trained.items() if n == 2}
     once = {name for name, n in trained.items() if n == 1}
@@ -565,16 +565,17 @@ def counted_facts()->list[tuple[str,bool,str,str]]: # sentence, whether it is so
 # %% ../../../nbs/papers/mapl/experiments.ipynb #a0fda089
 def mapl_alone(rows, profile)->list[Verdict]:
     "Verdicts that can be computed from the paper, or counted, without training."
-    verdicts = [stated(what, ok, evidence, f'MAPL {place}') for what, ok, evidence, place in printed_facts()]
+    verdicts = [stated(what, ok, evidence, f'MAPL {place}')
+                for what, ok, evidence, place in published_facts()]
     verdicts += [claim(what, [ok], evidence, f'MAPL {place}')
                  for what, ok, evidence, place in counted_facts()]
     uniform = 'table2', 'MAPL w/o CGL', 'MAPL(ce+proto+cont)'
-    verdicts.append(gains_more_in_print('uniformity adds more in Scenario 2', uniform, 2, 1))
+    verdicts.append(gains_more_published('uniformity adds more in Scenario 2', uniform, 2, 1))
     norm = 'table3', 'MAPL', 'MAPL(S+gamma+l1)'
-    verdicts.append(gains_more_in_print('the 2-norm leads by more in Scenario 1', norm, 1, 2))
-    for c in claims_in_print(MAPL):
-        table = c.printed['artifact'].replace('table', 'Table ')
-        verdicts.append(asked_in_print(MAPL, replace(c, place=f'MAPL {table}'), images_in_print))
+    verdicts.append(gains_more_published('the 2-norm leads by more in Scenario 1', norm, 1, 2))
+    for c in claims_on_published(MAPL):
+        table = c.published['artifact'].replace('table', 'Table ')
+        verdicts.append(judge_published(MAPL, replace(c, place=f'MAPL {table}'), published_images))
     return verdicts
 
-claims_page('mapl', 'Sentences, all in one place', mapl_alone)
+claims_page('mapl', 'Claims, all in one place', mapl_alone)

@@ -10,6 +10,7 @@ __all__ = ['BEFORE', 'SIMILARITY', 'CLUSTERED', 'SPREAD', 'MAPPED', 'percent_acr
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #ecdbad46
 from functools import partial
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -68,7 +69,7 @@ def window(profile): # of Run
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe408b
 def window_numbers(rows:pd.DataFrame)->pd.DataFrame: # round, ratio, across; what is drawn
-    "By round: similarity across over that of the nearest, and percent of the weight across after one step."
+    "By round: similarity across clusters over the nearest's, and percent of weight across after one step."
     starts, lines = {run: setting(run, 'method.warmup') for run in set(rows.settings)}, []
     early = rows[rows['round'] <= rows.settings.map(starts)] # no graph had been learned yet
     for key, S in client_matrices(MAPL, early, 'likeness').items():
@@ -146,14 +147,16 @@ def graph_numbers(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per r
 # %% ../../../nbs/papers/mapl/graphs.ipynb #7c632d25
 def progress(rows:pd.DataFrame, profile:str)->pd.DataFrame: # what, seed -> the last round's numbers
     "Draw the weight across clusters and the similarity of classifiers by round."
-    from fedcl_repro.show.figures import PALETTE, panels
+    from fedcl_repro.show.figures import GREYS, MARKERS, panels
     table = graph_numbers(rows, profile)
-    color = dict(zip(sorted(table.what.unique()), PALETTE.values())) # replicates alike
+    settings = sorted(table.what.unique())
+    looks = {what: dict(c=c, marker=marker, ls='-', ms=4, lw=1)
+             for what, c, marker in zip(settings, cycle(GREYS), cycle(MARKERS))}
     table = table.groupby(['what', 'seed'])
     with panels(1, 2, (8.6, 3), legend=True) as ((a, b),):
         for (what, seed), t in table:
-            a.plot(t['round'], t.across, 'o-', ms=3, lw=1, c=color[what], label=what if seed == 0 else None)
-            b.plot(t['round'], t.apart, 'o-', ms=3, lw=1, c=color[what])
+            a.plot(t['round'], t.across, label=what if seed == 0 else None, **looks[what]) # replicates alike
+            b.plot(t['round'], t.apart, **looks[what])
         a.axhline(10, ls=':', c='gray', label='a tenth')
         b.axhline(0, ls='--', lw=1, c='gray', label='alike within and across')
         a.set(xlabel='round', ylabel='weight across, %', ylim=(0, None))

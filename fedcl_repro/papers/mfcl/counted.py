@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COST_NAMES', 'CHARGED', 'SPLIT_ROUNDS', 'MUCH_CLOSER', 'SOMETHING_SEEN', 'VICTIM_SIZE', 'judge_cost', 'judge_costs',
-           'cost_verdicts', 'judge_printed_costs', 'split_bits', 'judge_split', 'judge_table3', 'cifar10_counts',
+           'cost_verdicts', 'judge_published_costs', 'split_bits', 'judge_split', 'judge_table3', 'cifar10_counts',
            'off_balance', 'sets_of', 'distances', 'judge_balance', 'balanced_clients', 'judge_whoever_sends',
            'classes_owned', 'judge_fig7', 'judge_architecture', 'strongest', 'judge_images', 'judge_attacks',
            'attacks_path', 'judge_table8']
@@ -46,7 +46,7 @@ CHARGED = {
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #47ce9af6
 def judge_cost(c, artifact:str)->Verdict:
-    "A verdict for one printed cost, 6 % allowed for rounding to two digits."
+    "A verdict for one published cost, 6 % allowed for rounding to two digits."
     method, name = CHARGED[c.method], COST_NAMES[c.metric]
     formula, counted = (costs.get(name) for costs in costs_of(method, c.model.replace('_bn', '')))
     if c.metric == 'flops':
@@ -56,10 +56,10 @@ def judge_cost(c, artifact:str)->Verdict:
         if method not in COST_RIVALS: evidence += f', {counted:.2g} counted'
     verdict = 'agrees' if abs(got / c.value - 1) < .06 else 'differs'
     what = f"{c.method}, {c.model}: {c.metric.replace('_', ' ')}"
-    return Verdict(what, verdict, f'{evidence}; {c.value:.2g} printed', f'MFCL Table {artifact[5:]}')
+    return Verdict(what, verdict, f'{evidence}; {c.value:.2g} published', f'MFCL Table {artifact[5:]}')
 
 def judge_costs(artifact:str)->list[Verdict]:
-    "A verdict for each printed cost of a client that is not zero."
+    "A verdict for each published cost of a client that is not zero."
     cells = published('mfcl', artifact)
     cells = cells[cells.metric.isin(COST_NAMES) & (cells.value != 0)]
     return [judge_cost(c, artifact) for c in cells.itertuples()]
@@ -68,14 +68,14 @@ def judge_costs(artifact:str)->list[Verdict]:
 def cost_verdicts(artifact:str):
     "A view of the costs in a table, each beside its formula."
     def view(rows, profile):
-        caption = 'Printed costs of a client against the formulas of Table 3; operations of an epoch.'
+        caption = 'Published costs of a client against the formulas of Table 3; operations of an epoch.'
         table = verdict_table(judge_costs(artifact)).rename(columns=dict(what='cost', word='verdict'))
         display_all(noted_table(table, caption))
     return view
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #6a2f89bd
-def judge_printed_costs(artifact:str)->list[Verdict]:
-    "A verdict for each sentence about the printed costs of a table; any table may print a cost."
+def judge_published_costs(artifact:str)->list[Verdict]:
+    "A verdict for each claim about the published costs of a table; any table may give a cost."
     cells = published('mfcl').itertuples()
     costs = {(c.metric, c.method, c.model): c.value for c in cells if c.method in CHARGED}
     def is_so(c): return c.margin(costs) >= 0
@@ -120,14 +120,14 @@ def judge_table3(rows, profile)->list[Verdict]:
         counted('MFCL sends less than FedSimCLR', mfcl['bits'] < simclr['bits'],
             f"{mfcl['bits']:.2g} and {simclr['bits']:.2g} bits"),
         counted('MFCL sends less than FedEMA is charged', mfcl['bits'] < charged,
-            f"{mfcl['bits']:.2g} bits with all 16 views; {charged:.2g} printed for FedEMA"),
+            f"{mfcl['bits']:.2g} bits with all 16 views; {charged:.2g} published for FedEMA"),
         counted("MFCL needs less of a client's memory than FedSimCLR", mfcl['memory'] < simclr['memory'],
             f"{mfcl['memory']:.2g} and {simclr['memory']:.2g} bytes for 2K = 128 rows"),
         counted('MFCL uses the channel 50 times less often than FedSimCLR', often == 50*seldom,
             f'{seldom} and {often} rounds'),
         counted('MFCL uses the channel about 6 times less often than FedEMA', 5.5 <= rarely / seldom <= 6.5,
             f'{seldom} and {rarely} rounds'),
-        judge_split(), *judge_printed_costs('table3'), *judge_costs('table3')]
+        judge_split(), *judge_published_costs('table3'), *judge_costs('table3')]
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #29d6bb4e
 def cifar10_counts(xi:float, seed=0)->np.ndarray: # (10 clients, 10 classes)
@@ -214,15 +214,15 @@ def judge_fig7(rows, profile)->list[Verdict]:
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #f9ed0173
 def judge_architecture(rows, profile)->list[Verdict]:
-    "Whether the printed architectures agree with the text."
+    "Whether the published architectures agree with the text."
     net = mfcl_model((3, 32, 32), 10, pool=True)
     inside = net['enc'](torch.zeros(1, 3, 32, 32))
     shape, side = tuple(inside.shape[1:]), net['dec'][1:](inside).shape[-1]
     return [
-        stated('The decoder of Table 9, as printed, gives back images of the size it got', side == 32,
+        stated('The decoder of Table 9, as published, gives back images of the size it got', side == 32,
             f'{side}x{side} for 32x32: the pooling is never undone', 'MFCL Table 9'),
         stated('A representation has 32x32x64 numbers', shape == (64, 32, 32),
-            f'{shape} behind the printed pooling', 'MFCL 5.4 and Table 9')]
+            f'{shape} behind the published pooling', 'MFCL 5.4 and Table 9')]
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #a77ac002
 SOMETHING_SEEN = .3 # correlation with the luminance of the view

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'UNTRAINED', 'SMALL_RESOURCES', 'BASELINES', 'OWN_EPOCHS', 'MFCL_SYMBOLS', 'MFCL_PLACES',
-           'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_READINGS', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'LAYERS', 'MFCL',
-           'ALL_OTHERS', 'READ_AS', 'COUNTED', 'AS_WIDE', 'BN_READINGS', 'Setting', 'run_of', 'ours', 'each_setting',
-           'extremes', 'floors', 'varied', 'rival', 'placed', 'with_value', 'labelled_by', 'of_metric', 'say_setting',
-           'cell_of_mfcl', 'mfcl_printed', 'tested_layer', 'costs_in', 'borne_out', 'best_under_skew', 'by_data',
-           'judge_skew', 'bytes_counted', 'sent_beside', 'judge_traffic', 'repeated_norms', 'beside_columns',
+           'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_POSITIVES', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'LAYERS', 'MFCL',
+           'ALL_OTHERS', 'MEASURED_BY', 'COUNTED', 'AS_WIDE', 'BN_VARIANTS', 'Setting', 'run_of', 'ours',
+           'each_setting', 'extremes', 'floors', 'varied', 'rival', 'placed', 'with_value', 'labelled_by', 'of_metric',
+           'say_setting', 'cell_of_mfcl', 'mfcl_published', 'tested_layer', 'costs_in', 'borne_out', 'best_under_skew',
+           'by_data', 'judge_skew', 'bytes_counted', 'sent_beside', 'judge_traffic', 'repeated_norms', 'beside_columns',
            'before_its_norm', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15',
            'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'draw_lines', 'by_setting']
 
@@ -20,9 +20,10 @@ import numpy as np
 import pandas as pd
 
 from ...core import Spec, parse_spec
+from ...federation.method import AFTER_PROJECTION, BEFORE_PROJECTION
 from ...methods.mfcl import RECEIVED
 from .counted import (
-    judge_architecture, judge_costs, judge_fig7, judge_printed_costs, judge_table3, judge_table8)
+    judge_architecture, judge_costs, judge_fig7, judge_published_costs, judge_table3, judge_table8)
 from .statements import FLOORS, MFCL_SAID, SUPERVISED, TN, UNLABELLED
 from ...parts.models import MODELS
 from ...evidence.experiments import claims_page, committed_runs, data_title, no_runs, reseeded
@@ -32,8 +33,8 @@ from ...runs.representations import projected
 from ...show.result_page import table_view
 from ...runs.run import Run, methods, setting
 from ...evidence.ask import (
-    Paper, as_printed, ask_across, asked_in_print, by_seed, claims_in_print, experiment, facts_by_setting,
-    printed_cells, printed_tables)
+    Paper, as_published, ask_across, by_seed, claims_on_published, experiment, facts_by_setting,
+    judge_published, layer_views, published_cells, published_tables)
 from ...evidence.verdict import Verdict, claim
 from ...runs.rows import summary
 
@@ -174,56 +175,56 @@ MFCL_WORDS = dict(
     privacy={'none': '', 'SA': ' + SA', 'DM': ' + DM', 'SA+DM': ' + SA + DM'})
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #4f8efb46
-def mfcl_printed(artifact:str, by='')->pd.DataFrame:
+def mfcl_published(artifact:str, by='')->pd.DataFrame:
     """Published accuracies of a table, with those of `MFCL_COLUMNS` that it has. `by`: a column whose value
     is added to the label, as `labelled_by` does."""
     published_columns = set(published('mfcl', artifact, metric='accuracy'))
     columns = {ours: theirs for ours, theirs in MFCL_COLUMNS.items() if theirs in published_columns}
     words = {k: w for k, w in MFCL_WORDS.items() if k == 'label' or k in columns}
-    cells = printed_cells('mfcl', artifact, columns=columns, words=words)
+    cells = published_cells('mfcl', artifact, columns=columns, words=words)
     if by: cells = cells.assign(label=[with_value(c.label, by, getattr(c, by)) for c in cells.itertuples()])
     if 'privacy' not in cells: return cells
     return cells.assign(label=cells.label + cells.privacy).drop(columns='privacy')
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #c6886734
-MFCL_READINGS = 'across', 'twins', 'alone' # which views are positives
+MFCL_POSITIVES = 'across', 'twins', 'alone' # which views are positives
 MFCL_NORMS = 'bn', 'gn', 'tn'
 PAIRINGS = 'pair', 'strangers', 'alone'
 MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
 MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
 MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
-LAYERS = dict(proj='projection', chi='before projection', enc='encoder', pixels='pixels')
+LAYERS = dict(proj=AFTER_PROJECTION, chi=BEFORE_PROJECTION, enc='encoder', pixels='pixels')
 
 def tested_layer(run:Run)->str:
     "What a linear classifier is given; supervised methods have a classifier of their own."
     if run.method.name == 'mfcl': return LAYERS[setting(run, 'method.probe', 'proj')]
     needs = methods()[run.method.name].about['needs']
-    return 'before projection' if 'views' in needs else 'own classifier'
+    return BEFORE_PROJECTION if 'views' in needs else 'own classifier'
 
 MFCL = Paper(
     ('data', 'xi'), placed, say_setting, MFCL_MEASURES, sizes=('mfcl/table2',), title='MFCL',
-    printed=mfcl_printed, cell=cell_of_mfcl, says=MFCL_SAID, layer=tested_layer)
+    published=mfcl_published, cell=cell_of_mfcl, says=MFCL_SAID, layer=tested_layer)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #cf9604a5
 def costs_in(artifact:str):
-    "(rows, profile) -> a verdict for each printed cost of a table, and for each sentence about them."
-    def judge(rows, profile): return judge_printed_costs(artifact) + judge_costs(artifact)
+    "(rows, profile) -> a verdict for each published cost of a table, and for each claim about them."
+    def judge(rows, profile): return judge_published_costs(artifact) + judge_costs(artifact)
     return judge
 
 def borne_out(*artifacts:str):
-    "(rows, profile) -> verdicts: whether these printed tables support the paper's claims."
+    "(rows, profile) -> verdicts: whether these published tables support the paper's claims."
     def judge(rows, profile):
-        return [asked_in_print(MFCL, c) for c in claims_in_print(MFCL, *artifacts)]
+        return [judge_published(MFCL, c) for c in claims_on_published(MFCL, *artifacts)]
     return judge
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #5d0f3b11
 ALL_OTHERS = SUPERVISED + UNLABELLED
-READ_AS = {'read as accuracy': (), 'read as the lead over other methods': tuple(ALL_OTHERS)}
+MEASURED_BY = {'judged by accuracy': (), 'judged by its lead over other methods': tuple(ALL_OTHERS)}
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #36542a41
-def best_under_skew(reading:str)->Claim:
+def best_under_skew(measure:str)->Claim:
     "MFCL(TN) is better at the smallest ξ of a data set than at the largest."
-    rivals = READ_AS[reading]
+    rivals = MEASURED_BY[measure]
     def good(table): return lead(table, TN, rivals) if rivals else table[TN]
     def margin(tables): return good(tables[min(tables)]) - good(tables[max(tables)])
     def tell(tables, margin):
@@ -231,7 +232,7 @@ def best_under_skew(reading:str)->Claim:
         ends = min(tables), max(tables)
         return ', '.join(f'{form.format(good(tables[key]).mean())} at ξ = {key[1]:g}' for key in ends)
     pairs = max(1, len(rivals))**2
-    return Claim(f'MFCL(TN) works best under skew, {reading}', (TN, *rivals, FLOORS[0]), margin, tell,
+    return Claim(f'MFCL(TN) works best under skew, {measure}', (TN, *rivals, FLOORS[0]), margin, tell,
                  place='MFCL 5.3', comparisons=pairs, floors=FLOORS)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #0cbca570
@@ -246,13 +247,14 @@ def by_data(tables:dict)->dict[str,dict]: # of each data set, the tables at the 
 def judge_skew(rows, profile)->list[Verdict]:
     "Whether MFCL works best under skew: in Table 14, and in the runs of each data set."
     verdicts, facts = [], facts_by_setting(MFCL, rows)
+    views = layer_views(MFCL, rows, ['accuracy'])
     trained = by_data(by_seed(MFCL.measured(rows, 'accuracy'), MFCL.keys))
-    for c in map(best_under_skew, READ_AS):
-        printed = by_data(printed_tables(mfcl_printed('table14'), MFCL.keys, c.needs))
-        cases = {data_title(data): tables for data, tables in printed.items()}
-        verdicts.append(as_printed(replace(c, sentence=f'in print, {c.sentence}'), cases))
+    for c in map(best_under_skew, MEASURED_BY):
+        published = by_data(published_tables(mfcl_published('table14'), MFCL.keys, c.needs))
+        cases = {data_title(data): tables for data, tables in published.items()}
+        verdicts.append(as_published(replace(c, sentence=f'as published, {c.sentence}'), cases))
         for data, tables in trained.items():
-            verdicts.append(ask_across(c, tables, data_title(data), 2, MFCL, facts))
+            verdicts.append(ask_across(c, tables, data_title(data), 2, MFCL, facts, views))
         if not trained: verdicts.append(claim(c.sentence, [], '', c.place))
     return verdicts
 
@@ -305,12 +307,12 @@ def beside_columns(rows, profile)->list[Verdict]:
     return [*borne_out('table2', 'table14')(rows, profile), *judge_skew(rows, profile),
             *judge_traffic(rows, profile)]
 
-def before_its_norm(profile)->list[Run]:
+def before_its_norm(profile, xis=())->list[Run]: # xis: by default all of Table 2
     "Orchestra as its committed rows have it, until it is trained anew: no norm at the projector's end."
     size = MFCL_SIZES[profile]
     widths = size['hidden'], size['width']
     old = MODELS.resolve(Spec.of('resnet18_cifar', width=size['base_width'], proj=widths, rot=True))
-    settings = each_setting(profile, size['xis'], size['data'])
+    settings = each_setting(profile, xis or size['xis'], size['data'])
     return [replace(rival('orchestra', setting), model=old) for setting in settings]
 
 @experiment(
@@ -318,13 +320,13 @@ def before_its_norm(profile)->list[Run]:
     highlight=True, earlier=before_its_norm)
 def table2(profile):
     size = MFCL_SIZES[profile]
-    variants = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(positives=p) for p in MFCL_READINGS]
+    variants = [dict(model=dict(norm=n)) for n in MFCL_NORMS] + [dict(positives=p) for p in MFCL_POSITIVES]
     runs = varied(profile, variants, size['xis'], size['data'])
     settings = each_setting(profile, size['xis'], size['data'])
     return runs + [rival(m, setting) for setting in settings for m in BASELINES] + repeated_norms(profile)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e5e6fd72
-BN_READINGS = ({}, dict(run=dict(buffers='local')), dict(run=dict(buffers='local'), probe_on='received'))
+BN_VARIANTS = ({}, dict(run=dict(buffers='local')), dict(run=dict(buffers='local'), probe_on='received'))
 
 def group_of(profile:str)->dict[str,int]:
     "The number of channels in a group, if the network of this size sets it."
@@ -333,9 +335,9 @@ def group_of(profile:str)->dict[str,int]:
 @experiment(MFCL, 'mfcl/table5', 'Norms in FedSimCLR and MFCL', cells='table5')
 def table5(profile):
     skewed, group = MFCL_SIZES[profile]['skewed'], group_of(profile)
-    batch_norms = [dict(model=dict(norm='bn')) | reading for reading in BN_READINGS]
+    batch_norms = [dict(model=dict(norm='bn')) | variant for variant in BN_VARIANTS]
     other_norms = [dict(model=dict(norm=norm)) for norm in ('gn', 'tn', 'tn_code')]
-    positives = [dict(positives=p) for p in MFCL_READINGS]
+    positives = [dict(positives=p) for p in MFCL_POSITIVES]
     mfcl = varied(profile, other_norms + batch_norms + positives, skewed)
     networks = [{}, dict(norm='gn', **group), dict(norm='tn', **group)]
     fedsimclr = [rival('fedsimclr', setting, network)
@@ -347,14 +349,14 @@ def table5(profile):
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e92695d4
 @experiment(MFCL, 'mfcl/table6', 'Secure aggregation and DataMix', cells='table6')
 def table6(profile):
-    variants = product((False, True), (False, True), MFCL_READINGS)
+    variants = product((False, True), (False, True), MFCL_POSITIVES)
     return varied(profile, [dict(mix=mix, secure=secure, positives=p) for mix, secure, p in variants])
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #d4bf9bf7
 @experiment(MFCL, 'mfcl/table16', "The clients' batch size", cells='table16')
 def table16(profile):
-    readings = MFCL_READINGS[:1] if profile == 'quick' else MFCL_READINGS[:2]
-    variants = product(readings, (8, 16, 32, 64))
+    positives = MFCL_POSITIVES[:1] if profile == 'quick' else MFCL_POSITIVES[:2]
+    variants = product(positives, (8, 16, 32, 64))
     return varied(profile, [dict(run=dict(batch_size=K), positives=p) for p, K in variants])
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e0c19ca4
@@ -419,9 +421,9 @@ def fig9(profile):
     MFCL, 'mfcl/twins', 'Who is found as partner: two views, or strangers normalised together', kind='figure')
 def twins(profile):
     norm = dict(norm='tn', **group_of(profile))
-    readings = [dict(positives=p) for p in MFCL_READINGS]
+    positives = [dict(positives=p) for p in MFCL_POSITIVES]
     theirs = [rival('fedsimclr', setting, norm) for setting in each_setting(profile)]
-    return varied(profile, readings) + theirs # runs of Tables 2 and 5, whose rows hold the partners found
+    return varied(profile, positives) + theirs # runs of Tables 2 and 5, whose rows hold the partners found
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e6bb2534
 @experiment(MFCL, 'mfcl/floors', 'What a linear classifier gets without phase 2')
@@ -463,4 +465,4 @@ def by_setting(artifact:str, column:str, x:str, names:list, xscale='log'):
     return table_view(MFCL, artifact, draw=draw)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #5e10a002
-claims_page('mfcl', 'Sentences, all in one place')
+claims_page('mfcl', 'Claims, all in one place')
