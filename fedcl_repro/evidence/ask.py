@@ -545,7 +545,7 @@ def at_one_layer(c:Claim, key:tuple, tested:Compared, views:dict)->Compared:
     compared = [label for label in (*c.needs, *c.rivals) if label not in c.floors]
     layers = tested.facts[tested.facts.layer.isin(BOTH_LAYERS)].groupby('label').layer.first()
     layers = layers.reindex([label for label in compared if label in layers])
-    tables = {layer: asked_rows(c, by_measure[c.of][key]) for layer, (by_measure, _) in views.items()
+    tables = {layer: tested_rows(c, by_measure[c.of][key]) for layer, (by_measure, _) in views.items()
               if key in by_measure.get(c.of, ())}
     tables = {layer: table for layer, table in tables.items() if len(table)}
     others = {layer: table for layer, table in tables.items() if layer not in set(layers)}
