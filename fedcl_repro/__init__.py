@@ -31,7 +31,7 @@ _homes = dict(
     summary='runs.rows')
 __all__ = [*_homes]
 
-def __dir__(): return sorted({*globals(), *_homes})
+def __dir__(): return sorted({*__all__, *(name for name in globals() if name.startswith('__'))})
 
 def __getattr__(name):
     "Import what is asked for."

@@ -16,13 +16,15 @@ from importlib.machinery import PathFinder, SourceFileLoader
 # %% ../nbs/docments.ipynb #7740017e
 def comments_beside(node, lines:list)->dict: # name of a parameter or field, or 'return' -> comment
     "The comments beside the parameters of a function, or the fields of a class."
+    names = []
     if isinstance(node, ast.ClassDef):
         fields = [f for f in node.body if isinstance(f, ast.AnnAssign)]
         starts, end = {f.lineno: f.target.id for f in fields}, max((f.end_lineno for f in fields), default=0)
     else:
         a = node.args
         starts = {p.lineno: p.arg for p in [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg] if p}
-        starts.pop(node.lineno, None)                          # on one line: the comment is of the result
+        names = {p.arg for p in [*a.posonlyargs, *a.args, *a.kwonlyargs]}
+        starts.pop(node.lineno, None) # on one line: the comment is of the result, or begins with `name: `
         end = max(node.body[0].lineno - 1, node.lineno)
         starts[node.returns.end_lineno if node.returns else end] = 'return'
     found, name = {}, None
@@ -30,7 +32,8 @@ def comments_beside(node, lines:list)->dict: # name of a parameter or field, or 
         name = starts.get(k, name)
         comment = re.search(r'(?:^|\s)# (.*)', lines[k - 1])
         if comment and name: found[name] = f'{found.get(name, "")} {comment[1]}'.strip()
-    return found
+    parameter, _, about = found.get('return', '').partition(': ')
+    return {parameter: about} if about and parameter in names else found
 
 # %% ../nbs/docments.ipynb #5df6584a
 COMMENTS = WeakKeyDictionary() # function or class -> its comments; an attribute would be part of its content

@@ -6,6 +6,7 @@
 __all__ = ['flower_verb', 'node_verb']
 
 # %% ../../nbs/commands/node.ipynb #6c1e8ae1
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..core import check_folder, expanded
@@ -30,6 +31,7 @@ def flower_verb(options):
     if options.clients:
         for i, data in enumerate(dealt(run, data_root)): data.save(Path(options.clients)/str(i))
         print(f'written: the data of {run.n_clients} clients, {Path(options.clients).resolve()}')
+    if find_spec('flwr') is None: print("first: pip install 'fedcl_repro[flower]'")
     print(next_steps(options.folder, options.clients or 'CLIENTS', run.n_clients))
 
 # %% ../../nbs/commands/node.ipynb #89f54d38

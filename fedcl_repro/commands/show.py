@@ -8,8 +8,8 @@ __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'NUMBERS', 'INDEX', 'FEW', 'spec_t
            'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in',
            'file_stamps', 'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of',
            'quoted', 'files_of', 'given_path', 'mean_of', 'Shown', 'show_runs', 'print_answer', 'show_artifact',
-           'has_numbers', 'heading_of', 'tables_beside_published', 'sentences_judged', 'sentence_judged', 'show_verb',
-           'shown_as_asked']
+           'has_numbers', 'heading_of', 'tables_beside_published', 'rank_of', 'marked', 'sentences_judged',
+           'sentence_judged', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import contextlib
@@ -302,10 +302,12 @@ class Shown:
 
     def write(self, options):
         "Write the files that are asked for."
-        texts = {heading: as_texts(t) for heading, t in self.tables.items()}
+        texts = {heading: marked(t) for heading, t in self.tables.items()}
+        marks = ' Bold: the best of ours in each setting; †: its interval overlaps that of the best.'
         label = f'tab:{Path(options.table or "").stem}'
+        caption = f'{self.title}.{marks * any("rank" in t for t in self.tables.values())}'
         numbers = [t.assign(setting=heading) if heading else t for heading, t in self.tables.items()]
-        if texts: write_tables(options, PaperTable(texts, f'{self.title}.', label), pd.concat(numbers))
+        if texts: write_tables(options, PaperTable(texts, caption, label), pd.concat(numbers))
         elif options.table or options.csv: raise ValueError('there is no table here to write')
         if options.figure: draw_run_curves(self.curves, options.figure)
 
@@ -339,7 +341,8 @@ def show_artifact(name:str)->Shown:
     of_rows = cells_by_run(name, rows.settings.unique()) if len(rows) else {}
     tables = tables_beside_published(verdicts, of_rows)
     print_answer(list(verdicts))
-    for setting, table in tables.items(): print(f'\n{setting}\n{fitted_text(table)}')
+    for setting, table in tables.items():
+        print(f"\n{setting}\n{fitted_text(table.drop(columns='rank', errors='ignore'))}")
     title = f"{experiments()[name].about['title']} ({profile or 'not run'}; accuracy in percent)"
     curves = curves_of_methods(rows) if len(rows) else {}
     if len(rows) and not tables:
@@ -377,8 +380,23 @@ def tables_beside_published(
         line |= dict(interval='{:.1f} to {:.1f}'.format(*v.interval) if v.interval else '', verdict=v.word)
         cell_runs = runs_in(runs, v.what.removeprefix(measure))
         if cell_runs: line |= run_sizes(cell_runs)
-        by_heading[heading_of(v)].append(line)
-    return {heading: pd.DataFrame(lines) for heading, lines in by_heading.items()}
+        by_heading[heading_of(v)].append((v, line))
+    return {heading: pd.DataFrame([line | rank_of(v, [w for w, _ in lines]) for v, line in lines])
+            for heading, lines in by_heading.items()}
+
+def rank_of(v:Verdict, others:list)->dict: # empty for a spread, and for the only cell of a setting
+    "Whether our accuracy is the best of a setting, or its interval overlaps that of the best."
+    if len(others) == 1 or not v.what.startswith(v.label): return {}
+    best = max(others, key=attrgetter('margin'))
+    overlaps = v.interval and best.interval and v.interval[1] >= best.interval[0]
+    return dict(rank='best' if v is best else 'not distinguishable from best' if overlaps else '')
+
+def marked(table:pd.DataFrame)->pd.DataFrame:
+    "The texts of a table, the best of ours in bold and a mark at what is not distinguishable from it."
+    if 'rank' not in table: return as_texts(table)
+    marks = {'best': '**{}**', '': '{}', 'not distinguishable from best': '{} †'}
+    shown = [marks[rank].format(ours) for rank, ours in zip(table['rank'], table.ours)]
+    return as_texts(table.assign(ours=shown).drop(columns='rank'))
 
 def sentences_judged(verdicts:list)->list[str]:
     "Each claim, and each cell whose numbers are only in words, with its verdict and the evidence below it."

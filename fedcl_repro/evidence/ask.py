@@ -93,6 +93,7 @@ class Paper:
     margins: Callable = None # name of a table -> measure -> published cells whose margins are shown beside
                              # ours; by default its accuracies
     cell: Callable = None    # a published cell -> its name; by default its label and setting
+    earlier: Callable = None # a cell -> its name in an earlier version of the paper
     says: dict = field(default_factory=dict) # artifact -> claims, or (profile) -> claims
     personal: bool = False  # clients are tested on their own classes, so the majority class is also shown
     moment: str = 'merged'  # when personal models are tested; a verdict says if another moment turns its sign
@@ -544,7 +545,7 @@ def at_one_layer(c:Claim, key:tuple, tested:Compared, views:dict)->Compared:
     compared = [label for label in (*c.needs, *c.rivals) if label not in c.floors]
     layers = tested.facts[tested.facts.layer.isin(BOTH_LAYERS)].groupby('label').layer.first()
     layers = layers.reindex([label for label in compared if label in layers])
-    tables = {layer: asked_rows(c, by_measure[c.of][key]) for layer, (by_measure, _) in views.items()
+    tables = {layer: tested_rows(c, by_measure[c.of][key]) for layer, (by_measure, _) in views.items()
               if key in by_measure.get(c.of, ())}
     tables = {layer: table for layer, table in tables.items() if len(table)}
     others = {layer: table for layer, table in tables.items() if layer not in set(layers)}
@@ -647,7 +648,8 @@ def cells_by_run(name:str, runs)->dict: # Run -> names of its cells
     names = {r: [] for r in runs}
     if paper is None or not runs: return names
     frame = paper.place(pd.DataFrame([described(r) | dict(run=str(k)) for k, r in enumerate(runs)]))
-    for c in frame.itertuples(): names[runs[int(c.run)]].append(name_of_cell(paper, c))
+    for c in frame.itertuples():
+        names[runs[int(c.run)]] += [name_of_cell(paper, c), *([paper.earlier(c)] if paper.earlier else [])]
     return names
 
 def runs_in(cells:dict, text:str)->list: # of Run; cells: see `cells_by_run`
@@ -763,8 +765,8 @@ def our_cells(
     interval
     over replicates and shared test images, nan where one run says nothing; how its curves end; why it is not
     compared."""
-    if not len(rows): return pd.DataFrame(columns=[*on, *MEANS, 'sd_seeds', 'seeds', 'low', 'high', 'curve',
-                                                   'why'])
+    if not len(rows):
+        return pd.DataFrame(columns=[*on, *MEANS, 'sd_seeds', 'seeds', 'low', 'high', 'curve', 'why'])
     facts, cells = run_facts(paper, rows)[['run', 'owner', 'clients', 'n', 'curve', 'why']], []
     moments = {m: summary(rows, m).set_index('run').micro for m in MOMENTS if (rows.moment == m).any()}
     layers = layer_accuracies(paper, rows)

@@ -357,7 +357,7 @@ def committed_run(start:str)->tuple: # (rows, provenance, path of the CSV); None
         matching |= {r['run']: (path.with_suffix('.csv'), r) for r in of_runs if r['run'].startswith(start)}
     if len(matching) != 1: return None
     path, record = matching.popitem()[1]
-    rows = pd.read_csv(path)
+    rows = pd.read_csv(path, dtype=dict(run=str)) # 10 hex digits may look like a number
     return rows[rows.run == record['run']], record, path
 
 # %% ../../nbs/evidence/experiments.ipynb #0cd73fd3

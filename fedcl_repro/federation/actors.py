@@ -79,7 +79,8 @@ def connect_ray(address:str):
     "Ray, connected to a cluster at `HOST:PORT`; `auto`: this machine's; `local`: start one on this machine."
     for name, value in RAY_SETTINGS.items(): os.environ.setdefault(name, value)
     try: import ray
-    except ImportError as e: raise ValueError("Ray is not installed: pip install -e '.[ray]'") from e
+    except ImportError as e:
+        raise ValueError("Ray is not installed: pip install 'fedcl_repro[ray]'") from e
     if ray.is_initialized(): return ray
     local_settings = dict(include_dashboard=False) if address == 'local' else {}
     before = signal.getsignal(signal.SIGTERM) # Ray replaces this handler

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ROWS', 'STEP', 'RUNNING_MEANS', 'DRAWS_OUTSIDE', 'WAYS_OUT', 'Refused', 'rehearse', 'RehearsalCopy', 'wave',
-           'rehearsing_clients', 'rehearse_network', 'compare_outputs', 'form', 'lost_memory', 'by_parts', 'unsaved',
-           'same', 'follow_fields', 'rehearse_rounds', 'compare_companions', 'compare_buffers', 'not_affine',
-           'compare_forward', 'global_draws', 'drawing_layers']
+           'rehearsing_clients', 'rehearse_network', 'compare_outputs', 'form', 'lost_memory', 'unsaved', 'same',
+           'follow_fields', 'rehearse_rounds', 'compare_companions', 'compare_buffers', 'not_affine', 'compare_forward',
+           'global_draws', 'drawing_layers']
 
 # %% ../../nbs/federation/rehearsal.ipynb #54aecbfa
 import copy
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from .evaluation import clients_at, evaluate
 from .executors import make_executor
-from .fed import Fed, masks, pixels
+from .fed import Fed, pixels
 from .local_step import NonFinite
 from .loop import sweep_client
 from .method import NET, Sweep, ce, logits, represent, steps
@@ -33,13 +33,8 @@ from ..parts.fields import Fields
 # %% ../../nbs/federation/rehearsal.ipynb #8330a4fc
 class Refused(ValueError): "A run that its rehearsal refuses."
 
-def rehearse(
-    fed:Fed,
-    stages:tuple,
-    needs='',        # what the method needs of a network, as its registration says
-    executor='loop',
-)->list:             # of warnings, sentences
-    "Refuse what a run cannot take: a few of its clients train and are tested in a copy."
+def rehearse(fed:Fed, stages:tuple, needs='', executor='loop')->list[str]: # needs: see `METHODS`
+    "Refuse what a run cannot take, and warn: a few of its clients train and are tested in a copy."
     r, numbers, python = RehearsalCopy(fed), np.random.get_state(), random.getstate()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -77,8 +72,8 @@ class RehearsalCopy:
 
     def one_of_each(self)->list: # of ids
         "A client of each architecture that has a body and a head."
-        client_of = {a: i for i, a in reversed(list(enumerate(self.fed.arch)))}
-        return [i for a, i in client_of.items() if {'body', 'head'} <= set(self.fed.nets[a])]
+        first = {self.fed.arch.index(a): set(self.fed.nets[a]) for a in self.fed.arch}
+        return [i for i, parts in first.items() if {'body', 'head'} <= parts]
 
     def images(self, i:int, part='train')->Tensor:
         return pixels(self.fed.x[self.fed.rows[part][i]], self.fed.dtype)
@@ -120,9 +115,9 @@ def rehearse_network(r:RehearsalCopy, i:int, needs:list):
     compare_outputs(r, i, c, x, needs)
     forgotten = lost_memory(r, i, c, x)
     if global_draws() != before: raise Refused(drawing_layers(r.exact.nets[arch]) + DRAWS_OUTSIDE)
-    if forgotten: raise Refused(
-        f'{", ".join(forgotten)} changes in forward and is no field of a client, so it would be lost, or '
-        'shared by clients: make it a buffer of floats and fill it in place, as in self.mean.copy_(new)')
+    if forgotten:
+        raise Refused(f'{", ".join(forgotten)} changes in forward and is no field of a client: '
+                      'make it a buffer of floats, filled in place, as in self.mean.copy_(new)')
     follow_fields(r, i, c, x)
 
 def compare_outputs(r:RehearsalCopy, i:int, c:dict, x:Tensor, needs:list):
@@ -130,18 +125,14 @@ def compare_outputs(r:RehearsalCopy, i:int, c:dict, x:Tensor, needs:list):
     r.fault = f'the model does not read inputs of shape {tuple(x.shape[1:])} in {str(r.exact.dtype)[6:]}'
     z = r.call(represent, i, c, x)
     if not isinstance(z, Tensor) or z.shape[:1] != (b,):
-        raise Refused(f'the body returns {form(z)} for {b} images, and a tensor with a row for each is '
-                      'expected: let it return the representations alone')
+        raise Refused(f'the body returns {form(z)} for {b} images: let it return a row for each alone')
     scores = r.call(logits, i, c, x)
     if not isinstance(scores, Tensor) or scores.shape != (b, n_classes):
-        raise Refused(f'the head returns {form(scores)} for {b} images, expected {b, n_classes}: one for '
-                      'each class, and nothing else')
+        raise Refused(f'the head returns {form(scores)} for {b} images: let it return scores {b, n_classes}')
     if 'vectors' in needs and z.ndim != 2:
-        raise Refused(f'the body returns {form(z)} for {b} images, and this method compares vectors '
-                      f'({b}, k): let the body pool and flatten its maps')
+        raise Refused(f'this method compares vectors, the body returns {form(z)}: let it pool and flatten')
     if 'linear' in needs and c.get('head.weight', z).shape != (n_classes, *z.shape[1:]):
-        raise Refused('this method reads a vector for each class from the head: make the head one nn.Linear, '
-                      'and put other layers into the body')
+        raise Refused('this method reads a vector for each class from the head: make it one nn.Linear')
 
 def form(v)->str: return f'shape {tuple(v.shape)}' if isinstance(v, Tensor) else f"a {type(v).__name__}"
 
@@ -153,25 +144,21 @@ def lost_memory(r:RehearsalCopy, i:int, c:dict, x:Tensor)->list[str]: # of names
     trained, trained_again = r.step(i, c), r.step(i, c)
     net = r.worker.slots(arch, '', True).net.eval() # the module as training left it
     pairs = [(trained[k], trained_again[k]) for k in trained if k.startswith(NET)]
-    pairs += [(by_parts(net, x), r.call(logits, i, trained_again, x)), (before, r.call(logits, i, c, x))]
+    pairs += [(logits(net, c, x), r.call(logits, i, trained_again, x)), (before, r.call(logits, i, c, x))]
     if all(same(*pair) for pair in pairs): return []
     expected = unsaved(r.exact.nets[arch]) | trained_again
     return [k for k, v in unsaved(net).items() if not same(v, expected.get(k))] or ['something']
 
-@torch.no_grad()
-def by_parts(net:nn.ModuleDict, x:Tensor): return net['head'](net['body'](x))
-
 def unsaved(net:nn.Module)->dict[str, Tensor]: # name -> tensor
     "What a network may remember: buffers, and attributes that are tensors or numbers."
     modules = [(path, m) for path, m in net.named_modules() if not hasattr(m, 'draw')]
-    plain = {f'{path}.{k}': v for path, m in modules for k, v in {**vars(m), **m._buffers}.items()
-             if isinstance(v, (Tensor, int, float)) and k != 'training'}
-    return {k: torch.as_tensor(v) for k, v in plain.items()}
+    return {f'{path}.{k}': torch.as_tensor(v)
+            for path, m in modules for k, v in {**vars(m), **m._buffers}.items()
+            if isinstance(v, (Tensor, int, float)) and k != 'training'}
 
 def same(a:Tensor, b)->bool:
     "Whether two tensors are equal up to rounding; numbers that are not finite are told elsewhere."
-    if b is None or a.shape != b.shape: return False
-    if not a.numel(): return True
+    if b is None or a.shape != b.shape or not a.numel(): return b is not None and a.shape == b.shape
     a, b = a.double(), b.double()
     return not a.isfinite().all() or bool(((a - b).abs() <= 1e-4 * (a.abs().max() + 1e-9)).all())
 
@@ -185,9 +172,8 @@ def follow_fields(r:RehearsalCopy, i:int, c:dict, x:Tensor):
     fresh = copy.deepcopy(r.exact.nets[arch]).eval()
     fresh.load_state_dict(moved, strict=False)
     scores = logits(r.worker.net(i, c | moved, False), c, x)
-    if not same(scores.detach(), by_parts(fresh, x)):
-        raise Refused('forward reads weights that are not those of its modules, such as a list made of them '
-                      'once, so it would not see what is trained: read self.layer.weight in forward')
+    if not same(scores, logits(fresh, c, x)):
+        raise Refused('forward reads weights elsewhere than in its modules: read them in forward')
     grads = torch.autograd.grad(scores.square().sum(), list(moved.values()), materialize_grads=True)
     unread = ', '.join(k for k, g in zip(moved, grads) if not g.any())
     if unread: r.warnings.append(f'{unread}: scores do not depend on these weights, so they are not trained')
@@ -219,10 +205,9 @@ def compare_companions(r:RehearsalCopy, i:int, c:dict, fn):
     alone = torch.cat([r.call(fn, i, c, torch.cat([one] * r.together))[:1] for one in x.split(1)])
     if same(together, alone): return
     j = int((together - alone).abs().argmax())
-    r.warnings.append(
-        'a prediction depends on the other images of the batch: a score is '
-        f'{together.flatten()[j]:.3g} among {len(x)} images and {alone.flatten()[j]:.3g} among copies of '
-        'itself, so results depend on which are tested together: use running statistics, or none of a batch')
+    scores = f'{together.flatten()[j]:.3g} among {len(x)} images, {alone.flatten()[j]:.3g} among its copies'
+    r.warnings.append(f'a prediction depends on the other images of the batch: a score is {scores}, so '
+                      'results depend on what is tested together: use running statistics, or none of a batch')
 
 # %% ../../nbs/federation/rehearsal.ipynb #80a6fddc
 RUNNING_MEANS = {getattr(nn, f'{kind}{n}d') for kind in ('BatchNorm', 'InstanceNorm') for n in (1, 2, 3)}
@@ -232,11 +217,10 @@ def compare_buffers(r:RehearsalCopy, i:int):
     arch = r.exact.arch[i]
     modules = dict(r.exact.nets[arch].named_modules())
     def layer(name): return name.rpartition('.')[0]
-    names = sorted(r.exact.buffer_names[arch], key=layer)
-    names = [k for k in names if type(modules[layer(k)]) not in RUNNING_MEANS]
+    names = [k for k in r.exact.buffer_names[arch] if type(modules[layer(k)]) not in RUNNING_MEANS]
     r.fault = 'the buffers of the network cannot be followed'
     if not names or not not_affine(r, i, names): return # else one layer after the other
-    odd = [k for _, group in groupby(names, layer) for k in not_affine(r, i, list(group))]
+    odd = [k for _, group in groupby(sorted(names, key=layer), layer) for k in not_affine(r, i, list(group))]
     if not odd: return
     what = (f'{", ".join(odd)}: derived from the weights of one client, as in spectral_norm, so that an '
             'average belongs to no network')
@@ -257,30 +241,25 @@ def compare_forward(r:RehearsalCopy, i:int):
     build = r.exact.archs[arch]
     if not (isinstance(build, partial) and build.func is built and is_users(build.args[0])): return
     if any(not torch.equal(v, r.exact.init[arch][k]) for k, v in r.exact.drawn(arch).items()):
-        raise Refused('the network is built with other weights each time: draw them with torch, which has '
-                      'the seed of the run, or with a seed of your own')
+        raise Refused('the network is built with other weights each time: draw them with torch or a seed')
     module, names = made_as_named(*build.args)
     if not isinstance(module, nn.Module) or type(module) is nn.ModuleDict: return
     name, whole = type(module).__name__, module.to(r.exact.dtype)
     if type(whole).train is not nn.Module.train:
-        raise Refused(f'{name} has a method train() of its own, which would not be called: put it into body '
-                      'or head')
+        raise Refused(f'{name} has a method train() of its own, which is not called: put it into its parts')
     if len({m.training for m in whole.modules()}) > 1:
-        raise Refused(f'parts of {name} are in eval mode and others are not, and training sets the mode of '
-                      'all: call .train(), and freeze weights with requires_grad_(False)')
+        raise Refused(f'parts of {name} are in eval mode: call .train(), freeze by requires_grad_(False)')
     if type(whole).forward is nn.Module.forward: return
     parts = as_parts(copied(whole), names)
     r.fault = f'{name}.forward fails, or head(body(x)), which would be trained'
     for training in True, False:
-        output, wanted = whole.train(training)(x), by_parts(parts.train(training), x)
-        if isinstance(output, Tensor) and same(output, wanted): continue
-        raise Refused(f'{name}.forward gives something else than head(body(x)), which would be trained: put '
-                      'all that it does into body and head')
+        output, wanted = whole.train(training)(x), logits(parts.train(training), {}, x)
+        if not (isinstance(output, Tensor) and same(output, wanted)):
+            raise Refused(f'{name}.forward is not head(body(x)), which is trained: put all into these')
 
 # %% ../../nbs/federation/rehearsal.ipynb #acfec4f6
-DRAWS_OUTSIDE = ('draws from a global random generator (as dropout, torch.randn and np.random do), so a run '
-         'would have other rows each time: use fedcl_repro.parts.models.Dropout(width, p), whose masks are a '
-         "client's own")
+DRAWS_OUTSIDE = ('draws from a global random generator, so a run would have other rows each time: '
+                 "use fedcl_repro.parts.models.Dropout(width, p), whose masks are a client's own")
 
 def global_draws()->tuple:
     "The states of the random generators that all code shares."

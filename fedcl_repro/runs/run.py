@@ -391,10 +391,13 @@ def without_effect(run:Run, n_classes:int)->list[str]: # sentences
     warmup, warm = setting(run, 'method.warmup', 0), setting(run, 'method.warm', 0)
     graph = setting(run, 'method.graph', True)
     metrics = [(m, dict(METRICS.resolve(m).settings).get('k', 0)) for m in run.metrics]
+    evaluations = -(-n // run.eval_every) # the last round is always tested
     sentences = {
         f'cosine_over={over}: the learning rate is 0 in the last {n - over} of {n} rounds': 0 < over < n,
         f'warmup={warmup}: what begins after it is not reached in {n} rounds': graph and warmup >= n,
         f'warm={warm:g}: the weight does not reach its end in {n} rounds': warm > 1,
+        f'patience={run.patience}: the run cannot end early, as it has {evaluations} evaluations':
+            run.patience >= evaluations,
         f'eval_every={run.eval_every}: only the last of {n} rounds is tested': run.eval_every > n > 1,
         f'eval_clients={run.eval_clients:g}: there are {run.n_clients} clients, and all of them are tested':
             run.eval_clients > run.n_clients,

@@ -187,7 +187,8 @@ def show_rows_as_csv(name:str, profile:str):
     from IPython.display import HTML, display
     path = committed_path(name, profile)
     if not path.exists(): return
-    code = (f"import pandas as pd\nrows = pd.read_csv('{name.partition('/')[0]}/results/{path.name}')\n"
+    file = f"{name.partition('/')[0]}/results/{path.name}"
+    code = (f"import pandas as pd\nrows = pd.read_csv('{file}', dtype=dict(run=str))\n"
             "rows[rows.metric == 'accuracy'].groupby(['run', 'moment', 'split']).value.last()")
     link = f'<a href="results/{path.name}">{path.name}</a>'
     shown = folded_html('The rows behind this page, as CSV', f'<p>{link}</p><pre>{code}</pre>')

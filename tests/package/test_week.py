@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,7 +48,8 @@ def test_completion_help_and_type_checkers_see_the_same_names():
     tree = ast.parse(Path(fedcl_repro.__file__).read_text(encoding='utf-8'))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     homes = {a.asname: node.module.removeprefix('fedcl_repro.') for node in block.body for a in node.names}
-    assert homes == fedcl_repro._homes and set(homes) <= set(dir(fedcl_repro))
+    assert homes == fedcl_repro._homes
+    assert {name for name in dir(fedcl_repro) if not name.startswith('__')} == set(homes)
     for name in homes: assert getattr(fedcl_repro, name).__doc__
     jedi = pytest.importorskip('jedi')
     text = 'import fedcl_repro\nfedcl_repro.'
@@ -60,6 +62,7 @@ def test_question_mark_shows_shapes_and_units():
     doc = fedcl_repro.infonce.__doc__
     assert '\nArgs:\n    z: (b, k) representations' in doc and '\nReturns:\n    (b,) nats' in doc
     assert 'participation: share of the clients in a round' in fedcl_repro.Run.__doc__
+    assert '\nArgs:\n    profile: by default the largest' in fedcl_repro.committed.__doc__
     assert 'per_group: channels in a group' in import_module('fedcl_repro.parts.twin_norm').TwinNorm.__doc__
 
 
@@ -179,6 +182,10 @@ def test_the_tables_of_an_artifact_compile(name, tmp_path):
     said('show', name, '--table', table, '--csv', csv)
     assert len(pd.read_csv(csv)) and r'\bottomrule' in table.read_text()
     text = table.read_text()
+    blocks = text.split(r'\midrule')[1:]
+    if name == 'fedcosr/table2':
+        assert r'FedGH & 88.95 & \textbf{87.01} & ' in text and r'$^\dagger$ &' in text
+    assert all(block.count(r'\textbf') <= 1 for block in blocks)
     compiled(tmp_path, r'\footnotesize', text)
 
 
@@ -211,6 +218,23 @@ def test_a_table_is_read_with_its_label_and_clients(suffix, tmp_path):
     ds = dataset(named_data(f'{path}(label=diagnosis, client=hospital)'), '')
     assert (ds.fingerprint, ds.classes) == (by_hand.fingerprint, ('healthy', 'ill'))
     assert ds.id_names == {'client': ('Charité', 'Mayo', 'Pavlov')}
+
+
+@pytest.mark.parametrize('names, kept', [
+    (['007', '08'], ('007', '08')), (['7', '10'], ('7', '10')), (['12e4', '3e5'], ('12e4', '3e5'))], ids=str)
+def test_names_that_look_like_numbers_stay_as_they_are_written(names, kept, tmp_path):
+    lines = [f'{k},{names[k % 2]},{names[k // 2 % 2]}' for k in range(40)]
+    (tmp_path/'a.csv').write_text('\n'.join(['age,ward,label', *lines]))
+    data = named_data(f'{tmp_path}/a.csv(label=label, client=ward)')
+    read = dataset(data, '')
+    assert read.id_names['client'] == kept and set(read.columns['client']) == {0, 1}
+    if names[0] != '7': assert read.classes == kept
+
+
+def test_large_whole_numbers_of_a_table_stay_apart():
+    "As those of an array do."
+    table = pd.DataFrame(dict(age=[2**25 + k for k in range(40)], b=1., label=[0, 1] * 20))
+    assert len(set(dataset(data_spec(table, 'label'), '').x[:, 0])) == 40
 
 
 def test_names_of_clients_stay_in_rows_tables_and_figures(tmp_path):
@@ -404,6 +428,14 @@ def test_a_logger_gets_the_settings_once_and_rows_as_they_come():
     pd.testing.assert_frame_equal(told, result.rows[MEASURE_COLUMNS], check_dtype=False, rtol=1e-5)
 
 
+def test_a_finished_run_that_is_not_logged_is_told(tmp_path, capsys):
+    words = 'run', '--method', 'fedavg', *OPTIONS, '--store', tmp_path/'runs', '--log', f'csv:{tmp_path}/logs'
+    said(*words)
+    assert 'not logged' not in capsys.readouterr().err and list((tmp_path/'logs').iterdir())
+    said(*words)
+    assert 'a run is finished and is not logged' in capsys.readouterr().err
+
+
 def in_tensorboard(folder, id):
     "What its own reader finds: name -> round -> number, and settings."
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -517,7 +549,7 @@ def test_every_published_cell_names_its_runs(name):
     rows = experiments.committed(name)
     runs = cells_by_run(name, rows.settings.unique())
     for v in experiments.committed_verdicts(name)[1]:
-        if v.kind != 'cell' or v.margin is None or v.label == 'FedCRL': continue # published under two names
+        if v.kind != 'cell' or v.margin is None: continue
         own = runs_in(runs, v.what[v.what.index(v.label):])
         assert own, v.what
         assert run_sizes(own)['replicates'] == str(len(own))
@@ -533,6 +565,19 @@ def test_a_committed_run_is_shown_with_the_command_that_repeats_it():
         words = shlex.split(line.removeprefix('again: fedcl '))
         assert train_commands.one_run(options_of(*words).methods[0], options_of(*words)) == run
         assert f'run {id}' in out and '-lite.csv' in out
+
+
+def test_a_committed_run_whose_name_is_like_a_number_is_shown(tmp_path, monkeypatch):
+    "The only one of its file, so that a column of such names would be read as numbers."
+    path, name = experiments.committed_path('mapl/window', 'lite'), '00012e4567'
+    record = next(r for r in json.loads(path.with_suffix('.json').read_text()) if 'config' in r)
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    folder = tmp_path/'mapl/results'
+    folder.mkdir(parents=True)
+    rows[rows.run == record['run']].assign(run=name).to_csv(folder/path.name, index=False)
+    (folder/path.with_suffix('.json').name).write_text(json.dumps([record | dict(run=name)]))
+    monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path))
+    assert f'run {name}' in (out := said('show', name, '--store', tmp_path/'runs')) and 'micro ' in out
 
 
 def test_the_command_that_repeats_a_run_names_the_users_file(tmp_path):
@@ -641,7 +686,8 @@ def test_simulate_and_run_have_the_same_defaults():
 def test_flower_says_its_next_two_commands(tmp_path):
     from fedcl_repro.distributed.flower import wait_for_clients
     words = '--method', 'fedavg', '--set', 'n_clients=3', '--clients', tmp_path/'clients'
-    *_, node, server = said('flower', tmp_path/'app', *words).splitlines()
+    *_, missing, node, server = said('flower', tmp_path/'app', *words).splitlines()
+    assert ("first: pip install 'fedcl_repro[flower]'" == missing) == (find_spec('flwr') is None)
     assert node.endswith(f'fedcl node {tmp_path}/app {tmp_path}/clients/0 --client 0')
     assert f'flwr run {tmp_path}/app local' in server and server.endswith('num-supernodes=3')
     nobody = SimpleNamespace(node_of={}, n_clients=3, meet=lambda: None)
@@ -650,16 +696,15 @@ def test_flower_says_its_next_two_commands(tmp_path):
 
 
 @pytest.mark.parametrize('command', ['nbdev_docs', 'nbdev_preview'])
-def test_what_builds_another_site_stops_at_once_and_leaves_nothing(command, tmp_path):
+def test_what_builds_another_site_names_ours_and_leaves_nothing(command, tmp_path):
+    "Files that nbdev would write are there, and it stops at a setting whose text it prints."
     (tmp_path/'nbs').mkdir()
-    shutil.copy(ROOT/'pyproject.toml', tmp_path)
-    shutil.copytree(ROOT/'nbs/nbdev.yml', tmp_path/'nbs/nbdev.yml')
-    before = sorted(tmp_path.rglob('*'))
+    for name in 'pyproject.toml', 'nbs/nbdev.yml', 'nbs/_quarto.yml': shutil.copy(ROOT/name, tmp_path/name)
+    before = {path: path.is_file() and path.read_text() for path in tmp_path.rglob('*')}
     call = [sys.executable, '-c', f'from nbdev.quarto import {command} as it; it.__wrapped__()']
     out = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert out.returncode and "Is a directory: '" in out.stderr and 'nbs/nbdev.yml' in out.stderr
-    assert sorted(tmp_path.rglob('*')) == before
-    assert 'fedcl docs' in (tmp_path/'nbs/nbdev.yml/use-fedcl-docs.txt').read_text()
+    assert out.returncode and 'run `fedcl docs`' in out.stderr.splitlines()[-1], out.stderr
+    assert {path: path.is_file() and path.read_text() for path in tmp_path.rglob('*')} == before
 
 
 # --- papermill
@@ -681,7 +726,7 @@ def test_parameters_are_typed_and_explained():
         found = papermill.inspect_notebook(str(page)).values()
         assert {p['inferred_type_name'] for p in found} <= {'str', 'int', 'float', 'bool'}
         assert all(len(p['help']) > 3 for p in found)
-    assert len(found) == 6
+        assert {'store', 'device', 'jobs', 'minutes', 'data_root'} <= {p['name'] for p in found}
 
 
 def test_a_loop_over_seeds_ends_in_a_comparison(tmp_path):

@@ -74,8 +74,9 @@ def test_a_blank_knows_its_mistakes_by_name(page, name, untouched):
         assert word == WRONG and words in said, f'{words}\n{said}\n{code}'
 
 
-def stored_in(node): return {n.id for n in ast.walk(node) if isinstance(getattr(n, 'ctx', None), ast.Store)
-                              and isinstance(n, ast.Name)}
+def stored_in(node):
+    names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+    return {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
 
 def bound_by(code):

@@ -20,6 +20,7 @@ import pytest
 import torch
 from golden import golden_run
 from federations import METHODS, has, made
+from given import each, refusal
 
 from fedcl_repro.federation.exchange import (
     ClientSide, ServerSide, expected_by_client, from_bytes, known_to, received, run_apart, samples_in,
@@ -30,21 +31,22 @@ from fedcl_repro.federation.messages import BadMessage, Deferred, Roster, Rows
 from fedcl_repro.federation.method import Method, stages_of
 from fedcl_repro.data.own_data import own_dataset
 from fedcl_repro.federation.privacy import secure_aggregation
+from fedcl_repro.federation import rounds
 from fedcl_repro.federation.rounds import Replies, server_of, stage_of
 from fedcl_repro.federation.schema import ASKED, Expected, Schema, check_said, sent_numbers
 from fedcl_repro.distributed.flower import Courier
-from fedcl_repro.core import parse_spec
+from fedcl_repro.core import Spec, parse_spec
 from fedcl_repro.distributed import resident
 from fedcl_repro.distributed.nodes import (
     Node, SharedPlan, dealt, write_private)
 from fedcl_repro.distributed.resident import answered
 from fedcl_repro.runs.models import read_models
 from fedcl_repro.publish.execute import read_verdicts
-from fedcl_repro.runs.run import Run, config, dataset, federation, run_id, stages
+from fedcl_repro.runs.run import Run, config, dataset, federation, methods, run_id, stages
 from fedcl_repro.runs.store import (
     DamagedRun, NotKept, Store, file_digest, load_checkpoint, locked, save_checkpoint)
 from fedcl_repro.runs.rows import read_rows
-from fedcl_repro.runs.workers import train_all
+from fedcl_repro.runs.workers import lacking, train_all
 from fedcl_repro.runs.session import usable_checkpoint
 from fedcl_repro.runs.watch import Extras
 
@@ -220,7 +222,7 @@ def test_odd_answers_to_hello_and_tests():
     rng = random.Random(0)
     hello, score = to_bytes({}, n=20, client=1), to_bytes({}, n=9, correct=7, loss=3.5)
     assert samples_in(1, hello) == 20 and score_in(1, score)[1:4] == (9, 7, 3.5)
-    server = ServerSide(known_to(toy((20, 33))), stages_of(Method(), 1), None)
+    server = two_clients()
     for content, read in ((hello, samples_in), (score, score_in)):
         for _ in range(300):
             found = server.understood({1: odd_message(content, rng)}, read)
@@ -235,6 +237,9 @@ ODD_HELLOS = dict(
     none=None, beyond=2**62, list=[20])
 
 
+def two_clients(): return ServerSide(known_to(toy((20, 33))), stages_of(Method(), 1), None)
+
+
 def in_place_of(deliver, kind, i, content):
     "A `deliver` that replaces client i's answers to one kind of message."
     def delivered(asked, contents):
@@ -243,12 +248,12 @@ def in_place_of(deliver, kind, i, content):
     return delivered
 
 
-@pytest.mark.parametrize('case', ODD_HELLOS)
-def test_an_odd_hello_leaves_its_client_out(case):
+@pytest.mark.parametrize('n', ODD_HELLOS.values(), ids=ODD_HELLOS)
+def test_an_odd_hello_leaves_its_client_out(n):
     "The round is that of the other two, and no weight of the mean is the odd number."
     fed, make = toy((20, 33, 16)), lambda: stages_of(Method(), 1)
     silent, odd = (run_apart(fed, make, 0) for _ in range(2))
-    content = to_bytes({}, n=ODD_HELLOS[case], client=1)
+    content = to_bytes({}, n=n, client=1)
     odd[0].deliver = in_place_of(odd[1], 'hello', 1, content)
     def without_1(kind, contents): return silent[1](kind, {i: c for i, c in contents.items() if i != 1})
     silent[0].deliver = without_1
@@ -265,12 +270,10 @@ ODD_SCORES = dict(
     half=dict(correct=1.5), more=dict(predicted=[1, 2]), another=dict(client=0), less=None)
 
 
-@pytest.mark.parametrize('case', ODD_SCORES)
-def test_an_odd_score_is_refused(case):
-    said = dict(n=9, correct=7, loss=3.5)
-    change = ODD_SCORES[case]
-    content = to_bytes({}, **(said | change if change else dict(n=9)))
-    server = ServerSide(known_to(toy((20, 33))), stages_of(Method(), 1), None)
+@pytest.mark.parametrize('change', ODD_SCORES.values(), ids=ODD_SCORES)
+def test_an_odd_score_is_refused(change):
+    content = to_bytes({}, **(dict(n=9, correct=7, loss=3.5) | change if change else dict(n=9)))
+    server = two_clients()
     assert not server.understood({1: content}, score_in) and server.refused[0][1] == 1
 
 
@@ -289,22 +292,6 @@ def test_a_long_turn_is_known_by_its_end(monkeypatch):
     other = to_bytes(net | {middle: net[middle] + 1e-3}, **about)
     assert len(other) > 200_000
     with pytest.raises(ValueError, match='round 0 came after round 0'): client.answer('turn', other)
-
-
-def test_what_one_message_takes_of_memory():
-    "A few bytes that claim gigabytes are refused before a tensor is made."
-    import json
-    import zlib
-    server, apart = run_apart(toy((20, 33, 16)), lambda: made('fedavg', 3), 1)
-    honest = next(up for kind, i, _, up in apart.seen if kind == 'turn' and i == 1)
-    end = honest.rindex(b'\n', 0, -4)
-    head = json.loads(honest[end + 1:-4])
-    head['fields']['head.bias']['shape'] = [10**11]
-    content = honest[:end + 1] + json.dumps(head).encode()
-    content += zlib.crc32(content).to_bytes(4, 'little')
-    replies = Replies(server.fed, server.stages[0].method, {})
-    assert not server.understood({1: content}, lambda i, c: upload_in(server, 0, replies, i, c))
-    assert 'head.bias' in server.refused[0][2]
 
 
 def with_head(head, numbers=b''):
@@ -331,12 +318,11 @@ LONG |= {
 }
 
 
-@pytest.mark.parametrize('case', LONG)
-def test_a_long_message_is_refused_before_it_is_parsed(case):
+@each('content', {name: [content] for name, content in LONG.items()})
+def test_a_long_message_is_refused_before_it_is_parsed(content):
     "By the server in each kind of answer, and by a client in each kind of question."
-    fed, content = toy((20, 33)), LONG[case]
-    server = ServerSide(known_to(fed), stages_of(Method(), 1), None)
-    client = ClientSide(Loop(known_to(fed, 1)), stages_of(Method(), 1), 1)
+    server = two_clients()
+    client = ClientSide(Loop(known_to(toy((20, 33)), 1)), stages_of(Method(), 1), 1)
     replies = Replies(server.fed, server.stages[0].method, {})
     def upload(i, content): return upload_in(server, 0, replies, i, content)
     reads = [functools.partial(server.understood, {1: content}, read)
@@ -350,6 +336,19 @@ def test_a_long_message_is_refused_before_it_is_parsed(case):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 2**21, f'{peak / 2**20:.0f} MB for {len(content) / 2**20:.0f} MB'
+
+
+def test_what_one_message_takes_of_memory():
+    "A few bytes that claim gigabytes are refused before a tensor is made."
+    server, apart = run_apart(toy((20, 33, 16)), lambda: made('fedavg', 3), 1)
+    honest = next(up for kind, i, _, up in apart.seen if kind == 'turn' and i == 1)
+    numbers, _, head = honest[:-4].rpartition(b'\n')
+    head = json.loads(head)
+    head['fields']['head.bias']['shape'] = [10**11]
+    content = with_head(json.dumps(head).encode(), numbers)
+    replies = Replies(server.fed, server.stages[0].method, {})
+    assert not server.understood({1: content}, lambda i, c: upload_in(server, 0, replies, i, c))
+    assert 'head.bias' in server.refused[0][2]
 
 
 EMPTY = ([0, 350_000_000], [350_000_000, 0], [-1, -350_000_000], [0] * 60, [0, -1], [0, 2**62, 0],
@@ -479,6 +478,42 @@ def test_a_round_that_masks_is_lost_without_one_message():
     assert server.round == 3 and len(server.refused) == 1
 
 
+# --- lost messages
+
+def lost(monkeypatch, is_lost):
+    "Lose the messages (client, round) of which this says so."
+    heard = rounds.receive
+    def receive(fed, method, server, messages, roster):
+        kept = {i: m for i, m in messages.items() if not is_lost(i, roster.round)}
+        return heard(fed, method, server, kept, roster)
+    monkeypatch.setattr(rounds, 'receive', receive)
+
+
+def registered(name): return stages_of(methods().build(Spec.of(name)), 4)
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_a_round_in_which_nobody_answers(name, monkeypatch):
+    "The first rounds, and the one in which a method of several stages changes its stage."
+    fed = toy((12, 15, 9), **has(name))
+    stages = registered(name)
+    for silent in (0, 1), (2,):
+        lost(monkeypatch, lambda i, r: r in silent)
+        *_, last = rounds.rounds(Loop(fed), stages)
+        for client in last.clients:
+            weights = {k: v for k, v in client.items() if k.startswith(('body.', 'head.'))}
+            assert all(v.isfinite().all() for v in weights.values())
+            assert all(v.any() for k, v in weights.items() if k.startswith('body.') and k.endswith('.weight'))
+        monkeypatch.undo()
+
+
+def test_pfedsim_leaves_a_client_alone_whose_messages_are_lost(monkeypatch):
+    fed = toy((12, 15, 9))
+    lost(monkeypatch, lambda i, r: i == 0)
+    *_, last = rounds.rounds(Loop(fed), registered('pfedsim'))
+    assert last.clients[0]['body.0.weight'].any()
+
+
 # --- who is who
 
 class Grid:
@@ -585,15 +620,18 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize('case', NESTED)
-def test_deep_nesting_is_an_error_by_name(case, tmp_path):
+@each('make, says', NESTED)
+def test_deep_nesting_is_an_error_by_name(make, says, tmp_path):
     for name in 'x', 'verdicts': (tmp_path/name).mkdir()
-    make, says = NESTED[case]
-    with pytest.raises(ValueError, match=says) as refused: make(tmp_path)
-    assert len(str(refused.value)) < 400
+    with refusal(says) as error: make(tmp_path)
+    assert len(str(error.value)) < 400
 
 
 # --- stored bytes
+
+# of a checkpoint
+CONTENT = dict(round=1, clients={}, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
+
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
@@ -601,9 +639,7 @@ def trained(tmp_path_factory):
     store, run = Store(tmp_path_factory.mktemp('store')), Run.of('fedavg', n_clients=3, n_rounds=1)
     train_all([run], store, jobs=1, quiet=True, extras=Extras(models=True))
     kept = dict(w=torch.randn(50), n=torch.tensor(3.))
-    content = dict(round=3, clients={0: kept}, servers={}, up=(), down=(), rows=[])
-    content |= dict(seconds=1., executor='loop')
-    save_checkpoint(store, 'other', content | dict(run='other'))
+    save_checkpoint(store, 'other', CONTENT | dict(round=3, clients={0: kept}, run='other'))
     return store, run_id(run)
 
 
@@ -739,9 +775,39 @@ def test_a_full_disk_at_the_end_keeps_the_rows(trained, tmp_path, monkeypatch):
     assert Store(tmp_path).read('full')[0].equals(rows)
 
 
-def test_a_checkpoint_of_another_dtype_is_set_aside(tmp_path, capsys):
-    store, run = Store(tmp_path), Run.of('fedavg', n_clients=1)
-    content = dict(round=1, servers={}, up=(), down=(), rows=[], seconds=1., executor='loop')
-    save_checkpoint(store, run_id(run), content | dict(clients={0: {'head.bias': torch.zeros(3).double()}}))
-    assert usable_checkpoint(run, store, run_id(run), False) is None
-    assert 'holds networks of another dtype' in capsys.readouterr().err
+NO_CHECKPOINT = 'is no checkpoint of this run'
+FOREIGN = { # name -> (content of a checkpoint, what is said)
+    'nothing': (b'', NO_CHECKPOINT),
+    'a text': (b'hello', NO_CHECKPOINT),
+    'the beginning of an archive': (b'PK\x03\x04', NO_CHECKPOINT),
+    'none': (None, NO_CHECKPOINT),
+    'a list': ([1], NO_CHECKPOINT),
+    'no fields': ({}, NO_CHECKPOINT),
+    'a word as its round': (dict(round='a'), NO_CHECKPOINT),
+    'another run': (CONTENT | dict(run='another'), NO_CHECKPOINT),
+    'more clients': (CONTENT | dict(clients={2: {}}), 'is of another run'),
+    'another dtype': (CONTENT | dict(clients={0: {'head.bias': torch.zeros(3).double()}}),
+                      'holds networks of another dtype'),
+}
+
+
+@each('content, says', FOREIGN)
+def test_a_foreign_checkpoint_is_set_aside(content, says, tmp_path, capsys):
+    store, run = Store(tmp_path), Run.of('fedavg', n_clients=2)
+    id = run_id(run)
+    if isinstance(content, bytes): store.checkpoint(id).write_bytes(content)
+    else: save_checkpoint(store, id, content)
+    assert usable_checkpoint(run, store, id, False) is None
+    assert not store.checkpoint(id).exists() and says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('text', ['', 'null', '[]', '{}', '"a"', '{"sha256": 3}', '{', '\0'])
+def test_a_damaged_run_is_set_aside(text, tmp_path, capsys):
+    store, run = Store(tmp_path), Run.of('fedavg')
+    folder = store.folder(run_id(run))
+    folder.mkdir()
+    (folder/'run.json').write_text(text)
+    (folder/'rows.csv').write_text('round,value\n1,0.5\n')
+    with pytest.raises(DamagedRun): store.read(run_id(run))
+    assert lacking([run], store, None) == [run] and not folder.exists()
+    assert 'is damaged' in capsys.readouterr().err and list((tmp_path/'set-aside').iterdir())

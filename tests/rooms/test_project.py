@@ -214,11 +214,19 @@ def test_executors_meant_for_an_accelerator_work_on_a_cpu(executor, tmp_path, ca
     assert list(losses[executor]) == pytest.approx(list(losses['loop']), rel=1e-2)
 
 
-def test_written_pages_are_what_the_committed_rows_say():
-    from fedcl_repro.publish.front import written_front
-    from fedcl_repro.show.findings import written_files
-    for path, text in (written_files() | written_front()).items():
-        assert path.read_text(encoding='utf-8') == text, f'{path.name}: run `fedcl report`'
+OUT_OF_DATE = """
+from fedcl_repro.publish.front import written_front
+from fedcl_repro.show.findings import written_files
+files = written_files() | written_front()
+print(*(path.name for path, text in files.items() if path.read_text(encoding='utf-8') != text))
+"""
+
+
+def test_written_pages_are_what_the_committed_rows_say(fresh):
+    "As `fedcl report` writes them, in a process that has imported no paper: their order is that of imports."
+    said = fresh.run(OUT_OF_DATE, PYTHONPATH=str(ROOT))
+    assert not said.returncode, said.stderr
+    assert not said.stdout.split(), 'run `fedcl report`'
 
 
 @pytest.mark.parametrize('path', [*sorted((ROOT/'nbs'/'tours').glob('*.ipynb')), ROOT/'nbs/show/tour.ipynb'],
@@ -382,6 +390,25 @@ def test_no_code_cell_and_no_test_is_wide():
     for path, text in texts.items():
         wide = list(wide_lines(text))
         assert not wide, f'{path}: {len(wide)} lines over {WIDEST} columns, the first: {wide[0]!r}'
+
+
+def long_behind_a_colon(text):
+    "First lines of statements that begin behind a colon, as in `if x: y(`, and do not end there."
+    lines = re.sub(r'^(\s*)[%!].*$', r'\1pass', text, flags=re.M).splitlines()
+    nodes = ast.walk(ast.parse('\n'.join(lines)))
+    bodies = (getattr(node, part, None) for node in nodes for part in ('body', 'orelse'))
+    for first, *_ in (body for body in bodies if body and isinstance(body, list)):
+        line = lines[first.lineno - 1]
+        is_branch = line.lstrip().startswith('elif') and isinstance(first, ast.If)
+        if line[:first.col_offset].strip() and first.end_lineno > first.lineno and not is_branch: yield line
+
+
+def test_what_goes_on_has_a_line_of_its_own():
+    for path in NOTEBOOKS:
+        found = [line for source in code_cells(path) for line in long_behind_a_colon(source)]
+        assert not found, f'{path}: begin a line behind the colon of {found[0]!r}'
+    assert list(long_behind_a_colon('if a: b(1,\n        2)')) == ['if a: b(1,']
+    assert not list(long_behind_a_colon('if a: b(1)\nelif c:\n    b(1,\n      2)'))
 
 
 def test_width_is_measured_as_said():

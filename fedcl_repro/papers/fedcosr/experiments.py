@@ -8,9 +8,9 @@ __all__ = ['SKEW', 'COLUMN_OF', 'SIZES', 'REDUCED', 'SMALLER', 'TENTH', 'SINGLE'
            'FAIRER', 'OFTEN', 'LARGER', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS',
            'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'replicated', 'public_runs',
            'earlier_runs', 'ending', 'scarce', 'whole_column', 'with_endings', 'with_earlier', 'column_of', 'label_of',
-           'place', 'say', 'columns_of', 'published_table', 'published_by_measure', 'both_moments', 'often',
-           'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cell_name',
-           'spread_name', 'first_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'draw_whole',
+           'place', 'say', 'columns_of', 'published_table', 'published_by_measure', 'both_moments', 'earlier_name',
+           'often', 'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins',
+           'cell_name', 'spread_name', 'in_fedcrl_alone', 'every_cell', 'judge_often', 'more_of_table2', 'draw_whole',
            'earlier2', 'table2', 'two_ways', 'nearest', 'judge_compat', 'compat', 'judge_fig4', 'fig5', 'fig8',
            'with_arithmetic', 'precision', 'interpretation_of', 'by_interpretation', 'training_alone', 'both_published',
            'how_trained', 'columns_missing', 'in_column_order', 'tables_of_paper', 'measures_table']
@@ -192,10 +192,12 @@ def both_moments(rows:pd.DataFrame)->pd.DataFrame:
     "The rows, and those of shared models after a client's local training as further runs."
     return pd.concat([rows, after_epoch(rows)])
 
+def earlier_name(c)->str: return f'{c.label}, {c.column}, as FedCRL published it'.replace('FedCoSR', 'FedCRL')
+
 FEDCOSR = Paper(
     ('column',), place, say, sizes=('fedcosr/table2', 'fedcosr/table3'), title='FedCoSR',
     published=published_table, margins=published_by_measure, says=FEDCOSR_SAID, personal=True,
-    tested=both_moments, alike=whole_column)
+    tested=both_moments, alike=whole_column, earlier=earlier_name)
 FEDCOSR.measures.update(
     early=OverPart(FEDCOSR, 0., .2), late=OverPart(FEDCOSR, .8, 1.), rise=rise(FEDCOSR),
     unrest=unrest(FEDCOSR), loss_unrest=unrest(FEDCOSR, pooled_loss))
@@ -257,7 +259,6 @@ def judge_margins(rows:pd.DataFrame, profile:str)->list[Verdict]:
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #8429e01a
 def cell_name(c)->str: return f'{c.label}, {c.column}'
 def spread_name(c)->str: return f'spread of {cell_name(c)}'
-def first_name(c)->str: return f'{cell_name(c)}, as FedCRL published it'
 
 def in_fedcrl_alone(artifact:str)->pd.DataFrame:
     "Cells whose value in FedCRL differs from FedCoSR's: its own row, and cells that were changed."
@@ -273,7 +274,7 @@ def every_cell(artifact:str, rows:pd.DataFrame, source:str)->list[Verdict]:
         return cell_verdicts(beside, name, f'{paper} {source}')
     verdicts = judged(published_table(artifact), cell_name)
     verdicts += judged(published_table(artifact, of='spread'), spread_name, measure='sd_clients')
-    return verdicts + judged(in_fedcrl_alone(artifact), first_name, 'FedCRL')
+    return verdicts + judged(in_fedcrl_alone(artifact), earlier_name, 'FedCRL')
 
 def judge_often(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Who is often the fairest or the most accurate, over all columns that were trained."
