@@ -3,6 +3,7 @@
 `python tests/tools/frozen.py` writes them anew; a commit that does so says which lines changed, and why."""
 import json
 
+import frozen
 from frozen import FROZEN, verdicts_now
 
 
@@ -12,6 +13,15 @@ def test_every_verdict_is_as_it_was():
     changed = {name: sorted(set(now[name]['verdicts']) ^ set(before[name]['verdicts'])) for name in now}
     assert not any(changed.values()), {name: lines[:4] for name, lines in changed.items() if lines}
     assert all(now[name]['profile'] == before[name]['profile'] for name in now)
+
+
+def test_the_verdicts_of_one_experiment_are_written_alone(tmp_path, monkeypatch):
+    text, name = FROZEN.read_text(encoding='utf-8'), 'fedcosr/fig4'
+    without = {k: v for k, v in json.loads(text).items() if k != name}
+    monkeypatch.setattr(frozen, 'FROZEN', tmp_path/'frozen.json')
+    frozen.FROZEN.write_text(json.dumps(without), encoding='utf-8')
+    frozen.write([name])
+    assert frozen.FROZEN.read_text(encoding='utf-8') == text
 
 
 def ends_of(v): return tuple(round(end, 6) for end in v.interval)
