@@ -32,7 +32,9 @@ from ..evidence.verdict import (
 # %% ../../nbs/show/result_page.ipynb #a39932bf
 def how_reduced(settings, profile:str, name:str)->str:
     """How many of these runs have the setting of the experiment's profile `paper`, but for rounds and
-    precision."""
+    precision; nothing of an experiment that no paper has."""
+    names = experiments()[name].about['names']
+    if names and not names.sizes: return ''
     if profile == 'quick': return "handwritten digits in place of the paper's data"
     full = sum(not smaller(run, (name,)) for run in settings)
     if full == len(settings): return "the paper's setting"
@@ -46,7 +48,8 @@ def rows_in_words(rows:pd.DataFrame, profile:str, name:str)->str:
     data = ', '.join(dict.fromkeys(rows.dataset))
     runs, seeds = amount_of(rows.run.nunique(), 'run'), amount_of(rows.seed.nunique(), 'seed')
     size = how_reduced(rows.drop_duplicates('run').settings, profile, name)
-    return f'Profile {profile}, {size}: {runs} on {data}, {rounds}, {seeds}.'
+    profile = ', '.join(filter(None, (profile, size)))
+    return f'Profile {profile}: {runs} on {data}, {rounds}, {seeds}.'
 
 # %% ../../nbs/show/result_page.ipynb #7633fed5
 def verdicts_in_words(verdicts:list)->str:
