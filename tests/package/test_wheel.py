@@ -157,7 +157,7 @@ def call(there, *words, folder=None):
 
 def test_wheel_holds_pages_results_and_figures(base):
     names = zipfile.ZipFile(base.wheel).namelist()
-    assert base.wheel.stat().st_size < 11e6
+    assert base.wheel.stat().st_size < 16e6 # pictures are vectors or have twice the pixels
     for path in ('papers/fedcosr/table2.ipynb', 'papers/fedcosr/results/table2-lite.csv',
                  'media/mapl-fig4.svg', 'papers/backlog.toml', 'papers/card.toml', 'runs/run.ipynb',
                  'bench/speed.ipynb'):
