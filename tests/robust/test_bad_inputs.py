@@ -214,7 +214,7 @@ def test_an_impossible_run_is_refused_before_any_other(settings, says, tmp_path,
 def fails(*given): return 1 / 0
 def no_reader(shape, n): return nn.Sequential(nn.Flatten(), nn.Linear(7, 3)), nn.Linear(3, n)
 def rows_beyond(dataset, n, rng): return Shards([[10**9]] * n, [[1]] * n)
-def tested_on_training(dataset, n, rng): return Shards([range(5)] * n, [range(5)] * n)
+def rows_of_both(dataset, n, rng): return Shards([range(5)] * n, [range(5)] * n)
 
 
 ABOUT = dict(
@@ -230,7 +230,7 @@ FAULTY = { # name -> (register, what a user adds to it, what is said)
     'a model of other classes': ('model', lambda shape, n: (nn.Flatten(), nn.Linear(256, 3)), '(4, 10)'),
     'rows that are not there': ('partition', rows_beyond,
                                 'rows of client 0 must be whole numbers from 0 to 1796'),
-    'training rows as tests': ('partition', tested_on_training,
+    'training rows as tests': ('partition', rows_of_both,
                                'client 0 is tested on 5 of the rows it trains on'),
     'too few clients': ('partition', lambda dataset, n, rng: Shards([[1]], [[2]]),
                         'the partition has 1 clients to train and 1 to test, and the run 20'),
