@@ -95,12 +95,12 @@ def row_line(row:dict)->str:
 
 def details(row:dict)->str:
     "All facts about an entry: settings with their ranges, and the paper of a method."
-    published = 'name', 'title', 'about', 'settings', 'ranges', 'revision', 'default', 'range'
+    shown = 'name', 'title', 'about', 'settings', 'ranges', 'revision', 'default', 'range'
     lines = [': '.join(t for t in (row['name'], row.get('title', '')) if t), row.get('about', '')]
     if 'default' in row: lines.append(f"  {setting_text(row['name'], row['default'], row['range'])}")
     settings = row.get('settings', {})
     lines += [f"  {setting_text(k, v, row['ranges'].get(k, ''))}" for k, v in settings.items()]
-    plain = {k: v for k, v in row.items() if k not in published and v not in (None, '', [], {}, False)}
+    plain = {k: v for k, v in row.items() if k not in shown and v not in (None, '', [], {}, False)}
     lines += [f"  {k}: {', '.join(map(str, v)) if isinstance(v, list) else v}" for k, v in plain.items()]
     lines += [reference_text(c) for c in citations_of(row['name'])] if 'family' in row else []
     return '\n'.join(textwrap.fill(line, width(), subsequent_indent='    ') for line in lines if line)

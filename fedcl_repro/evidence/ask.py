@@ -21,7 +21,7 @@ __all__ = ['MEASURES', 'CELL_COLUMNS', 'SHARE_WORDS', 'PAPER_OF', 'MOMENTS', 'AF
 # %% ../../nbs/evidence/ask.ipynb #0eb9cb6b
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -174,7 +174,7 @@ def run_facts(paper:Paper, rows:pd.DataFrame)->pd.DataFrame:
     curves = [ends[id].word for id in placed.run]
     runs = runs.assign(why=[why.get(id, '') for id in placed.run], curve=curves)
     runs = runs.assign(smaller=runs.why != '', owner=list(map(owner_of, runs.settings, placed.run)))
-    runs = runs.assign(layer=[layer_tested(paper, *run) for run in zip(runs.settings, runs.run)])
+    runs = runs.assign(layer=list(map(partial(layer_tested, paper), runs.settings, runs.run)))
     return runs.merge(facts.reset_index(), on='run')
 
 # %% ../../nbs/evidence/ask.ipynb #fe8d8b6c
@@ -229,7 +229,7 @@ class Chance:
     once: bool = False    # the curves are too short for a mean of several evaluations
     elsewhere: dict = field(default_factory=dict) # words -> the table at another moment or size
     tested: str = ''      # the moment, in words, of accuracies that have two
-    layers: str = ''    # where representations were tested, in words, if a claim compares several layers
+    layers: str = ''      # where representations were tested, in words, if a claim compares several layers
     differs: tuple = ()   # what the runs' settings differ in from the paper's: 'lr 0.01 (paper 0.05)'
 
 # %% ../../nbs/evidence/ask.ipynb #6c34c317
@@ -326,7 +326,7 @@ def answer(
     table,            # replicate x label, of replicates with all that the claim needs; or a dict of them
     where='',         # words for the end of the claim
     chance=Chance(),
-    published=None,     # the published cells as a table of one row
+    published=None,   # the published cells as a table of one row
 )->Verdict:
     "A verdict with the confidence interval of the margin."
     margin = part_margins(c, table)

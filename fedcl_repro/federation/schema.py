@@ -228,21 +228,6 @@ class Expected:
         if fixed_shape is None and form.leading: self.check_samples(name, form, shape)
         else: self.check_shape(name, fixed_shape or form.shape, shape)
 
-    def check_samples(self, name:str, form:Form, shape:tuple):
-        "Refuse a field with an entry for each sample that has too many of them, or entries of another shape."
-        n_entries = math.prod(shape[:form.leading])
-        few_enough = n_entries <= form.per_sample * self.n and form.is_short(shape, self.n)
-        entry_fits = len(shape) >= form.leading and shape[form.leading:] == form.shape
-        if few_enough and entry_fits: return
-        raise BadMessage(f'field {name!r} of a client with {self.n} samples has shape {shape}')
-
-    def check_shape(self, name:str, expected:tuple, shape:tuple):
-        "Refuse a field of another shape, unless it is a block of what the server sent."
-        block = (self.blocks or {}).get(name, ())
-        is_block = len(shape) == len(block) > 0 and all(1 <= a <= b for a, b in zip(shape, block))
-        if shape != expected and not is_block:
-            raise BadMessage(f'field {name!r} has shape {shape}, not {expected}')
-
     def check_numbers(self, message:dict):
         "Refuse numbers out of range, too large ones, and counts of more samples than the client has."
         sent = {k: sent_numbers(v) for k, v in message.items() if self.forms[k].dtype != 'bool'}
@@ -260,6 +245,24 @@ class Expected:
             v = v.double()
             if bool((v != v.round()).any()) or float(v.sum()) > form.per_sample * self.n:
                 raise BadMessage(f'field {name!r} counts other than {self.n} samples')
+
+# %% ../../nbs/federation/schema.ipynb #55d3a21e
+@patch
+def check_samples(self:Expected, name:str, form:Form, shape:tuple):
+    "Refuse a field with an entry for each sample that has too many of them, or entries of another shape."
+    n_entries = math.prod(shape[:form.leading])
+    few_enough = n_entries <= form.per_sample * self.n and form.is_short(shape, self.n)
+    entry_fits = len(shape) >= form.leading and shape[form.leading:] == form.shape
+    if few_enough and entry_fits: return
+    raise BadMessage(f'field {name!r} of a client with {self.n} samples has shape {shape}')
+
+@patch
+def check_shape(self:Expected, name:str, expected:tuple, shape:tuple):
+    "Refuse a field of another shape, unless it is a block of what the server sent."
+    block = (self.blocks or {}).get(name, ())
+    is_block = len(shape) == len(block) > 0 and all(1 <= a <= b for a, b in zip(shape, block))
+    if shape != expected and not is_block:
+        raise BadMessage(f'field {name!r} has shape {shape}, not {expected}')
 
 # %% ../../nbs/federation/schema.ipynb #55d3a220
 @patch

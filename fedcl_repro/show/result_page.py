@@ -102,7 +102,7 @@ ANSWERS = { # did the claim hold?
 def measured_claims(verdicts:list)->list[Verdict]:
     "The claims that trained runs measure, in the paper's order; our own questions last."
     claims = [v for v in verdicts if v.kind == 'claim' and v.word in ANSWERS and v.margin is not None]
-    return [v for v in claims if v.source != OURS] + [v for v in claims if v.source == OURS]
+    return sorted(claims, key=lambda v: v.source == OURS)
 
 def card_claim(verdicts:list)->Verdict: # None if no claim has a margin
     "The claim that a page answers first."

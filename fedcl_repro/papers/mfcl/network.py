@@ -16,13 +16,13 @@ from fedcl_repro.papers.mfcl.experiments import (
 from ...runs.run import Run
 
 # %% ../../../nbs/papers/mfcl/network.ipynb #ne7w0007
-def alike(profile:str, setting:Setting, norm='tn', **method)->Run:
+def alike(setting:Setting, norm='tn', **method)->Run:
     "A run of MFCL on the network of its baselines."
-    return ours(setting, MFCL_SIZES[profile]['alike'] | dict(norm=norm), **method)
+    return ours(setting, MFCL_SIZES[setting.profile]['alike'] | dict(norm=norm), **method)
 
-def floors_alike(profile:str, setting:Setting)->list[Run]:
+def floors_alike(setting:Setting)->list[Run]:
     "The same network without training, and thumbnails, which need no network."
-    untrained = partial(alike, profile, setting, phase1=1, run=UNTRAINED)
+    untrained = partial(alike, setting, phase1=1, run=UNTRAINED)
     _, thumbnails, *_ = floors(setting)
     networks = [untrained(norm, probe='proj') for norm in ('tn', 'bn')]
     return [*networks, untrained('tn', probe='enc'), thumbnails]
@@ -33,9 +33,9 @@ def floors_alike(profile:str, setting:Setting)->list[Run]:
 def one_network(profile):
     settings, runs = each_setting(profile), []
     for s in settings:
-        runs += [alike(profile, s, norm) for norm in MFCL_NORMS] + [alike(profile, s, positives='twins')]
+        runs += [alike(s, norm) for norm in MFCL_NORMS] + [alike(s, positives='twins')]
         runs.append(rival('fedsimclr', s))
     if profile == 'lite': runs += reseeded(runs, (1, 2))
     others = [name for name in BASELINES if name not in ('fedsimclr', 'orchestra')]
     runs += [rival(name, s) for s in settings for name in others]
-    return runs + [r for s in settings for r in floors_alike(profile, s)]
+    return runs + [r for s in settings for r in floors_alike(s)]
