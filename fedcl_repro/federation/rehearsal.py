@@ -174,8 +174,8 @@ def follow_fields(r:RehearsalCopy, i:int, c:dict, x:Tensor):
     fresh.load_state_dict(moved, strict=False)
     scores = logits(r.worker.net(i, c | moved, False), c, x)
     if not same(scores, logits(fresh, c, x)):
-        raise Refused('forward reads weights elsewhere than in its modules, such as from a list made once, so '
-                      'it would not see what is trained: read self.layer.weight in forward')
+        raise Refused('forward reads weights elsewhere than in its modules, such as from a list made once, '
+                      'so it would not see what is trained: read self.layer.weight in forward')
     grads = torch.autograd.grad(scores.square().sum(), list(moved.values()), materialize_grads=True)
     unread = ', '.join(k for k, g in zip(moved, grads) if not g.any())
     if unread: r.warnings.append(f'{unread}: scores do not depend on these weights, so they are not trained')
@@ -243,8 +243,8 @@ def compare_forward(r:RehearsalCopy, i:int):
     build = r.exact.archs[arch]
     if not (isinstance(build, partial) and build.func is built and is_users(build.args[0])): return
     if any(not torch.equal(v, r.exact.init[arch][k]) for k, v in r.exact.drawn(arch).items()):
-        raise Refused('the network is built with other weights each time: draw them with torch, which has the '
-                      'seed of the run, or with a seed of your own')
+        raise Refused('the network is built with other weights each time: draw them with torch, which has '
+                      'the seed of the run, or with a seed of your own')
     module, names = made_as_named(*build.args)
     if not isinstance(module, nn.Module) or type(module) is nn.ModuleDict: return
     name, whole = type(module).__name__, module.to(r.exact.dtype)
@@ -263,8 +263,8 @@ def compare_forward(r:RehearsalCopy, i:int):
 
 # %% ../../nbs/federation/rehearsal.ipynb #acfec4f6
 DRAWS_OUTSIDE = ('draws from a global random generator (as dropout, torch.randn and np.random do), so a run '
-                 'would have other rows each time: use fedcl_repro.parts.models.Dropout(width, p), whose masks '
-                 "are a client's own")
+                 'would have other rows each time: use fedcl_repro.parts.models.Dropout(width, p), whose '
+                 "masks are a client's own")
 
 def global_draws()->tuple:
     "The states of the random generators that all code shares."
