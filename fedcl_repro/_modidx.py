@@ -4840,6 +4840,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'fedcl_repro.user_code.no_bytecode': ('user_code.html#no_bytecode', 'fedcl_repro/user_code.py'),
                                        'fedcl_repro.user_code.packed': ('user_code.html#packed', 'fedcl_repro/user_code.py'),
                                        'fedcl_repro.user_code.packed_entry': ('user_code.html#packed_entry', 'fedcl_repro/user_code.py'),
+                                       'fedcl_repro.user_code.pip_filled': ('user_code.html#pip_filled', 'fedcl_repro/user_code.py'),
                                        'fedcl_repro.user_code.refuse': ('user_code.html#refuse', 'fedcl_repro/user_code.py'),
                                        'fedcl_repro.user_code.source_digest': ('user_code.html#source_digest', 'fedcl_repro/user_code.py'),
                                        'fedcl_repro.user_code.tell_array': ('user_code.html#tell_array', 'fedcl_repro/user_code.py'),
