@@ -2668,6 +2668,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'fedcl_repro/papers/fedcosr/counted.py')},
             'fedcl_repro.papers.fedcosr.experiments': { 'fedcl_repro.papers.fedcosr.experiments.above_all': ( 'papers/fedcosr/experiments.html#above_all',
                                                                                                               'fedcl_repro/papers/fedcosr/experiments.py'),
+                                                        'fedcl_repro.papers.fedcosr.experiments.after_training': ( 'papers/fedcosr/experiments.html#after_training',
+                                                                                                                   'fedcl_repro/papers/fedcosr/experiments.py'),
                                                         'fedcl_repro.papers.fedcosr.experiments.among_three': ( 'papers/fedcosr/experiments.html#among_three',
                                                                                                                 'fedcl_repro/papers/fedcosr/experiments.py'),
                                                         'fedcl_repro.papers.fedcosr.experiments.below_mean': ( 'papers/fedcosr/experiments.html#below_mean',

@@ -33,8 +33,9 @@ from .experiments import EXPERIMENTS, committed_hits, papers_folder
 from .intervals import (
     ALPHA, Interval, Spread, images_redrawn, interval, moved, seeds_that_agree, share_interval)
 from .published import published, read_published, with_values
-from .verdict import (
-    IN_NOISE, NEVER, ONE_RUN, TOO_FEW, TOO_LONG, Verdict, cell_verdicts, claim, compare, verdict_counts)
+from fedcl_repro.evidence.verdict import (
+    DECIDED, IN_NOISE, NEVER, ONE_PARTITION, ONE_RUN, TOO_FEW, TOO_LONG, Verdict, cell_verdicts, claim,
+    compare, verdict_counts)
 from ..federation.method import BOTH_LAYERS
 from ..runs.record import accuracy_at
 from ..runs.rows import summary, table_of_means
@@ -272,9 +273,11 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     weakest = min(corrected, key=lambda part: corrected[part].mean)
     fails = corrected[refuting].word == 'fails'
     part = refuting if fails else weakest
-    lowest = min((i.low for i in uncorrected.values() if i.known), default=-np.inf)
-    most = max(i.n for i in corrected.values())
-    joint = replace(corrected[part], low=lowest, high=corrected[refuting].high, n=most)
+    # how low the smallest margin may be is known if that of each part is
+    lowest = min(i.low if i.known else -np.inf for i in uncorrected.values())
+    fewest = min(i.n for i in corrected.values())
+    if fails: lowest, fewest = corrected[part].low, corrected[part].n # one part that is below zero is enough
+    joint = replace(corrected[part], low=lowest, high=corrected[refuting].high, n=fewest)
     holds = all_above_zero(c, uncorrected, joint)
     return Decision('fails' if fails else 'holds' if holds else 'open', joint, part)
 
@@ -308,10 +311,10 @@ def why_open(margin:Interval, verdict:str)->str: # one of `REASONS`, empty if it
     return TOO_LONG if margin.known else TOO_FEW
 
 def turned(c:Claim, table, elsewhere:dict)->str: # empty: the sign is the same
-    "Where else the smallest mean margin has the other sign."
+    "Where else, with the same methods, the smallest mean margin has the other sign."
     def least(t): return part_margins(c, t).mean().min()
-    sign = least(table)
-    elsewhere_least = {words: least(t) for words, t in elsewhere.items()}
+    sign, compared = least(table), {label for label in (*c.needs, *c.rivals) if label in table}
+    elsewhere_least = {words: least(t) for words, t in elsewhere.items() if compared <= set(t)}
     changes = [f'{value:+.2f} {words}' for words, value in elsewhere_least.items() if value * sign < 0]
     return f"but {', '.join(changes)}" if changes else ''
 
@@ -327,6 +330,8 @@ def answer(
     what = f'{c.sentence}: {where}' if where else c.sentence
     decision = decided(c, table, margin, chance)
     verdict, joint = decision.word, decision.interval
+    of_one = chance.partitions == 1 and joint.n > 1 # seeds of one partition are no replicates
+    if of_one and verdict in DECIDED: verdict = 'open'
     unlearned = c.not_learned(table, verdict) # below a trivial baseline
     if unlearned: verdict = 'not learned'
     least = margin.min(axis=1)
@@ -350,7 +355,8 @@ def answer(
         if has_interval and not chance.size:
             fit = 'inside' if joint.low <= value <= joint.high else 'outside'
         clauses.append(f"the paper's margin is {value:+.2f}" + (f', {fit}' if fit else ''))
-    details = dict(size=chance.size, basis='runs', reason=why_open(joint, verdict), turned=changes)
+    reason = ONE_PARTITION if of_one and verdict == 'open' else why_open(joint, verdict)
+    details = dict(size=chance.size, basis='runs', reason=reason, turned=changes)
     details |= dict(tested=chance.tested, layers=chance.layers, differs=chance.differs)
     if joint.n and not joint.ranked: details['margin'] = joint.mean
     if not np.isnan(value): details['published'] = value
@@ -473,9 +479,9 @@ def at_other_moment(paper:Paper, rows:pd.DataFrame, measures)->dict: # measure -
     shared_measures = [m for m in measures if m in MEASURES]
     if not shared_measures or not len(rows) or not (rows.moment == moment).any(): return {}
     runs = summary(rows, moment)
-    if moment == 'merged': # a shared model before the epoch, under the name that it has after it
-        shared = runs[[owner_of(run) == 'shared' for run in runs.settings]]
-        runs = pd.concat([runs, shared.assign(label=shared.label + AFTER)])
+    # a shared model, also under the name that it has after a local epoch
+    shared = runs[runs.settings.map(owner_of) == 'shared']
+    runs = pd.concat([runs, shared.assign(label=shared.label + AFTER)])
     return {measure: by_seed(runs, paper.keys, MEASURES[measure]) for measure in shared_measures}
 
 def elsewhere(

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['OURS', 'WIDE', 'MARKS', 'CLAIM_WORDS', 'CELL_WORDS', 'DECIDED', 'ONE_RUN', 'TOO_LONG', 'SMALLER_RUNS', 'MIXED',
-           'IN_NOISE', 'TOO_FEW', 'NEVER', 'SIZE_WORDS', 'REASONS', 'PAPER_SIZE', 'Verdict', 'cell_word', 'claim',
-           'verdict_counts', 'rests_on', 'amount_of', 'verdict_table', 'compare', 'between_words', 'cell_verdicts']
+           'IN_NOISE', 'TOO_FEW', 'NEVER', 'SIZE_WORDS', 'ONE_PARTITION', 'REASONS', 'PAPER_SIZE', 'Verdict',
+           'cell_word', 'claim', 'verdict_counts', 'rests_on', 'amount_of', 'verdict_table', 'compare', 'between_words',
+           'cell_verdicts']
 
 # %% ../../nbs/evidence/verdict.ipynb #0e75cacb
 import math
@@ -27,7 +28,8 @@ DECIDED = 'holds', 'fails', 'agrees', 'differs'
 ONE_RUN, TOO_LONG, SMALLER_RUNS, MIXED = 'one run', 'interval too long', 'smaller run', 'mixed'
 IN_NOISE = "below the paper's own noise" # the published margin is within their test's noise
 TOO_FEW, NEVER, SIZE_WORDS = 'too few replicates', 'target never reached', 'sizes differ'
-REASONS = ONE_RUN, TOO_LONG, SMALLER_RUNS, MIXED, IN_NOISE, TOO_FEW, NEVER, SIZE_WORDS
+ONE_PARTITION = 'one partition' # its seeds share their clients
+REASONS = ONE_RUN, ONE_PARTITION, TOO_LONG, SMALLER_RUNS, MIXED, IN_NOISE, TOO_FEW, NEVER, SIZE_WORDS
 
 @dataclass(frozen=True)
 class Verdict:

@@ -41,3 +41,17 @@ def test_a_run_says_its_cell(name, profile):
         columns = {*placed.cell, *described(placed.run)}
         missing = {*experiments()[name].about['names'].keys, 'label'} - columns
         assert not missing, (placed.run.method, missing)
+
+
+SEVERAL = { # experiment: why several committed runs are in one cell
+    'mapl/fig4': 'two lengths, whose rounds are told apart', 'mapl/fig6': 'the same',
+    'mfcl/table17': 'groups of channels, a column of its own', 'mapl/table7': 'networks, told apart by its judge'}
+
+
+@pytest.mark.parametrize('name', [n for n in COMMITTED if not n.endswith('/claims') and n not in SEVERAL])
+def test_a_cell_has_one_committed_run_for_each_seed(name):
+    "Otherwise a table would average two kinds of runs under one label."
+    paper, rows = experiments()[name].about['names'], committed(name, COMMITTED[name])
+    runs = rows.drop_duplicates('run').dropna(subset=list(paper.keys))
+    several = runs.groupby([*paper.keys, 'label', 'seed']).run.nunique().loc[lambda n: n > 1]
+    assert not len(several), several

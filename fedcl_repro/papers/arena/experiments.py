@@ -127,7 +127,7 @@ def arena_claims(profile:str, also=())->list: # of Claim
     "What answers the five questions; all images are only a spot check, on which nothing is tested."
     personal, sharing = arena_sides(profile, also)
     return claims(OURS,
-        best('Local', sharing, 'no method that shares is above training alone'),
+        best('Local', sharing, 'no method that shares and trains on one view is above training alone'),
         best('FedAvg + epoch', personal, 'no personal method is above FedAvg after one local epoch'),
         above('FedCoSR', 'FedPer', 'class means help FedPer (FedCoSR is above it)'),
         above(f'FedSSC{AFTER}', f'MOON{AFTER}', 'class means help MOON (FedSSC is above it)'),

@@ -67,6 +67,8 @@ FEDCOSR_SAID = dict(
             place='ours'),
         above('FedCoSR', 'FedAvg + epoch', 'FedCoSR is above FedAvg after one local epoch', place='ours',
             where=dict(column=[PRACTICAL, *REPEATED_COLUMNS])),
+        above('FedCoSR', 'FedAvg', 'FedCoSR is above FedAvg, both after local training', place='ours', of='after',
+            where=dict(column=[PRACTICAL, *REPEATED_COLUMNS])),
         *(above(f'{name} + epoch', 'Local', f'{name} after one local epoch is above Local', place='ours',
             where=dict(column=[PRACTICAL, *REPEATED_COLUMNS])) for name in ('FedAvg', 'FedProx')),
         second('FedProto', SIXTEEN, where=dict(column=TABLE2), place='FedCoSR V-B1'),
