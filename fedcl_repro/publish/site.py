@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'FRONT', 'WITH_LINK', 'SITE_SETTINGS', 'REWRITTEN', 'ELEMENTS', 'ATTRIBUTES',
-           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate',
-           'folded', 'shown_output', 'ready_cell', 'with_next', 'ready_cells', 'relinked', 'relinked_cell',
-           'write_page', 'toctree', 'plain_title', 'write_library', 'write_documents', 'line_of_list', 'write_lists',
-           'write_sources', 'setup', 'write_formula', 'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names',
-           'escaped', 'add_shapes', 'skip_values', 'AsWritten', 'written_defaults', 'write_defaults',
+           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'BESIDE', 'only_imports', 'tags_of', 'is_result_page',
+           'is_boilerplate', 'folded', 'shown_output', 'ready_cell', 'with_next', 'ready_cells', 'relinked',
+           'relinked_cell', 'write_page', 'toctree', 'plain_title', 'write_library', 'write_documents', 'line_of_list',
+           'write_lists', 'write_sources', 'setup', 'write_formula', 'anchor', 'add_anchors', 'home_of', 'page_named',
+           'link_names', 'escaped', 'add_shapes', 'skip_values', 'AsWritten', 'written_defaults', 'write_defaults',
            'restore_signatures', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw', 'with_badge', 'with_links',
            'bar_html', 'with_bars', 'complete_page', 'write_static', 'copy_notebooks', 'text_of_page', 'write_texts',
            'without_colour', 'build_site']
@@ -495,7 +495,7 @@ def write_static(folder:Path):
 # %% ../../nbs/publish/site.ipynb #0b31ba9c
 def copy_notebooks(site:Path):
     "Copy the notebooks and the committed rows that the pages link."
-    for path in book_folder().rglob('results/*-lite.csv'):
+    for path in [*book_folder().rglob('results/*-lite.csv'), *book_folder().rglob('results/*-paper.csv')]:
         place = site / path.relative_to(book_folder())
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place)
@@ -506,11 +506,13 @@ def copy_notebooks(site:Path):
     write_course(site / 'notebooks' / 'blanks')
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9d
+BESIDE = re.compile(r'<(style|script|pre|svg|math|td|h1|summary)\b.*?</\1>|<a class="headerlink".*?</a>'
+                    r'|<p class="download".*?</p>', re.S) # a page's name, folds and links to itself, and code
+
 def text_of_page(path:Path)->str: # '' if it has no article
-    "The text of a built page, without code, formulas and tables of numbers."
+    "The text of a built page for the search, without code, formulas and tables of numbers."
     article = re.search(r'<article.*?</article>', path.read_text(encoding='utf-8'), re.S)
-    body = article[0] if article else ''
-    text = re.sub(r'<(style|script|pre|svg|math|td)\b.*?</\1>', ' ', body, flags=re.S)
+    text = BESIDE.sub(' ', article[0] if article else '')
     return ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', text)).split())
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9e
