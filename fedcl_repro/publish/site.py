@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'FRONT', 'WITH_LINK', 'SITE_SETTINGS', 'REWRITTEN', 'ELEMENTS', 'ATTRIBUTES',
-           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'BESIDE', 'only_imports', 'tags_of', 'is_result_page',
+           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'NOT_SEARCHED', 'only_imports', 'tags_of', 'is_result_page',
            'is_boilerplate', 'folded', 'shown_output', 'ready_cell', 'with_next', 'ready_cells', 'relinked',
            'relinked_cell', 'write_page', 'toctree', 'plain_title', 'write_library', 'write_documents', 'line_of_list',
            'write_lists', 'write_sources', 'setup', 'write_formula', 'anchor', 'add_anchors', 'home_of', 'page_named',
@@ -506,13 +506,13 @@ def copy_notebooks(site:Path):
     write_course(site / 'notebooks' / 'blanks')
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9d
-BESIDE = re.compile(r'<(style|script|pre|svg|math|td|h1|summary)\b.*?</\1>|<a class="headerlink".*?</a>'
-                    r'|<p class="download".*?</p>', re.S) # a page's name, folds and links to itself, and code
+NOT_SEARCHED = re.compile(r'<(style|script|pre|svg|math|td|h1|summary)\b.*?</\1>|<a class="headerlink".*?</a>'
+                          r'|<p class="download".*?</p>', re.S) # a page's name, folds and links to itself, and code
 
 def text_of_page(path:Path)->str: # '' if it has no article
     "The text of a built page for the search, without code, formulas and tables of numbers."
     article = re.search(r'<article.*?</article>', path.read_text(encoding='utf-8'), re.S)
-    text = BESIDE.sub(' ', article[0] if article else '')
+    text = NOT_SEARCHED.sub(' ', article[0] if article else '')
     return ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', text)).split())
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9e
