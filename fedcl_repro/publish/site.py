@@ -507,7 +507,7 @@ def copy_notebooks(site:Path):
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9d
 NOT_SEARCHED = re.compile(r'<(style|script|pre|svg|math|td|h1|summary)\b.*?</\1>|<a class="headerlink".*?</a>'
-                          r'|<p class="download".*?</p>', re.S) # a page's name, folds and links to itself, and code
+                          r'|<p class="download".*?</p>', re.S) # also links to itself, and to the notebook
 
 def text_of_page(path:Path)->str: # '' if it has no article
     "The text of a built page for the search, without code, formulas and tables of numbers."
