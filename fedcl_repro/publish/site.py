@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'FRONT', 'WITH_LINK', 'SITE_SETTINGS', 'REWRITTEN', 'ELEMENTS', 'ATTRIBUTES',
-           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'NOT_SEARCHED', 'only_imports', 'tags_of', 'is_result_page',
-           'is_boilerplate', 'folded', 'shown_output', 'ready_cell', 'with_next', 'ready_cells', 'relinked',
-           'relinked_cell', 'write_page', 'toctree', 'plain_title', 'write_library', 'write_documents', 'line_of_list',
-           'write_lists', 'write_sources', 'setup', 'write_formula', 'anchor', 'add_anchors', 'home_of', 'page_named',
-           'link_names', 'escaped', 'add_shapes', 'skip_values', 'AsWritten', 'written_defaults', 'write_defaults',
-           'restore_signatures', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw', 'with_badge', 'with_links',
-           'bar_html', 'with_bars', 'complete_page', 'write_static', 'copy_notebooks', 'text_of_page', 'write_texts',
-           'without_colour', 'build_site']
+           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'SIGNS', 'NOT_SEARCHED', 'only_imports', 'tags_of',
+           'is_result_page', 'is_boilerplate', 'folded', 'shown_output', 'ready_cell', 'with_next', 'ready_cells',
+           'relinked', 'relinked_cell', 'write_page', 'toctree', 'plain_title', 'write_library', 'write_documents',
+           'line_of_list', 'write_lists', 'write_sources', 'setup', 'write_formula', 'anchor', 'add_anchors', 'home_of',
+           'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values', 'AsWritten', 'written_defaults',
+           'write_defaults', 'restore_signatures', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw', 'with_badge',
+           'with_links', 'bar_html', 'with_bars', 'complete_page', 'write_static', 'copy_notebooks', 'text_of_page',
+           'write_texts', 'without_colour', 'build_site']
 
 # %% ../../nbs/publish/site.ipynb #629bcecd
 import ast
@@ -37,7 +37,7 @@ from .contents import (
 from .finish import finish
 from .front import front_html
 from ..runs.workers import cores
-from ..show.badge import badge_styles, css_name
+from ..show.badge import badge, badge_styles, css_name
 from ..show.formulas import mathml
 from ..teaching.edition import write_course
 
@@ -449,12 +449,14 @@ def bar_html(counts:list)->str: # of (mark, number)
 
 COUNTS = re.compile(rf"(?<=<td>)<p>((?:[{''.join(MARKS.values())}] \d+ ?)+)</p>(?=</td>)")
 
+SIGNS = re.compile(rf"<td><p>[{''.join(MARKS.values())}] ({'|'.join(MARKS)})")
+
 def with_bars(body:str)->str: # HTML
-    "Cells of counts, '● 2 ■ 6', with a bar above them."
+    "Cells of counts, '● 2 ■ 6', with a bar above them, and cells that begin with a verdict with its badge."
     def drawn(m):
         counts = [(mark, int(n)) for mark, n in re.findall(r'(\S) (\d+)', m[1])]
         return f'{bar_html(counts)}<p class="counts">{m[1]}</p>'
-    return COUNTS.sub(drawn, body)
+    return COUNTS.sub(drawn, SIGNS.sub(lambda m: f'<td><p>{badge(m[1])}', body))
 
 # %% ../../nbs/publish/site.ipynb #517e0005c
 def complete_page(app, page, template, context, doctree):
