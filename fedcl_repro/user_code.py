@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['SENT_DIGESTS', 'INSTALLED', 'TELLING', 'IMPORTED', 'GROUP', 'is_own', 'source_digest', 'entry_digest',
-           'UnknownContent', 'Contents', 'tell_function', 'has_content', 'tell_code', 'imported', 'tell_class',
-           'tell_module', 'tell_array', 'tell_tensor', 'tell_network', 'tell_set', 'tell_dict', 'tell_partial',
-           'tell_method', 'tell_list', 'tell_register', 'tell_wrapper', 'tell_property', 'refuse', 'tell_object',
-           'import_file', 'no_bytecode', 'files_beside', 'used_files', 'use_files', 'import_entry_points',
-           'load_extensions', 'packed', 'packed_entry', 'unpack']
+           'UnknownContent', 'pip_filled', 'Contents', 'tell_function', 'has_content', 'tell_code', 'imported',
+           'tell_class', 'tell_module', 'tell_array', 'tell_tensor', 'tell_network', 'tell_set', 'tell_dict',
+           'tell_partial', 'tell_method', 'tell_list', 'tell_register', 'tell_wrapper', 'tell_property', 'refuse',
+           'tell_object', 'import_file', 'no_bytecode', 'files_beside', 'used_files', 'use_files',
+           'import_entry_points', 'load_extensions', 'packed', 'packed_entry', 'unpack']
 
 # %% ../nbs/user_code.ipynb #9e9f4205
 import builtins
@@ -64,6 +64,11 @@ class UnknownContent(ValueError):
 INSTALLED = tuple({sysconfig.get_path(k) for k in ('stdlib', 'platstdlib', 'purelib', 'platlib')})
 
 # %% ../nbs/user_code.ipynb #15eeff8b
+@functools.cache
+def pip_filled(folder:Path)->bool:
+    "Whether pip has installed into a folder, as with --target; a package in development lies elsewhere."
+    return any(folder.glob('*.dist-info'))
+
 class Contents:
     "What values are made of, as text: the same text in every session, other text for other content."
     def __init__(self, root:str): # root: a package that counts as the user's, though it may be installed
@@ -78,7 +83,9 @@ class Contents:
         if not file: installed = top in sys.builtin_module_names
         else:
             in_packages = not {'site-packages', 'dist-packages'}.isdisjoint(Path(file).parts)
-            installed = file.startswith(INSTALLED) or in_packages # also of another environment
+            depth = str(name).count('.') + file.endswith('__init__.py')
+            # also of another environment, or into a folder of its own
+            installed = file.startswith(INSTALLED) or in_packages or pip_filled(Path(file).parents[depth])
         return top == self.root or not installed
 
     def tell(self, value)->str:
@@ -183,7 +190,9 @@ def tell_network(contents:Contents, net)->str:
 def tell_set(contents:Contents, values)->str: return ' '.join(sorted(map(contents.tell, values)))
 
 def tell_dict(contents:Contents, d)->str:
-    items = sorted((contents.tell(k), contents.tell(v)) for k, v in d.items())
+    try: pairs = list(d.items())
+    except Exception as e: raise UnknownContent.of(d) from e # a mapping that computes its values
+    items = sorted((contents.tell(k), contents.tell(v)) for k, v in pairs)
     return f'{contents.tell(type(d))} {items}'
 
 def tell_partial(contents:Contents, p)->str: return contents.each([p.func, p.args, p.keywords])

@@ -15,7 +15,7 @@ from ..user_code import is_own, used_files
 from ..papers.arena.experiments import (
     arena_answers, arena_label, arena_runs, arena_shown, arena_specs, arena_table, arena_verdicts,
     settings_chosen, tuned_in_arena, write_arena_tuning)
-from ..evidence.experiments import why_missing
+from ..evidence.experiments import why_missing, with_cells
 from ..runs.run import methods
 from ..runs.rows import read_rows
 from .show import fitted_text, width
@@ -39,15 +39,16 @@ def arena_verb(options)->int:
         raise ValueError(f"{', '.join(options.use)}: no method is registered; write "
                          '@METHODS.add(NAME, title=..., family=..., owner=...) on its function')
     store, training = prepared_store(options), training_of(options)
-    missing = why_missing(str(arena_runs(profile)[0].data), options.data_root)
+    missing = why_missing(str(arena_runs(profile)[0].run.data), options.data_root)
     if missing: raise ValueError(missing)
     wanted = [*(arena_specs(profile).values() if options.tune else ()), *user_specs]
     tuned = tuned_in_arena(wanted, profile, store, options.data_root, training) if wanted else None
     if options.tune: write_arena_tuning(tuned[:-len(user_specs) or None])
     chosen = settings_chosen(tuned, profile) if wanted else {}
-    runs = [r for r in arena_runs(profile, user_specs, chosen) if not options.seeds or r.seed < options.seeds]
+    placed_runs = arena_runs(profile, user_specs, chosen)
+    runs = [p.run for p in placed_runs if not options.seeds or p.run.seed < options.seeds]
     n_failed = train_as_asked(runs, store, options)
-    rows = read_rows(runs, store, options.data_root)
+    rows = with_cells(read_rows(runs, store, options.data_root), placed_runs)
     if not len(rows): return n_failed
     for name, trial in chosen.items(): print(f"{name}: {', '.join(f'{k}={v}' for k, v in trial.items())}")
     print(fitted_text(arena_shown(arena_table(rows, store))))

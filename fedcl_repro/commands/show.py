@@ -29,8 +29,9 @@ import pandas as pd
 
 import fedcl_repro
 from ..core import Spec, check_file, expanded, json_in, write_text
-from ..evidence.experiments import (
-    PROFILES, committed, committed_path, committed_run, committed_verdicts, default_store, experiments)
+from fedcl_repro.evidence.experiments import (
+    PROFILES, committed, committed_path, committed_run, committed_verdicts, default_store, experiments,
+    shown_table_runs)
 from ..evidence.comparable import CurveEnd, curve_ends
 from ..evidence.ask import cells_by_run, runs_in, run_sizes
 from ..data.datasets import file_state
@@ -338,8 +339,8 @@ def show_artifact(name:str)->Shown:
     counts = ', '.join(f'{MARKS[verdict]} {n} {verdict}' for verdict, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
     rows = committed(name, profile) if profile in PROFILES else pd.DataFrame()
-    of_rows = cells_by_run(name, rows.settings.unique()) if len(rows) else {}
-    tables = tables_beside_published(verdicts, of_rows)
+    shown = [p for p in shown_table_runs(name, profile) if p.run in set(rows.settings)] if len(rows) else []
+    tables = tables_beside_published(verdicts, cells_by_run(name, shown))
     print_answer(list(verdicts))
     for setting, table in tables.items():
         print(f"\n{setting}\n{fitted_text(table.drop(columns='rank', errors='ignore'))}")

@@ -23,8 +23,9 @@ import fedcl_repro
 from ..core import check_device, check_folder, did_you_mean, expanded, load_all, parse_value
 from ..data.datasets import DATASETS
 from ..federation.loop import EXECUTORS
-from ..evidence.experiments import (
-    default_store, experiments, has_data, papers_folder, runs_of, save_results, why_missing)
+from fedcl_repro.evidence.experiments import (
+    default_store, experiments, has_data, papers_folder, runs_of, save_results, table_runs,
+    why_missing)
 from ..evidence.ask import cells_by_run, runs_in
 from ..evidence.majority import write_majority_of
 from ..publish.execute import checked_parameters, execute_pages, notebook_of, read_verdicts
@@ -69,7 +70,7 @@ def runs_asked(names:list, options)->dict[str, list[Run]]: # name of an experime
 
 def runs_of_cell(names:list, profile:str, text:str)->list[Run]:
     "The runs of a cell of these experiments; an error with the most similar cells if there is none."
-    cells = [cells_by_run(name, runs_of(name, profile)) for name in names]
+    cells = [cells_by_run(name, table_runs(name, profile)) for name in names]
     runs = [run for run_cells in cells for run in runs_in(run_cells, text)]
     if runs: return runs
     cell_names = dict.fromkeys(name for run_cells in cells for names in run_cells.values() for name in names)

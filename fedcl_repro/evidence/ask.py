@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'CELL_COLUMNS', 'SHARE_WORDS', 'PAPER_OF', 'MOMENTS', 'AFTER', 'AT', 'NORMAL_95', 'MOST_CASES', 'MEANS',
-           'MEASURE_NAMES', 'share_of', 'span', 'images_and_rounds', 'after_epoch', 'label_after', 'Paper',
-           'tested_layers', 'at_layer', 'layer_tested', 'has_both_layers', 'layer_accuracies', 'run_facts', 'owner_of',
-           'by_seed', 'complete', 'why_not', 'held', 'claim_of_runs', 'Chance', 'part_margins', 'variances', 'Decision',
+           'MEASURE_NAMES', 'share_of', 'span', 'images_and_rounds', 'after_epoch', 'Paper', 'tested_layers',
+           'at_layer', 'layer_tested', 'has_both_layers', 'layer_accuracies', 'run_facts', 'owner_of', 'by_seed',
+           'complete', 'why_not', 'held', 'claim_of_runs', 'Chance', 'part_margins', 'variances', 'Decision',
            'part_intervals', 'decided', 'decided_by_votes', 'all_above_zero', 'replicates_in_words', 'why_open',
            'turned', 'answer', 'spreads_path', 'committed_spreads', 'family_of', 'shared_images', 'size_told',
            'chance_of', 'as_another_replicate', 'differences_in_words', 'published_margins', 'ask', 'not_run',
@@ -22,6 +22,7 @@ __all__ = ['MEASURES', 'CELL_COLUMNS', 'SHARE_WORDS', 'PAPER_OF', 'MOMENTS', 'AF
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -36,8 +37,8 @@ from .verdict import (
     IN_NOISE, NEVER, ONE_RUN, TOO_FEW, TOO_LONG, Verdict, cell_verdicts, claim, compare, verdict_counts)
 from ..federation.method import BOTH_LAYERS
 from ..runs.record import accuracy_at
-from ..runs.rows import described, summary, table_of_means
-from ..runs.run import methods, setting
+from ..runs.rows import summary, table_of_means
+from ..runs.run import label, methods, setting
 
 # %% ../../nbs/evidence/ask.ipynb #f124a296
 MEASURES = dict(accuracy='micro', mean='macro', spread='sd_clients') # a paper's word -> a column of runs
@@ -71,20 +72,14 @@ def after_epoch(rows:pd.DataFrame)->pd.DataFrame:
     "The tests of shared models after a client's local training, as those of merged models of further runs."
     shared = [m for m in rows.method.unique() if m in methods() and methods()[m].about['owner'] == 'shared']
     after = rows[(rows.moment == 'trained') & rows.method.isin(shared)]
-    return after.assign(moment='merged', run=after.run + AFTER)
-
-def label_after(runs:pd.DataFrame, labels)->list:
-    "Labels of runs, with an ending for shared models after a client's local training."
-    ids = runs.run if 'run' in runs else [''] * len(runs)
-    return [label + AFTER * run.endswith(AFTER) for run, label in zip(ids, labels)]
+    return after.assign(moment='merged', run=after.run + AFTER, label=after.label + AFTER)
 
 # %% ../../nbs/evidence/ask.ipynb #f124a29d
 @dataclass(frozen=True)
 class Paper:
-    "How our rows are named in a paper's tables."
-    keys: tuple     # columns that identify its settings: ('beta',)
-    place: Callable # runs -> the same with the columns `keys` and the paper's labels
-    say: Callable   # (values of the keys, profile) -> words: 'β = 0.5, CIFAR-10'
+    "What identifies a cell of a paper's tables, and how it is said, published and claimed."
+    keys: tuple   # columns of cells that identify its settings: ('beta',)
+    say: Callable # (values of the keys, profile) -> words: 'β = 0.5, CIFAR-10'
     measures: dict = field(default_factory=dict) # name -> (rows) -> one row per run, with `value`
     tested: Callable = None # rows -> those of the moment at which a method is tested, as 'merged'; all rows
     sizes: tuple = ()       # experiments whose profile `paper` has the paper's size; empty: all runs fit
@@ -110,9 +105,9 @@ class Paper:
         return list(claims(profile) if callable(claims) else claims)
 
     def runs(self, rows:pd.DataFrame, moment='merged', at='late')->pd.DataFrame:
-        "One row per run, with the paper's columns; empty without rows."
+        "One row per run, with the columns of its cell; empty without rows."
         if not len(rows): return pd.DataFrame(columns=[*self.keys, 'label', 'seed', 'micro'])
-        return self.place(summary(self.tested(rows) if self.tested else rows, moment, at))
+        return summary(self.tested(rows) if self.tested else rows, moment, at)
 
     def measured(self, rows:pd.DataFrame, of)->pd.DataFrame:
         "One row per run with `value`. `of`: one of `MEASURES`, one of the paper's own, or a measure."
@@ -169,11 +164,10 @@ def run_facts(paper:Paper, rows:pd.DataFrame)->pd.DataFrame:
     facts = facts.assign(evaluations=tests.groupby('run')['round'].nunique())
     ends = curve_ends(rows) if len(tests) else {}
     why = not_comparable(rows, paper.sizes, ends) if paper.sizes and len(tests) else {}
-    placed = paper.place(tests.drop_duplicates('run').drop(columns='n'))
-    runs = placed[[*paper.keys, 'run', 'label', 'seed', 'settings']]
-    curves = [ends[id].word for id in placed.run]
-    runs = runs.assign(why=[why.get(id, '') for id in placed.run], curve=curves)
-    runs = runs.assign(smaller=runs.why != '', owner=list(map(owner_of, runs.settings, placed.run)))
+    runs = tests.drop_duplicates('run')[[*paper.keys, 'run', 'label', 'seed', 'settings']]
+    curves = [ends[id].word for id in runs.run]
+    runs = runs.assign(why=[why.get(id, '') for id in runs.run], curve=curves)
+    runs = runs.assign(smaller=runs.why != '', owner=list(map(owner_of, runs.settings, runs.run)))
     runs = runs.assign(layer=list(map(partial(layer_tested, paper), runs.settings, runs.run)))
     return runs.merge(facts.reset_index(), on='run')
 
@@ -478,7 +472,7 @@ def at_other_moment(paper:Paper, rows:pd.DataFrame, measures)->dict: # measure -
     moment = 'merged' if paper.moment == 'trained' else 'trained'
     shared_measures = [m for m in measures if m in MEASURES]
     if not shared_measures or not len(rows) or not (rows.moment == moment).any(): return {}
-    runs = paper.place(summary(rows, moment))
+    runs = summary(rows, moment)
     if moment == 'merged': # a shared model before the epoch, under the name that it has after it
         shared = runs[[owner_of(run) == 'shared' for run in runs.settings]]
         runs = pd.concat([runs, shared.assign(label=shared.label + AFTER)])
@@ -642,15 +636,12 @@ def experiment(
     return EXPERIMENTS.add(name, **common | attributes)
 
 # %% ../../nbs/evidence/ask.ipynb #2890aed0
-def cells_by_run(name:str, runs)->dict: # Run -> names of its cells
-    "In which cells of an experiment's table these runs are, finished or not; none if it has no table."
-    paper, runs = EXPERIMENTS[name].about['names'], list(runs)
-    names = {r: [] for r in runs}
-    if paper is None or not runs: return names
-    frame = paper.place(pd.DataFrame([described(r) | dict(run=str(k)) for k, r in enumerate(runs)]))
-    for c in frame.itertuples():
-        names[runs[int(c.run)]] += [name_of_cell(paper, c), *([paper.earlier(c)] if paper.earlier else [])]
-    return names
+def cells_by_run(name:str, placed_runs)->dict: # Run -> names of its cell
+    "In which cell of an experiment's table these runs are, finished or not; none if it has no table."
+    paper = EXPERIMENTS[name].about['names']
+    def names(cell): return [name_of_cell(paper, cell), *([paper.earlier(cell)] if paper.earlier else [])]
+    def cell_of(p): return SimpleNamespace(**dict(label=label(p.run)) | p.cell)
+    return {p.run: names(cell_of(p)) if paper else [] for p in placed_runs}
 
 def runs_in(cells:dict, text:str)->list: # of Run; cells: see `cells_by_run`
     "The runs of a cell; or of those that begin with a method's label, or end with a setting."

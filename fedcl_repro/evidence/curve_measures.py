@@ -28,7 +28,7 @@ class OverPart:
 
     def __call__(self, rows:pd.DataFrame)->pd.DataFrame:
         tested = self.paper.tested(rows) if self.paper.tested else rows
-        table = self.paper.place(per_round(tested))
+        table = per_round(tested)
         on = [*self.paper.keys, 'label', 'seed']
         means = table[self.inside(table)].groupby(on, as_index=False, sort=False).micro.mean()
         return means.rename(columns=dict(micro='value'))
@@ -57,7 +57,7 @@ def pooled_loss(
 def unrest(paper:Paper, curve=per_round):
     "A measure: the spread of the changes between recorded rounds, over the second half of a run."
     def measure(rows):
-        table = paper.place(curve(rows)).sort_values('round', kind='stable')
+        table = curve(rows).sort_values('round', kind='stable')
         second_half = table[table['round'] > table.groupby('run')['round'].transform('max') / 2]
         changes = second_half.assign(value=second_half.groupby('run').micro.diff())
         return changes.groupby([*paper.keys, 'label', 'seed'], as_index=False, sort=False).value.std()

@@ -62,4 +62,4 @@ def test_an_earlier_network_has_rows_only_until_the_present_one_has():
     from fedcl_repro.papers.mfcl.experiments import before_its_norm
     networks = {about['config']['model']['name'] for about in committed_records().values()
                 if about['method'] == 'orchestra'}
-    assert networks == {r.model.name for r in before_its_norm('lite')}, 'drop `before_its_norm`'
+    assert networks == {p.run.model.name for p in before_its_norm('lite')}, 'drop `before_its_norm`'

@@ -1,9 +1,10 @@
 """Judges of experiments take whatever part of the runs is there: what was not run is said, never an error."""
 import pytest
 
-from fedcl_repro.evidence.experiments import PROFILES, committed, committed_runs, experiments, runs_of
+from fedcl_repro.evidence.experiments import (
+    PROFILES, committed, committed_runs, experiments, runs_of, shown_table_runs, table_runs, with_cells)
 from fedcl_repro.runs.store import Store
-from fedcl_repro.runs.rows import read_rows
+from fedcl_repro.runs.rows import described, read_rows
 
 TRAINED = [n for n in experiments() if runs_of(n, 'quick')]
 COMMITTED = {n: profile for profile in PROFILES for n in TRAINED if committed_runs(n, profile)}
@@ -26,6 +27,17 @@ def test_a_judge_takes_part_of_the_committed_runs(name): takes_part(name, commit
 @pytest.mark.nightly
 @pytest.mark.parametrize('name', TRAINED)
 def test_a_judge_takes_part_of_the_quick_runs(name, everything):
-    rows = read_rows(runs_of(name, 'quick'), Store(everything[1]/'runs'), None)
+    rows = read_rows(runs_of(name, 'quick'), Store(everything[1]/'runs'))
+    rows = with_cells(rows, table_runs(name, 'quick'))
     assert len(rows), 'nothing was trained'
     takes_part(name, rows)
+
+
+@pytest.mark.parametrize('profile', PROFILES)
+@pytest.mark.parametrize('name', [n for n in TRAINED if not n.endswith('/claims')])
+def test_a_run_says_its_cell(name, profile):
+    "It has a value for each column that identifies a setting of its table, and a label."
+    for placed in shown_table_runs(name, profile):
+        columns = {*placed.cell, *described(placed.run)}
+        missing = {*experiments()[name].about['names'].keys, 'label'} - columns
+        assert not missing, (placed.run.method, missing)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedcl_repro.papers.arena import experiments as arena
-from fedcl_repro.evidence.experiments import EXPERIMENTS, experiments, runs_of
+from fedcl_repro.evidence.experiments import EXPERIMENTS, experiments, runs_of, table_runs
 from fedcl_repro.evidence.intervals import ALPHA
 from fedcl_repro.runs.store import Store
 from fedcl_repro.evidence.ask import answer, owner_of
@@ -19,9 +19,10 @@ CLAIMS = arena.arena_claims('lite')
 def rows_of(profile='lite', noise=.3, **accuracy):
     "Rows of all runs of a profile, at 60 percent but for some labels; 'FedAvg after': after the epoch."
     rows, rng = [], np.random.default_rng(0)
-    for run in runs_of('arena/arena', profile):
-        about = dict(run=f'{run.method.name}-{run.seed}', **described(run))
-        label, whose = arena.arena_label(run.method.name), owner_of(run)
+    for placed in table_runs('arena/arena', profile):
+        run = placed.run
+        about = dict(run=f'{run.method.name}-{run.seed}', **described(run) | placed.cell)
+        label, whose = placed.cell['label'], owner_of(run)
         for moment, owner in (('merged', whose), ('trained', 'personal')):
             name = label if owner == whose else f'{label} after'
             level = accuracy.get(name, 60.) + run.seed + noise * rng.normal()
@@ -125,7 +126,7 @@ def test_choices_replace_those_of_their_profile(tmp_path, monkeypatch):
         arena.write_arena_tuning(pd.DataFrame(rows))
     for profile, rate in dict(lite=.001, paper=.001, quick=.01).items():
         assert arena.settings_chosen(arena.arena_tuning(), profile) == {'fedper': {'optimiser.lr': rate}}
-    fedper = [r for r in arena.arena_runs('lite') if r.method.name == 'fedper']
+    fedper = [p.run for p in arena.arena_runs('lite') if p.run.method.name == 'fedper']
     assert {dict(r.optimiser.settings)['lr'] for r in fedper} == {.001}
 
 

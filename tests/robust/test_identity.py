@@ -133,7 +133,12 @@ def test_words_do_not_count():
     assert source_digest(one) == source_digest(other).replace('other', 'one')
 
 
-@pytest.mark.parametrize('value', [np.random.default_rng(0), torch.Generator(), random.Random(0),
+class Computes(dict):
+    "A mapping whose values are made when they are read, as a library's table of models that cannot be had."
+    def items(self): raise ValueError('not installed')
+
+
+@pytest.mark.parametrize('value', [np.random.default_rng(0), torch.Generator(), random.Random(0), Computes(),
                                    (i for i in range(2)), open(os.devnull)],
                          ids=lambda value: type(value).__name__)
 def test_what_cannot_be_compared_is_not_kept(value, tmp_path):
@@ -141,6 +146,21 @@ def test_what_cannot_be_compared_is_not_kept(value, tmp_path):
     with refusal('cannot be compared', UnknownContent): source_digest(mine)
     with refusal('leave out the store'): simulate(mine, X, Y, store=tmp_path/'runs', **SMALL)
     assert not list(tmp_path.glob('runs/*/rows.csv'))
+
+
+@pytest.mark.parametrize('by_pip', [True, False])
+def test_a_package_in_a_folder_that_pip_filled_counts_by_name(by_pip, tmp_path, monkeypatch):
+    "As with `pip install --target`; a package in development counts by its content."
+    def digest(value):
+        folder = tmp_path/f'{value}'
+        (folder/'toylib').mkdir(parents=True)
+        (folder/'toylib'/'__init__.py').write_text(f'VALUE = {value}')
+        if by_pip: (folder/'toylib-1.0.dist-info').mkdir()
+        monkeypatch.syspath_prepend(folder)
+        import toylib
+        try: return source_digest(lambda: toylib.VALUE)
+        finally: del sys.modules['toylib']
+    assert (digest(1) == digest(2)) == by_pip
 
 
 def test_without_a_store_it_is_trained_anew():

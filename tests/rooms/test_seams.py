@@ -32,13 +32,13 @@ class Reversed(Executor):
 '''
 
 PAPER = '''
-from fedcl_repro.evidence.experiments import EXPERIMENTS, matrix
+from fedcl_repro.evidence.experiments import EXPERIMENTS, TableRun
 from fedcl_repro.evidence.claim import above, claims
 from fedcl_repro.evidence.ask import Paper, ask
+from fedcl_repro.runs.run import Run
 
-def place(runs): return runs.assign(data=runs.dataset)
 def say(data, profile): return data
-NEWCOMER = Paper(('data',), place, say)
+NEWCOMER = Paper(('data',), say)
 CLAIMS = claims('Newcomer 1', above('Shared head', 'Local'))
 def judge(rows, profile): return ask(NEWCOMER, CLAIMS, rows, profile)
 
@@ -46,7 +46,8 @@ ABOUT = dict(paper='newcomer', artifact='table1', kind='table', title='A table',
 
 @EXPERIMENTS.add('newcomer/table1', **ABOUT)
 def table1(profile):
-    return matrix(['share_head', 'local'], [dict(data='digits')], range(1), n_rounds=1, n_clients=3)
+    runs = [Run.of(m, data='digits', n_rounds=1, n_clients=3) for m in ('share_head', 'local')]
+    return [TableRun(run, dict(data='digits')) for run in runs]
 '''
 
 PLACES = dict(methods=METHOD, federation=EXECUTOR)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_MOMENT', 'ARENA_SIZES', 'ARENA_TRIALS', 'ARENA', 'IT_DEPENDS', 'arena_specs',
            'arena_base', 'arena_grid', 'arena_trials', 'tuned_in_arena', 'arena_tuning_path', 'arena_tuning',
-           'settings_chosen', 'write_arena_tuning', 'arena_tested', 'arena_label', 'arena_placed', 'arena_sides',
+           'settings_chosen', 'write_arena_tuning', 'arena_tested', 'arena_label', 'in_arena', 'arena_sides',
            'arena_claims', 'arena_said', 'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena',
            'arena_costs', 'arena_table', 'arena_shown', 'draw_ranks', 'names_apart', 'draw_names', 'draw_prices',
            'draw_arena', 'arena_view']
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ...core import Spec, parse_value, write_text
-from ...evidence.experiments import committed, in_package, named_methods, papers_folder
+from ...evidence.experiments import TableRun, committed, in_package, named_methods, papers_folder
 from ...evidence.intervals import ALPHA, interval
 from ...evidence.plan import committed_records, provenance_in
 from ...evidence.claim import above, best, claims, paper_file
@@ -23,7 +23,7 @@ from ...runs.run import Run, methods
 from ...runs.store import Store, time_spent
 from ...runs.sweep import run_with, sweep, trials
 from ...evidence.ask import (
-    AFTER, Paper, SHARE_WORDS, after_epoch, ask, experiment, label_after, share_of)
+    AFTER, Paper, SHARE_WORDS, after_epoch, ask, experiment, share_of)
 from ...evidence.verdict import Verdict, OURS
 from ...runs.rows import table_of_means
 
@@ -108,11 +108,10 @@ def arena_label(name:str)->str:
     labels = {text.partition('(')[0]: label for label, text in ARENA_FILE['methods'].items()}
     return labels.get(name) or methods()[name].about['title']
 
-def arena_placed(table:pd.DataFrame)->pd.DataFrame:
-    "Rows or runs with their label, and which `images` clients have."
-    labels = table.method.map({m: arena_label(m) for m in table.method.unique()})
-    images = ['digits' if r.data.name == 'digits' else SHARE_WORDS[share_of(r)] for r in table.settings]
-    return table.assign(label=label_after(table, labels), images=images)
+def in_arena(run:Run)->TableRun:
+    "A run under the arena's name of its method, and with the `images` that clients have."
+    images = 'digits' if run.data.name == 'digits' else SHARE_WORDS[share_of(run)]
+    return TableRun(run, dict(label=arena_label(run.method.name), images=images))
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #6590e5c8
 def arena_sides(profile:str, also=())->tuple[list[str],list[str]]: # personal methods; all that share
@@ -140,7 +139,7 @@ def arena_claims(profile:str, also=())->list: # of Claim
 def arena_said(images, profile)->str: return 'digits' if images == 'digits' else 'CIFAR-10'
 
 ARENA = Paper(
-    ('images',), arena_placed, arena_said, tested=arena_tested, sizes=('arena/arena',), title='The arena',
+    ('images',), arena_said, tested=arena_tested, sizes=('arena/arena',), title='The arena',
     says=dict(arena=arena_claims), personal=True, moment=ARENA_MOMENT)
 
 def arena_verdicts(rows:pd.DataFrame, profile:str, also=())->list[Verdict]:
@@ -162,12 +161,13 @@ def arena_answers(verdicts)->pd.DataFrame: # question, answer, why
 IT_DEPENDS = 'it depends' # several claims answer a question, and not alike
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #8995aaf3
-def arena_runs(profile:str, also=(), tuned=None)->list[Run]:
+def arena_runs(profile:str, also=(), tuned=None)->list[TableRun]:
     "A run for each method and replicate. `also`: further methods; `tuned`: their trials by name."
     specs, tuned = arena_specs(profile), settings_chosen(arena_tuning(), profile) | (tuned or {})
     if profile == 'paper': specs = {label: specs[label] for label in spot_checked(specs)}
-    return [run_with(s, tuned.get(s.name, {}), **arena_base(s, profile), seed=k, partition_seed=k)
+    runs = [run_with(s, tuned.get(s.name, {}), **arena_base(s, profile), seed=k, partition_seed=k)
             for k in range(ARENA_SIZES[profile]['seeds']) for s in (*specs.values(), *also)]
+    return list(map(in_arena, runs))
 
 def spot_checked(specs)->list[str]:
     "FedAvg and the best three of the committed profile `lite`; all methods until it is trained."

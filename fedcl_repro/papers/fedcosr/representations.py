@@ -8,13 +8,12 @@ __all__ = ['SHOWN', 'silhouette_by_run', 'earlier9', 'fig9']
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #12f0d97e
 import pandas as pd
 
-from .experiments import FEDCOSR, PRACTICAL, SINGLE, place, runs
+from .experiments import FEDCOSR, IN_FLOAT32, PRACTICAL, SINGLE, runs
 from ...evidence.ask import experiment
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #2b59a68e
 def silhouette_by_run(rows:pd.DataFrame)->pd.DataFrame: # one row per run, with `value`
     "Silhouette by class of the representations, pooled over clients; raw images also have one."
-    rows = place(rows)
     images = rows[rows.metric == 'silhouette_pixels'].drop_duplicates(['column', 'seed'])
     return pd.concat([rows[rows.metric == 'silhouette'], images.assign(label='images')])
 
@@ -22,7 +21,7 @@ FEDCOSR.measures['silhouette'] = silhouette_by_run
 
 # %% ../../../nbs/papers/fedcosr/representations.ipynb #06497cf8
 SHOWN = ['fedcosr', 'fedavg', 'lg_fedavg', 'fedgh', 'fedproto']
-def earlier9(profile): return runs(SHOWN, profile, **SINGLE) if profile == 'lite' else [] # in float32
+def earlier9(profile): return runs(SHOWN, profile, None, IN_FLOAT32, **SINGLE) if profile == 'lite' else []
 
 @experiment(FEDCOSR, 'fedcosr/fig9', 't-SNE of images and representations', kind='figure', earlier=earlier9)
 def fig9(profile): return runs(SHOWN, profile, [PRACTICAL])

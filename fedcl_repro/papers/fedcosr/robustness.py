@@ -4,20 +4,22 @@
 
 # %% auto #0
 __all__ = ['on_cifar10', 'TRAINED3', 'NOT_APPLICABLE', 'KEPT', 'POOR', 'SHARES', 'FIG7', 'N_OTHERS', 'FIG7_SAID', 'OWN_CHARGES',
-           'SAME_SHARE', 'judge_fedpac', 'more_of_table3', 'table3', 'fig6', 'kept_in', 'with_kept', 'say_kept',
+           'SAME_SHARE', 'judge_fedpac', 'more_of_table3', 'table3', 'fig6', 'kept_in', 'say_kept', 'with_kept',
            'decline', 'least_lead', 'least_decline', 'any_decline', 'tell_lead', 'tell_decline', 'gains_over_local',
            'tell_gains', 'judge_fig7', 'fig7', 'compared_communication', 'told_of', 'judge_communication']
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #4ed0b771
+from dataclasses import replace
+
 import pandas as pd
 
 from ...core import Spec
 from .counted import BESIDE, communication_table, sizes
 from .statements import SIXTEEN, PATHOLOGICAL, PRACTICAL, TABLE3
 from .experiments import (
-    FAIR, FEDCOSR, compared, every_cell, judge_often, place, replicated, runs)
-from ...evidence.experiments import no_runs
-from ...runs.run import methods, setting
+    FAIR, FEDCOSR, compared, every_cell, judge_often, replicated, runs, seed_of)
+from ...evidence.experiments import TableRun, no_runs
+from ...runs.run import methods
 from ...evidence.claim import Claim, claims, lead
 from ...evidence.ask import Paper, ask_across, by_seed, claim_of_runs, experiment
 from ...evidence.ask import facts_by_setting
@@ -62,7 +64,9 @@ def table3(profile):
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #32676b21
 @experiment(FEDCOSR, 'fedcosr/fig6', 'Accuracy of each client when five keep a tenth of their data',
             kind='figure')
-def fig6(profile): return runs(FAIR, profile, [PRACTICAL], scarcity='last_clients(clients=5, share=0.1)')
+def fig6(profile):
+    five = 'last_clients(clients=5, share=0.1)'
+    return runs(FAIR, profile, [PRACTICAL], ', 5 clients with 10 % of the images', scarcity=five)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #127ea31e
 KEPT = (.05, .1, .15, .2, .25)
@@ -70,15 +74,16 @@ POOR = ['local', 'fedavg', 'fedper', 'fedproto', 'fedcosr']
 
 def kept_in(profile:str)->tuple[float,...]: return KEPT[::4] if profile == 'quick' else KEPT
 
-def with_kept(table:pd.DataFrame)->pd.DataFrame:
-    "Runs with their split and the share of the training images that each client keeps."
-    table = place(table)
-    shares = [setting(r, 'scarcity.share') for r in table.settings]
-    return table.assign(split=table.column.str.split().str[0], kept=shares)
+def say_kept(setup, share, profile)->str: return f'{setup}, {100*share:.0f} % kept'
 
-def say_kept(split, share, profile)->str: return f'{split}, {100*share:.0f} % kept'
+SHARES = Paper(('setup', 'kept'), say_kept, sizes=('fedcosr/fig7',))
 
-SHARES = Paper(('split', 'kept'), with_kept, say_kept, sizes=('fedcosr/fig7',))
+def with_kept(share:float, profile:str)->list[TableRun]:
+    "Runs in which each client keeps a share of its training images, in a cell for the setup and the share."
+    scarcity, ending = Spec.of('all_clients', share=share), f', {100 * share:g} % of the images'
+    placed_runs = runs(POOR, profile, [PRACTICAL, PATHOLOGICAL], ending, scarcity=scarcity)
+    def setup(p): return p.cell['column'].split()[0] # 'practical'
+    return [replace(p, cell=p.cell | dict(setup=setup(p), kept=share)) for p in placed_runs]
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #a1d349da
 FIG7 = ['Local', 'FedAvg', 'FedPer', 'FedProto', 'FedCoSR']
@@ -131,11 +136,7 @@ def judge_fig7(rows:pd.DataFrame, profile:str)->list[Verdict]:
 @experiment(FEDCOSR, 'fedcosr/fig7', 'Accuracy when every client keeps 5 to 25 % of its data',
             also=judge_fig7, kind='figure')
 def fig7(profile):
-    share_runs = []
-    for share in kept_in(profile):
-        scarcity = Spec.of('all_clients', share=share)
-        share_runs += runs(POOR, profile, [PRACTICAL, PATHOLOGICAL], scarcity=scarcity)
-    return sorted(share_runs, key=lambda r: r.seed)
+    return sorted((p for share in kept_in(profile) for p in with_kept(share, profile)), key=seed_of)
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #8ce73eb2
 def compared_communication()->pd.DataFrame: # one row per method and client

@@ -16,8 +16,9 @@ import pandas as pd
 from .numbers import judge_numbers
 from .robustness import NOT_APPLICABLE
 from .statements import SIXTEEN, FEDCOSR_SAID, PATHOLOGICAL, PRACTICAL
-from .experiments import FEDCOSR, OFTEN, margins_grow, of_split, published_table
-from ...evidence.experiments import claims_page
+from .experiments import (
+    FEDCOSR, IN_FLOAT32, OFTEN, SINGLE, margins_grow, of_split, published_table, runs)
+from ...evidence.experiments import claims_page, with_cells
 from ...evidence.claim import Claim, above, lead
 from ...evidence.ask import (
     answer, as_published, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
@@ -185,7 +186,9 @@ def of_several(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Verdicts that need several tables, and the claims that the published tables contradict."
     against = [v for v in published_claims() if v.word == 'contradicts itself']
     against = [replace(v, what=f'{v.what}: as published') for v in against]
-    verdicts = judge_changes(rows, profile) + over_sizes('FedCoSR', 'FedPer', rows, profile)
+    in_float32 = runs(['fedcosr', 'fedper'], profile, [PRACTICAL], IN_FLOAT32, **SINGLE) # a size of its own
+    at_all_sizes = with_cells(rows, in_float32)
+    verdicts = judge_changes(rows, profile) + over_sizes('FedCoSR', 'FedPer', at_all_sizes, profile)
     return verdicts + judge_numbers(rows, profile) + against + first_version_claims()
 
 claims_page('fedcosr', 'All claims of the paper in one table', of_several)

@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['MAPL_FILE', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNS_WATCHED', 'MAPL_SIZES', 'SIZE_OF', 'WEAK', 'STRONG', 'GREY',
            'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'FAST', 'LOSS_PARTS', 'EXACT', 'CHEAPEST',
-           'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'mapl_named', 'views_of', 'mapl_runs',
-           'mapl_tested', 'mapl_placed', 'mapl_where', 'mapl_published', 'size_in_words', 'largest_in_words',
-           'sizes_of', 'ablation', 'view_of', 'again', 'smaller1', 'table1', 'table9', 'fig7', 'lead_by_clients',
-           'with_ten_clients', 'by_clients', 'few_clients', 'table5_cells', 'table5', 'table2', 'table3', 'table6',
-           'communications', 'within_budget', 'spent', 'saved_of_possible', 'table4_cells', 'table4', 'numbers_carried',
-           'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'presets',
-           'same_views', 'table8', 'judge_table8', 'published_again', 'published_scenarios', 'by_scenario',
-           'published_images', 'gains_more_published', 'published_facts', 'forward_passes', 'numbers_touched',
-           'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
+           'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'views_of', 'mapl_runs', 'mapl_tested',
+           'mapl_where', 'mapl_published', 'size_in_words', 'largest_in_words', 'sizes_of', 'ablation', 'view_of',
+           'again', 'smaller1', 'table1', 'table9', 'fig7', 'lead_by_clients', 'with_ten_clients', 'by_clients',
+           'few_clients', 'table5_cells', 'table5', 'table2', 'table3', 'table6', 'communications', 'within_budget',
+           'spent', 'saved_of_possible', 'table4_cells', 'table4', 'numbers_carried', 'part_sizes', 'formula_name',
+           'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'presets', 'same_views', 'table8',
+           'judge_table8', 'published_again', 'published_scenarios', 'by_scenario', 'published_images',
+           'gains_more_published', 'published_facts', 'forward_passes', 'numbers_touched', 'cost_of_graph',
+           'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #11cb85e2
 import math
@@ -36,7 +36,7 @@ from .graph_measures import away_from_equal, numbers_sent, saved_at_best
 from ...parts.models import MODELS, architectures
 from ...evidence.curve_measures import OverPart
 from ...evidence.experiments import (
-    PROFILES, claims_page, data_title, method_labels, named_methods, no_runs, reseeded, shown_runs)
+    PROFILES, TableRun, claims_page, data_title, named_methods, no_runs, reseeded, shown_runs)
 from ...evidence.published import published
 from ...evidence.claim import lead, paper_file
 from ...runs.run import Run, setting, stages
@@ -59,12 +59,6 @@ WATCHED = ['with prototypes', 'without prototypes'] # classifiers are compared, 
 AVERAGED = ['FedAvg', 'FLT', 'pFedSim', 'DFedAvgM', 'MAPL+'] # methods that average whole bodies
 LEARNS_WATCHED = 'MAPL, watched'
 
-# %% ../../../nbs/papers/mapl/experiments.ipynb #23e35940
-def mapl_named(rows:pd.DataFrame)->pd.DataFrame:
-    "Rows with our name of the run as label."
-    names = method_labels('mapl')
-    return rows.assign(label=[names.get(run.method, label) for run, label in zip(rows.settings, rows.label)])
-
 # %% ../../../nbs/papers/mapl/experiments.ipynb #f6722abf
 MAPL_SIZES = MAPL_FILE['sizes']
 SIZE_OF = dict(lite='small') # of a profile, unless an experiment says otherwise
@@ -85,9 +79,9 @@ def mapl_runs(
     one_architecture=False, # ResNet18 for all clients instead of four architectures
     fair=False,             # the same views for all methods, in `quick` on all four architectures
     **changes,              # settings of a run
-)->list[Run]:
+)->list[TableRun]:
     "Runs of these names in these scenarios, at the size of a profile or at a named size."
-    size, runs = MAPL_SIZES[SIZE_OF.get(profile, profile)], []
+    size, placed_runs = MAPL_SIZES[SIZE_OF.get(profile, profile)], []
     if profile == 'quick': data = None # digits stand in for all
     named, decay = named_methods('mapl', size), size.get('decay', {'FedProto': .9})
     kind = 'one' if one_architecture else 'fair_model' if fair and 'fair_model' in size else 'model'
@@ -98,8 +92,10 @@ def mapl_runs(
         case = dict(data=d, partition=f'mapl_clusters({part})', seed=seed, optimiser=adam)
         start = 'common' if name in AVERAGED else 'own'
         options = dict(augmentation=views_of(name, d, fair), beginning=start)
-        runs.append(Run.of(named[name], **(base | case | options | changes)))
-    return runs
+        run = Run.of(named[name], **(base | case | options | changes))
+        cell = dict(label=name, scenario=scenario, data='cifar10' if d == 'digits' else d) # digits stand in
+        placed_runs.append(TableRun(run, cell))
+    return placed_runs
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #fafdf661
 FEWER = PAIRS | dict(lite=(10,)) # clients of the trained runs of Table 5
@@ -108,11 +104,6 @@ def mapl_tested(rows:pd.DataFrame)->pd.DataFrame:
     "Rows of test images, at the moment at which a method is tested."
     moment = np.where(rows.method.isin({'fedavg', 'flt', 'dfedavgm'}), 'merged', 'trained')
     return rows[(rows.moment == moment) & (rows.split == 'test')].assign(moment='merged')
-
-def mapl_placed(table:pd.DataFrame)->pd.DataFrame:
-    "Rows or runs with our names and the scenario's number; digits stand in for CIFAR-10."
-    scenarios = [setting(r, 'partition.scenario') for r in table.settings]
-    return mapl_named(table).assign(scenario=scenarios, data=table.dataset.replace('digits', 'cifar10'))
 
 def mapl_where(scenario, data, profile)->str:
     return f'Scenario {scenario}, {data_title(data)}' + (' (digits stand in)' if profile == 'quick' else '')
@@ -131,7 +122,7 @@ def mapl_published(artifact:str, **equal)->pd.DataFrame:
     return cells.assign(scenario=cells.scenario.astype(int))
 
 MAPL = Paper(
-    ('scenario', 'data'), mapl_placed, mapl_where, tested=mapl_tested, sizes=('mapl/table1', 'mapl/table4'),
+    ('scenario', 'data'), mapl_where, tested=mapl_tested, sizes=('mapl/table1', 'mapl/table4'),
     title='MAPL', published=mapl_published, says=MAPL_SAID, personal=True, moment='trained',
     size=lambda runs: largest_in_words(runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
@@ -152,7 +143,7 @@ def largest_in_words(runs)->str:
 def sizes_of(rows:pd.DataFrame)->dict[tuple,str]: # (scenario, data) -> words
     "The same for all runs in each column of a table."
     if not len(rows): return {}
-    groups = mapl_placed(rows.drop_duplicates('run')).groupby(list(MAPL.keys), sort=False).settings
+    groups = rows.drop_duplicates('run').groupby(list(MAPL.keys), sort=False).settings
     return {key: ' or '.join(dict.fromkeys(map(size_in_words, runs))) for key, runs in groups}
 
 MAPL_SHOWN = dict( # what captions and headings of its tables say besides
@@ -163,7 +154,7 @@ MAPL_SHOWN = dict( # what captions and headings of its tables say besides
         paper="The paper's sizes."))
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #21f3750d
-def ablation(names, profile, at_paper=(1,), **changes)->list[Run]:
+def ablation(names, profile, at_paper=(1,), **changes)->list[TableRun]:
     "Runs on CIFAR-10, the only data of the paper's ablations; in scenarios `at_paper`, else in the first."
     return mapl_runs(names, profile, at_paper if profile == 'paper' else (1,), ['cifar10'], **changes)
 
@@ -174,17 +165,17 @@ def view_of(n:int, names:list):
 # %% ../../../nbs/papers/mapl/experiments.ipynb #e387f7f8
 FAST = ['fashion_mnist', 'mnist', 'svhn'] # data sets that train fast
 
-def again(names, profile, data=FAST, **changes)->list[Run]:
+def again(names, profile, data=FAST, **changes)->list[TableRun]:
     "Scenario 1 with five other seeds and partitions; only `lite` has them."
     return reseeded(mapl_runs(names, 'small', data=data, **changes), range(1, 6)) if profile == 'lite' else []
 
-def smaller1(profile)->list[Run]:
+def smaller1(profile)->list[TableRun]:
     "CIFAR-10 at the size `small`, shown and judged until it is trained at the size `night`."
     if profile != 'lite': return []
     return mapl_runs([*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS], 'small', data=['cifar10'])
 
 @experiment(MAPL, 'mapl/table1', 'Different architectures, four scenarios', cells='table1', earlier=smaller1)
-def table1(profile)->list[Run]:
+def table1(profile)->list[TableRun]:
     "All cells of Table 1 that a profile trains; `lite`: CIFAR-10 at the size `night`, others at `small`."
     names = [*HETEROGENEOUS, 'FedClassAvg']
     scenarios = (1, 2) if profile == 'quick' else (1, 2, 3, 4)
@@ -194,13 +185,13 @@ def table1(profile)->list[Run]:
     return night + mapl_runs(names, 'small', data=FAST) + repeated
 
 @experiment(MAPL, 'mapl/table9', 'One architecture, four scenarios', cells='table9')
-def table9(profile)->list[Run]:
+def table9(profile)->list[TableRun]:
     if profile == 'lite': return ablation(HOMOGENEOUS, profile, one_architecture=True)
     scenarios = (1, 2, 3, 4) if profile == 'paper' else (1,)
     return mapl_runs(HOMOGENEOUS, profile, scenarios, one_architecture=True)
 
 @experiment(MAPL, 'mapl/fig7', 'Accuracy by round', kind='figure')
-def fig7(profile)->list[Run]:
+def fig7(profile)->list[TableRun]:
     if profile == 'lite': return ablation([*HETEROGENEOUS, 'FedClassAvg'], profile)
     return mapl_runs(HETEROGENEOUS, profile, (1, 2), ['cifar10'])
 
@@ -239,10 +230,10 @@ def table5_cells(rows, profile)->list[Verdict]:
     return cells_judged(MAPL, by_clients(profile), rows, 'MAPL Table 5')
 
 @experiment(MAPL, 'mapl/table5', 'Fewer clients', also=table5_cells, view=few_clients)
-def table5(profile)->list[Run]:
+def table5(profile)->list[TableRun]:
     scenarios = (1,) if profile == 'quick' else (1, 2)
-    return [r for n in FEWER[profile]
-            for r in mapl_runs(HETEROGENEOUS, profile, scenarios, ['cifar10'], n_clients=n)]
+    return [p for n in FEWER[profile]
+            for p in mapl_runs(HETEROGENEOUS, profile, scenarios, ['cifar10'], n_clients=n)]
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #2f50c6dc
 LOSS_PARTS = [*LOSSES, 'MAPL(one view, no cont)']
@@ -261,7 +252,7 @@ def table6(profile): return ablation(STEPS[::4] if profile == 'quick' else STEPS
 # %% ../../../nbs/papers/mapl/experiments.ipynb #b79e85ce
 def communications(rows:pd.DataFrame)->pd.DataFrame: # MAPL_ROUND, n_clients, warmup, used, value
     "Communications of all clients up to each recorded round; `value`: up to the end."
-    links = mapl_placed(rows[rows.metric == 'links'])
+    links = rows[rows.metric == 'links']
     links = links.assign(warmup=[setting(r, 'method.warmup') for r in links.settings])
     mean = links.groupby([*MAPL_ROUND, 'n_clients', 'warmup'], sort=False).value.mean().reset_index()
     used = mean.assign(used=mean.value * mean.n_clients)
@@ -269,7 +260,7 @@ def communications(rows:pd.DataFrame)->pd.DataFrame: # MAPL_ROUND, n_clients, wa
 
 def within_budget(rows:pd.DataFrame)->pd.DataFrame: # MAPL_ROUND, n_clients, used, value
     "The last recorded round within the budget, and its accuracy; none if learning had not started by then."
-    accuracy = mapl_placed(per_round(mapl_tested(rows))).rename(columns=dict(micro='value'))
+    accuracy = per_round(mapl_tested(rows)).rename(columns=dict(micro='value'))
     t = communications(rows).drop(columns='value').merge(accuracy[[*MAPL_ROUND, 'value']], on=MAPL_ROUND)
     all_edges = t.n_clients * (t.n_clients - 1) * t['round'].max() # if each were used in each round
     t = t[t.used <= BUDGET_SHARE * all_edges]
@@ -278,7 +269,7 @@ def within_budget(rows:pd.DataFrame)->pd.DataFrame: # MAPL_ROUND, n_clients, use
 
 def spent(rows:pd.DataFrame)->pd.DataFrame:
     "The rows of each run in the last recorded round within the budget."
-    return mapl_placed(rows).merge(within_budget(rows)[MAPL_ROUND], on=MAPL_ROUND) if len(rows) else rows
+    return rows.merge(within_budget(rows)[MAPL_ROUND], on=MAPL_ROUND) if len(rows) else rows
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #02d695bb
 def saved_of_possible(rows:pd.DataFrame)->pd.DataFrame: # MAPL_RUN, value
@@ -306,7 +297,7 @@ def table4(profile): return ablation(['MAPL w/o CGL', 'MAPL', 'MAPL, edges dropp
 # %% ../../../nbs/papers/mapl/experiments.ipynb #1f2b8849
 def numbers_carried(rows:pd.DataFrame)->pd.DataFrame: # one row per run and round, with `numbers`
     "Numbers that all clients send in a round, from bytes: those read by clients, and those sent to a server."
-    t = mapl_named(rows[rows.metric.isin(('bytes_up', 'bytes_down'))])
+    t = rows[rows.metric.isin(('bytes_up', 'bytes_down'))]
     t = t[~((t.metric == 'bytes_up') & (t.family == 'peer_to_peer'))]
     keys = ['label', 'dataset', 'network', 'n_clients', 'round', 'seed']
     return t.groupby(keys, sort=False).value.sum().div(4).rename('numbers').reset_index()
@@ -315,7 +306,7 @@ def part_sizes(profile)->dict[str,dict]: # network -> theta, phi, d
     "Weights of body and head of the one architecture, and of the heads of the mixture."
     out, shape = {}, (1, 16, 16) if profile == 'quick' else (3, 32, 32)
     for one in (True, False):
-        spec = mapl_runs(['Local'], profile, one_architecture=one)[0].model
+        spec = mapl_runs(['Local'], profile, one_architecture=one)[0].run.model
         net = next(iter(architectures(spec, shape, 10).values()))()
         theta, phi = (sum(p.numel() for p in net[part].parameters()) for part in ('body', 'head'))
         out[in_short(spec, MODELS)] = dict(theta=theta, phi=phi, d=net['head'].weight.shape[1])
@@ -369,7 +360,7 @@ def judge_formulas(rows, profile)->list[Verdict]:
     return out
 
 @experiment(MAPL, 'mapl/table7', 'Communication, formulas and bytes', also=judge_formulas)
-def table7(profile)->list[Run]:
+def table7(profile)->list[TableRun]:
     return ablation(HETEROGENEOUS, profile) + ablation(HOMOGENEOUS, profile, one_architecture=True)
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #4018bb9c
@@ -489,7 +480,7 @@ def published_facts()->list[tuple[str,bool,str,str]]: # claim, whether it is so,
 # %% ../../../nbs/papers/mapl/experiments.ipynb #c0u47ed1
 def forward_passes(name:str)->tuple[int,int]: # in training, to measure
     "Forward passes of each training image in a round of a method."
-    run = mapl_runs([name], 'paper', data=['cifar10'])[0]
+    run = mapl_runs([name], 'paper', data=['cifar10'])[0].run
     sweeps = [s for s in stages(run)[-1].method.local if isinstance(s, Sweep) and s.when is None]
     trained = sum(max(1, s.views) * s.repeat for s in sweeps if s.train)
     return trained, sum(not s.train for s in sweeps)
@@ -524,7 +515,7 @@ def cost_of_graph(n=20, classes=10, k=512)->int:
 @shapes_only
 def cost_of_pass(images=1500)->tuple[str,float]: # network, operations
     "The network of the paper that needs fewest operations to pass so many images forward."
-    model = mapl_runs(['MAPL'], 'paper', data=['cifar10'])[0].model
+    model = mapl_runs(['MAPL'], 'paper', data=['cifar10'])[0].run.model
     costs = {}
     for name, make in architectures(model, (3, 32, 32), 10).items():
         net, x = make(), torch.zeros(2, 3, 32, 32)

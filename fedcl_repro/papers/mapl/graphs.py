@@ -28,10 +28,11 @@ from .matrices import (
 from .experiments import (
     LEARNS_WATCHED, MAPL, MAPL_RUN, WATCHED, ablation, again, mapl_runs)
 from ...evidence.comparable import smaller
+from ...evidence.experiments import TableRun
 from ...show.maps import draw_map
 from ...runs.representations import plane
 from ...show.result_page import display_all
-from ...runs.run import Run, dataset, setting, shards
+from ...runs.run import dataset, setting, shards
 from ...show.tables import noted_table
 from ...evidence.ask import claim_of_runs, experiment
 from ...evidence.verdict import Verdict, claim
@@ -49,7 +50,7 @@ MAPL.measures['apart'] = of_matrices(MAPL, 'likeness', similarity_gap)
 # %% ../../../nbs/papers/mapl/graphs.ipynb #c1056b1e
 BEFORE = dict(quick=1, lite=20, paper=50) # rounds of the earlier picture of Figures 4 to 6
 
-def graph_of(scenario:int, profile)->list[Run]:
+def graph_of(scenario:int, profile)->list[TableRun]:
     "MAPL trained to the earlier round that Figures 4 to 6 show, and to the later one."
     at_paper = dict(data=['cifar10'], n_clients=10) if profile == 'paper' else {}
     def until(**rounds): return mapl_runs(['MAPL'], profile, (scenario,), **at_paper, **rounds)
@@ -57,15 +58,13 @@ def graph_of(scenario:int, profile)->list[Run]:
     replicates = again(['MAPL'], profile) if scenario == 1 else []
     return until(n_rounds=BEFORE[profile]) + later + replicates
 
-
 # %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe4083
-def window(profile): # of Run
+def window(profile): # of TableRun
     "Ten clients with one architecture, watched from round 1; at the paper's size with the start at 100."
     if profile != 'paper': return mapl_runs([LEARNS_WATCHED], dict(lite='window').get(profile, profile))
     size = dict(n_clients=10, n_rounds=120, eval_every=2, model='shufflenet(standardise=True, hidden=4096)')
     part = 'mapl_clusters(scenario=1, shots_seed=40, test_shots=100)' # as the paper's, with more test images
-    return [r for r in mapl_runs([LEARNS_WATCHED], 'paper', data=['cifar10'], **size, partition=part)
-            if r.seed == 0]
+    return mapl_runs([LEARNS_WATCHED], 'paper', data=['cifar10'], **size, partition=part)[:1]
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe408b
 def window_numbers(rows:pd.DataFrame)->pd.DataFrame: # round, ratio, across; what is drawn
@@ -172,7 +171,7 @@ def last_of_names(rows:pd.DataFrame, what:str)->dict[str,np.ndarray]: # (M, M)
     "The last matrix of each name in Scenario 1, first seed."
     every = last_matrices(MAPL, rows, what).items()
     matrices = {name: W for (name, scenario, _, seed), W in every if (scenario, seed) == (1, 0)}
-    return {name: matrices[name] for name in dict.fromkeys(MAPL.place(rows).label) if name in matrices}
+    return {name: matrices[name] for name in rows.label.unique() if name in matrices}
 
 def draw_last(rows:pd.DataFrame, title=lambda name, W: name):
     "The last weights of each name. `title`: (name, weights) -> words."
@@ -183,7 +182,7 @@ def draw_last(rows:pd.DataFrame, title=lambda name, W: name):
 # %% ../../../nbs/papers/mapl/graphs.ipynb #4fe00058
 def map_numbers(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per map
     "Percent of the images nearest to an image of the same cluster, and of the same architecture."
-    runs, lines = MAPL.place(rows.drop_duplicates('run')).set_index('run'), []
+    runs, lines = rows.drop_duplicates('run').set_index('run'), []
     rounds = rows.groupby('run')['round'].max()
     for run, m in maps[maps.run.isin(runs.index)].groupby('run', sort=False):
         a = runs.loc[run]
@@ -233,7 +232,7 @@ def fig6(profile): return graph_of(2, profile)
 
 @experiment(MAPL, 'mapl/fig3', 'Similarity of classifiers with and without prototypes', kind='figure',
             tables=True)
-def fig3(profile): # of Run
+def fig3(profile): # of TableRun
     "Classifiers with prototypes and without, no graph learned."
     size = dict(lite='short').get(profile, profile)
     changes = dict(n_clients=10, n_rounds=200) if profile == 'paper' else {}

@@ -20,7 +20,7 @@ def client_matrices(
     what:str, # the first word of the metric: 'weight'
 )->dict[tuple,np.ndarray]: # (label, *keys of the paper, seed, round) -> (M, M)
     "Matrices that clients reported, in the order of rounds."
-    t = paper.place(rows[rows.metric.str.startswith(what + ' ') & (rows.client >= 0)])
+    t = rows[rows.metric.str.startswith(what + ' ') & (rows.client >= 0)]
     t = t.assign(peer=t.metric.str.split().str[1].astype(int)).sort_values('round', kind='stable')
     matrices = {}
     for key, part in t.groupby(['label', *paper.keys, 'seed', 'round'], sort=False):

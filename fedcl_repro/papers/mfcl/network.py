@@ -9,18 +9,17 @@ __all__ = ['alike', 'floors_alike', 'one_network']
 from functools import partial
 
 from ...evidence.ask import experiment
-from ...evidence.experiments import reseeded
+from ...evidence.experiments import TableRun, reseeded
 from fedcl_repro.papers.mfcl.experiments import (
     BASELINES, MFCL, MFCL_NORMS, MFCL_SIZES, UNTRAINED, Setting, before_its_norm, each_setting,
     floors, ours, rival)
-from ...runs.run import Run
 
 # %% ../../../nbs/papers/mfcl/network.ipynb #ne7w0007
-def alike(setting:Setting, norm='tn', **method)->Run:
+def alike(setting:Setting, norm='tn', **method)->TableRun:
     "A run of MFCL on the network of its baselines."
     return ours(setting, MFCL_SIZES[setting.profile]['alike'] | dict(norm=norm), **method)
 
-def floors_alike(setting:Setting)->list[Run]:
+def floors_alike(setting:Setting)->list[TableRun]:
     "The same network without training, and thumbnails, which need no network."
     untrained = partial(alike, setting, phase1=1, run=UNTRAINED)
     _, thumbnails, *_ = floors(setting)
