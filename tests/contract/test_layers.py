@@ -65,8 +65,8 @@ def test_which_methods_have_both_layers():
 def run_rows(placed, *, accuracy, other=None):
     "The rows of a run of one shared model, in percent; `other`: at the layer that is not tested."
     run = placed.run
-    about = dict(run=f'{hash(run):x}', **described(run) | placed.cell, round=30, client=0, owner='shared', moment='merged',
-                 split='test', n=10_000)
+    about = dict(run=f'{hash(run):x}', **described(run) | placed.cell, round=30, client=0, owner='shared',
+                 moment='merged', split='test', n=10_000)
     layer = BOTH_LAYERS[MFCL.layer(run) == BEFORE_PROJECTION]
     values = {'accuracy': accuracy} | ({accuracy_at(layer): other} if other is not None else {})
     return [about | dict(metric=metric, value=value / 100) for metric, value in values.items()]
