@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'FRONT', 'WITH_LINK', 'SITE_SETTINGS', 'REWRITTEN', 'ELEMENTS', 'ATTRIBUTES',
-           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'SIGNS', 'NOT_SEARCHED', 'only_imports', 'tags_of',
+           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'VERDICT_CELL', 'NOT_SEARCHED', 'only_imports', 'tags_of',
            'is_result_page', 'is_boilerplate', 'folded', 'shown_output', 'ready_cell', 'with_next', 'ready_cells',
            'relinked', 'relinked_cell', 'write_page', 'toctree', 'plain_title', 'write_library', 'write_documents',
            'line_of_list', 'write_lists', 'write_sources', 'setup', 'write_formula', 'anchor', 'add_anchors', 'home_of',
@@ -449,14 +449,14 @@ def bar_html(counts:list)->str: # of (mark, number)
 
 COUNTS = re.compile(rf"(?<=<td>)<p>((?:[{''.join(MARKS.values())}] \d+ ?)+)</p>(?=</td>)")
 
-SIGNS = re.compile(rf"<td><p>[{''.join(MARKS.values())}] ({'|'.join(MARKS)})")
+VERDICT_CELL = re.compile(rf"<td><p>[{''.join(MARKS.values())}] ({'|'.join(MARKS)})")
 
 def with_bars(body:str)->str: # HTML
     "Cells of counts, '● 2 ■ 6', with a bar above them, and cells that begin with a verdict with its badge."
     def drawn(m):
         counts = [(mark, int(n)) for mark, n in re.findall(r'(\S) (\d+)', m[1])]
         return f'{bar_html(counts)}<p class="counts">{m[1]}</p>'
-    return COUNTS.sub(drawn, SIGNS.sub(lambda m: f'<td><p>{badge(m[1])}', body))
+    return COUNTS.sub(drawn, VERDICT_CELL.sub(lambda m: f'<td><p>{badge(m[1])}', body))
 
 # %% ../../nbs/publish/site.ipynb #517e0005c
 def complete_page(app, page, template, context, doctree):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WRITTEN', 'status_of', 'answer_in_words', 'status_table', 'Finding', 'all_findings', 'expected_verdict',
-           'result_cells', 'finding_cells', 'finding', 'finding_lines', 'marked', 'accuracy', 'findings_told',
+           'result_cells', 'finding_cells', 'finding', 'finding_lines', 'after_mark', 'accuracy', 'findings_told',
            'findings', 'findings_table', 'papers_table', 'sizes_told', 'replace_between', 'written_files',
            'write_pictures', 'save_picture']
 
@@ -108,10 +108,10 @@ def finding_lines(f:Finding)->list[str]: # of a Markdown table
     cells = finding_cells(f)
     if set(cells) != set(f.rows):
         raise ValueError(f'[finding.rows] of {f.paper}.toml must name {", ".join(cells)}, and nothing else')
-    return ['| ' + ' | '.join([words, *cells[name][:2], marked(cells[name][2])]) + ' |'
+    return ['| ' + ' | '.join([words, *cells[name][:2], after_mark(cells[name][2])]) + ' |'
             for name, words in f.rows.items()]
 
-def marked(words:str)->str:
+def after_mark(words:str)->str:
     "A verdict in words after its mark: '◇ open (one run)'."
     return next((f'{mark} {words}' for verdict, mark in MARKS.items() if words.startswith(verdict)), words)
 
