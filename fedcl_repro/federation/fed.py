@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FED_SETTINGS', 'has_norm', 'Fed', 'width_of', 'check_store', 'check_images', 'check_clients', 'initial', 'toy',
-           'toy_images', 'toy_parts', 'pixels', 'batches', 'plan', 'masks', 'draws', 'batch_rows', 'in_batches',
-           'batch_of', 'participants']
+           'toy_images', 'toy_parts', 'pixels', 'batches', 'plan', 'trains_norm', 'masks', 'draws', 'batch_rows',
+           'in_batches', 'batch_of', 'participants']
 
 # %% ../../nbs/federation/fed.ipynb #9a753214
 import copy
@@ -272,9 +272,14 @@ def batches(fed:Fed, i:int, sweep:Sweep, key:tuple):
 def plan(fed:Fed, i:int, sweep:Sweep, key:tuple)->list[np.ndarray]: # of arrays of rows
     "The samples of each batch of a client's sweep, as positions in its training data."
     order = sweep.order or (epochs(fed.local_epochs) if sweep.train else chunks(fed.chunk))
-    batches = order(fed.sizes[i], fed.batch_size, stream(fed.seed, 'batches', i, *key))
-    if not (sweep.train and fed.normed[fed.arch[i]]): return list(batches)
-    return [rows for rows in batches if len(rows) != 1]
+    batches = list(order(fed.sizes[i], fed.batch_size, stream(fed.seed, 'batches', i, *key)))
+    if not (sweep.train and fed.normed[fed.arch[i]]): return batches
+    several = [rows for rows in batches if len(rows) != 1]
+    return several if several or trains_norm(fed, i, sweep) else batches
+
+def trains_norm(fed:Fed, i:int, sweep:Sweep)->bool:
+    "Whether a sweep trains a part of the client's network that has batch norm."
+    return any(has_norm(part) for name, part in fed.nets[fed.arch[i]].items() if f'{name}.' in sweep.train)
 
 # %% ../../nbs/federation/fed.ipynb #05b246e0
 def masks(fed:Fed, i:int, sweep:Sweep, key:tuple, n:int)->dict: # layer -> (n, width), or (views * n, width)

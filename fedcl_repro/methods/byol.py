@@ -99,7 +99,8 @@ def fedema(*, tau=.7, decay:SHARE=.99, target:OneOf('kept', 'anew')='kept'):
     def merge(client, message):
         mu = (client['scale'] * client['moved']).clamp(max=1) * (not sat_out(client))
         mixed = keep_part(client, select(message, *ONLINE), mu)
-        client = client | prefixed('glob.', select(message, 'body.', 'proj.')) | mixed | dict(mu=mu)
+        received = select(client | message, 'body.', 'proj.') # with own statistics where none are sent
+        client = client | prefixed('glob.', received) | mixed | dict(mu=mu)
         return client | own_target(client) if target == 'anew' and sat_out(client) else client
     def measure(client):
         client = measure_divergence(client) | dict(trained=client['round'])

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import POSITIVE, OneOf, Range
+from ..core import COUNT, POSITIVE, OneOf, Range
 from ..parts.contrastive import global_and_local, infonce, supcon
 from ..parts.fields import Fields, select
 from ..federation.class_means import means_message, measure_classes, no_centroids
@@ -109,6 +109,9 @@ def with_means(
 def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm:POSITIVE=1., schedule:OneOf(*SCHEDULES)='linear',
            k=1, at_least=10, temp:POSITIVE=.5, local_pairs=False):
     "MOON, plus a contrast of falling weight with class means of k random clients (Hu et al.); k=0 is MOON."
+    if k == 0 and local_pairs:
+        raise ValueError('local_pairs is a part of the contrast with class means, and k=0 has none (it is '
+                         'MOON): leave out one of them')
     if k == 0: return moon(mu=mu_moon, temp=temp)
     loss = ssc_loss(mu_moon, temp, local_pairs)
     def stages(n_rounds):
@@ -126,7 +129,7 @@ def fedssc(*, mu_moon=5., mu_glob=1., mu_end=.1, warm:POSITIVE=1., schedule:OneO
     ablation=True, needs='vectors',
     trial=dict(settings=dict(head_share=.5), lr=.03)) # the classifier is trained in the last rounds only
 def fedssc_supcon(*, head_share:Range('(0, 1)')=.1, mu_glob=1., mu_end=.1, warm:POSITIVE=1.,
-                  schedule:OneOf(*SCHEDULES)='linear', k=1, at_least=10, temp:POSITIVE=.5):
+                  schedule:OneOf(*SCHEDULES)='linear', k:COUNT=1, at_least=10, temp:POSITIVE=.5):
     "FedSSC in two stages: SupCon and global contrast for the body, cross-entropy for the head (Figure 2)."
     def contrast(net, client, batch):
         z = net.body(batch.x)

@@ -69,12 +69,14 @@ def first_prototypes(client, fed)->torch.Tensor: # (C, k), k as wide as the proj
 
 # %% ../../nbs/methods/mapl.ipynb #c2274424
 def keep_graph(client, fed, edges)->Fields:
-    "A client's row of the graph, similarities, prototypes, and the number of peers that had weight so far."
+    """A client's row of the graph, similarities, prototypes, the number of peers that had weight so far, and
+    the numbers of samples that it has read."""
     n, i = fed.n_clients, int(client['id'])
     reads = edges(n)[i] | (torch.arange(n) == i)
     w = fed.tensor(1.).repeat(n) * reads.to(fed.device)
     proto = first_prototypes(client, fed).to(w)
-    return dict(w=w / w.sum(), sim=torch.zeros_like(w), proto=proto, links=fed.tensor(0.))
+    zeros = torch.zeros_like(w)
+    return dict(w=w / w.sum(), sim=zeros, sizes=zeros, proto=proto, links=fed.tensor(0.))
 
 # %% ../../nbs/methods/mapl.ipynb #a797a08d
 def itself(client)->torch.Tensor: # (M,) bool
@@ -90,9 +92,10 @@ def learn_from_classifiers(client, message, rule)->Fields:
     "The client's row, learned by CGL from the classifiers it has read, and the similarities (Algorithm 2)."
     heads, w, me = message['head.weight'], client['w'], itself(client)
     sim = compare_classifiers(client, heads, rule.by)                           # -s_i, line 3
-    sizes = torch.where(me, client['n'].to(w), message['n'].filled())
+    read = torch.where(message['n'].have, message['n'].filled(), client['sizes'])
+    sizes = torch.where(me, client['n'].to(w), read) # of a peer that is read no more, as it last said
     gamma = sizes / sizes.sum().clamp(min=1)
-    return dict(w=learn_row(w, sim, gamma, me, heads.have, rule), sim=sim)      # Eq. 7 to 9
+    return dict(w=learn_row(w, sim, gamma, me, heads.have, rule), sim=sim, sizes=sizes) # Eq. 7 to 9
 
 # %% ../../nbs/methods/mapl.ipynb #d1981556
 def merge_peers(client, message, rule, also=())->Fields:

@@ -506,7 +506,8 @@ def cost_of_graph(n=20, classes=10, k=512)->int:
     "Numbers read and written by a client that learns its row from n classifiers, itself included."
     chance, peers = torch_stream(0, 'classifiers'), torch.arange(n) != 0
     heads, sizes = torch.randn(n, classes, k, generator=chance), torch.full((n,), 1500.)
-    client = {'id': torch.tensor(0), 'w': torch.full((n,), 1/n), 'n': sizes[0], 'head.weight': heads[0]}
+    client = {'id': torch.tensor(0), 'w': torch.full((n,), 1/n), 'n': sizes[0], 'sizes': torch.zeros(n),
+              'head.weight': heads[0]}
     message = {'head.weight': Rows(heads, peers), 'n': Rows(sizes, peers)}
     return numbers_touched(lambda: learn_from_classifiers(client, message, RULES['code']))
 
