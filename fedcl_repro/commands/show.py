@@ -38,7 +38,7 @@ from ..data.datasets import file_state
 from ..runs.run import REGISTERS, changed_part, changed_settings, load_registers, methods
 from ..user_code import is_own
 from ..runs.store import Store
-from ..evidence.verdict import Verdict, verdict_counts
+from ..evidence.verdict import MARKS, Verdict, verdict_counts
 from ..runs.rows import by_client, per_round, summary, with_names
 from .options import WITH_OPTION
 from ..show.latex import PaperTable, check_tables, write_tables
@@ -336,7 +336,7 @@ def show_artifact(name:str)->Shown:
     the paper's claims, each with its verdict."""
     print(textwrap.fill(f"{name}: {experiments()[name].about['title']}", width()))
     profile, verdicts = committed_verdicts(name)
-    counts = ', '.join(f'{verdict} {n}' for verdict, n in verdict_counts(verdicts).items())
+    counts = ', '.join(f'{MARKS[verdict]} {n} {verdict}' for verdict, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
     rows = committed(name, profile) if profile in PROFILES else pd.DataFrame()
     shown = [p for p in shown_table_runs(name, profile) if p.run in set(rows.settings)] if len(rows) else []

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['LEAD', 'NEEDS', 'PAPER_LINES', 'TITLES', 'STRIP', 'SMALL_PICTURE', 'FRONT_CELL', 'PaperLine', 'address',
-           'paper_addresses', 'stored_picture', 'thumbnail', 'strip_name', 'write_front_pictures', 'board_picture',
-           'counts_of_claims', 'claims_in_words', 'doors', 'front_markdown', 'squares', 'main_verdicts',
-           'counts_in_words', 'paper_rows', 'front_html', 'front_of_index', 'written_front']
+           'paper_addresses', 'stored_picture', 'thumbnail', 'strip_name', 'write_front_pictures', 'picture_of_board',
+           'board_picture', 'counts_of_claims', 'claims_in_words', 'doors', 'front_markdown', 'squares',
+           'main_verdicts', 'counts_in_words', 'paper_rows', 'front_html', 'front_of_index', 'written_front']
 
 # %% ../../nbs/publish/front.ipynb #fro00003
 import base64
@@ -113,15 +113,18 @@ def write_front_pictures():
     for _, page, which, part in STRIP: (media / strip_name(page)).write_bytes(thumbnail(page, which, part))
 
 # %% ../../nbs/publish/front.ipynb #fro0000b
-def board_picture(folder:str)->str: # HTML
-    "The scoreboard for GitHub: it chooses by the width and the colour of the page."
+def picture_of_board(source:Callable, words:str)->str: # HTML
+    "The scoreboard in four forms, chosen by the width and the colour of the page. `source`: of a form."
     forms = [('(max-width: 600px) and (prefers-color-scheme: dark)', 'narrow-dark'),
              ('(max-width: 600px)', 'narrow-light'),
              ('(prefers-color-scheme: dark)', 'wide-dark')]
-    chosen = ''.join(f'<source media="{media}" srcset="{folder}media/scoreboard-{form}.svg">' for media,
-                     form in forms)
+    chosen = ''.join(f'<source media="{media}" srcset="{source(form)}">' for media, form in forms)
+    return f'<picture>{chosen}<img src="{source("wide-light")}" alt="{words}"></picture>'
+
+def board_picture(folder:str)->str: # HTML
+    "The scoreboard for GitHub."
     words = '; '.join(f'{line.claim}: {line.word}' for line in headlines())
-    return f'<picture>{chosen}<img src="{folder}media/scoreboard-wide-light.svg" alt="{words}"></picture>'
+    return picture_of_board((folder + 'media/scoreboard-{}.svg').format, words)
 
 def counts_of_claims(counts:dict, shown:Callable)->str:
     "What became of all claims, in few words. `shown`: (verdict, '84 hold') -> text."

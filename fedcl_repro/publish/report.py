@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DATA_OF_PROFILE', 'HIDDEN', 'write_report', 'own_verdicts', 'facts', 'findings_on_papers', 'front_picture',
-           'what_was_run', 'what_was_decided', 'run_summary', 'report_summary', 'decided_claims', 'shown_page',
-           'own_picture', 'body_of', 'prose', 'shown', 'block', 'picture']
+           'svg_address', 'what_was_run', 'what_was_decided', 'run_summary', 'report_summary', 'decided_claims',
+           'shown_page', 'own_picture', 'body_of', 'prose', 'shown', 'block', 'picture']
 
 # %% ../../nbs/publish/report.ipynb #c5bc1fe8
 import base64
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..core import json_in, write_text
 from ..evidence.experiments import papers_folder
+from .front import picture_of_board
 from ..show.badge import badge_beside, badge_styles, counts_as_badges
 from ..show.formulas import html_with_formulas
 from ..evidence.verdict import DECIDED, amount_of, verdict_counts
@@ -66,14 +67,14 @@ def findings_on_papers()->list: # of (papers, sentence, name of the page)
     return [(f['papers'], f['sentence'], f['page']) for f in findings]
 
 def front_picture()->str: # HTML
-    "The scoreboard, in the colours of the page, drawn from committed rows."
+    "The scoreboard, in the width and the colours of the page, drawn from committed rows."
     media = papers_folder().parent / 'media'
-    paths = [media / f'scoreboard-wide-{tone}.svg' for tone in ('dark', 'light')]
-    if not all(path.exists() for path in paths): return ''
-    dark, light = (base64.b64encode(path.read_bytes()).decode() for path in paths)
-    source = f'<source media="(prefers-color-scheme: dark)" srcset="data:image/svg+xml;base64,{dark}">'
-    words = 'Eight claims: published margins, ours with intervals, and verdicts'
-    return f'<picture>{source}<img alt="{words}" src="data:image/svg+xml;base64,{light}"></picture>'
+    forms = {path.stem.removeprefix('scoreboard-'): path for path in media.glob('scoreboard-*.svg')}
+    if not forms: return ''
+    def address(form): return svg_address(forms[form].read_bytes())
+    return picture_of_board(address, 'Eight claims: published margins, ours with intervals, and verdicts')
+
+def svg_address(svg:bytes)->str: return f'data:image/svg+xml;base64,{base64.b64encode(svg).decode()}'
 
 # %% ../../nbs/publish/report.ipynb #41b70cf2
 DATA_OF_PROFILE = dict(
@@ -175,9 +176,10 @@ def shown(output:dict)->str: # HTML
         return block(''.join(output['text'])) if output['name'] == 'stdout' else ''
     data = {k: ''.join(v) if isinstance(v, list) else v for k, v in output.get('data', {}).items()}
     if 'image/svg+xml' in data:
-        return picture('image/svg+xml', base64.b64encode(data['image/svg+xml'].encode()).decode())
+        svg = data['image/svg+xml']
+        return picture(svg_address(svg.encode()), '' if '<image' in svg else ' class="lines"')
     if 'image/png' in data:
-        return picture('image/png', data['image/png'].replace('\n', ''))
+        return picture('data:image/png;base64,' + data['image/png'].replace('\n', ''))
     if 'text/html' in data:
         data['text/html'] = re.sub(r'<a href="results/[^"]*">(.*?)</a>', r'\1', data['text/html'])
     if 'text/html' in data: return f'<div class="wide">{data["text/html"]}</div>'
@@ -188,5 +190,5 @@ def shown(output:dict)->str: # HTML
 # %% ../../nbs/publish/report.ipynb #35651f16
 def block(text:str)->str: return f'<pre>{html.escape(text)}</pre>'
 
-def picture(kind:str, encoded:str)->str:
-    return f'<div class="wide"><img alt="figure" src="data:{kind};base64,{encoded}"></div>'
+def picture(address:str, look='')->str:
+    return f'<div class="wide"><img alt="figure"{look} src="{address}"></div>'

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'FRONT', 'WITH_LINK', 'SITE_SETTINGS', 'REWRITTEN', 'ELEMENTS', 'ATTRIBUTES',
-           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'only_imports', 'tags_of', 'is_result_page', 'is_boilerplate',
-           'folded', 'shown_output', 'ready_cell', 'with_next', 'ready_cells', 'relinked', 'relinked_cell',
-           'write_page', 'toctree', 'plain_title', 'write_library', 'write_documents', 'line_of_list', 'write_lists',
-           'write_sources', 'setup', 'write_formula', 'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names',
-           'escaped', 'add_shapes', 'skip_values', 'AsWritten', 'written_defaults', 'write_defaults',
-           'restore_signatures', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw', 'with_badge', 'with_links',
-           'bar_html', 'with_bars', 'complete_page', 'write_static', 'copy_notebooks', 'text_of_page', 'write_texts',
-           'without_colour', 'build_site']
+           'LOADS', 'ADDRESSES', 'ANSWER', 'COUNTS', 'VERDICT_CELL', 'NOT_SEARCHED', 'only_imports', 'tags_of',
+           'is_result_page', 'is_boilerplate', 'folded', 'shown_output', 'ready_cell', 'with_next', 'ready_cells',
+           'relinked', 'relinked_cell', 'write_page', 'toctree', 'plain_title', 'write_library', 'write_documents',
+           'line_of_list', 'write_lists', 'write_sources', 'setup', 'write_formula', 'anchor', 'add_anchors', 'home_of',
+           'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values', 'AsWritten', 'written_defaults',
+           'write_defaults', 'restore_signatures', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw', 'with_badge',
+           'with_links', 'bar_html', 'with_bars', 'complete_page', 'write_static', 'copy_notebooks', 'text_of_page',
+           'write_texts', 'without_colour', 'build_site']
 
 # %% ../../nbs/publish/site.ipynb #629bcecd
 import ast
@@ -37,7 +37,7 @@ from .contents import (
 from .finish import finish
 from .front import front_html
 from ..runs.workers import cores
-from ..show.badge import badge_styles, css_name
+from ..show.badge import badge, badge_styles, css_name
 from ..show.formulas import mathml
 from ..teaching.edition import write_course
 
@@ -449,12 +449,14 @@ def bar_html(counts:list)->str: # of (mark, number)
 
 COUNTS = re.compile(rf"(?<=<td>)<p>((?:[{''.join(MARKS.values())}] \d+ ?)+)</p>(?=</td>)")
 
+VERDICT_CELL = re.compile(rf"<td><p>[{''.join(MARKS.values())}] ({'|'.join(MARKS)})")
+
 def with_bars(body:str)->str: # HTML
-    "Cells of counts, '● 2 ■ 6', with a bar above them."
+    "Cells of counts, '● 2 ■ 6', with a bar above them, and cells that begin with a verdict with its badge."
     def drawn(m):
         counts = [(mark, int(n)) for mark, n in re.findall(r'(\S) (\d+)', m[1])]
         return f'{bar_html(counts)}<p class="counts">{m[1]}</p>'
-    return COUNTS.sub(drawn, body)
+    return COUNTS.sub(drawn, VERDICT_CELL.sub(lambda m: f'<td><p>{badge(m[1])}', body))
 
 # %% ../../nbs/publish/site.ipynb #517e0005c
 def complete_page(app, page, template, context, doctree):
@@ -495,7 +497,7 @@ def write_static(folder:Path):
 # %% ../../nbs/publish/site.ipynb #0b31ba9c
 def copy_notebooks(site:Path):
     "Copy the notebooks and the committed rows that the pages link."
-    for path in book_folder().rglob('results/*-lite.csv'):
+    for path in [*book_folder().rglob('results/*-lite.csv'), *book_folder().rglob('results/*-paper.csv')]:
         place = site / path.relative_to(book_folder())
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place)
@@ -506,11 +508,13 @@ def copy_notebooks(site:Path):
     write_course(site / 'notebooks' / 'blanks')
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9d
+NOT_SEARCHED = re.compile(r'<(style|script|pre|svg|math|td|h1|summary)\b.*?</\1>|<a class="headerlink".*?</a>'
+                          r'|<p class="download".*?</p>', re.S) # also links to itself, and to the notebook
+
 def text_of_page(path:Path)->str: # '' if it has no article
-    "The text of a built page, without code, formulas and tables of numbers."
+    "The text of a built page for the search, without code, formulas and tables of numbers."
     article = re.search(r'<article.*?</article>', path.read_text(encoding='utf-8'), re.S)
-    body = article[0] if article else ''
-    text = re.sub(r'<(style|script|pre|svg|math|td)\b.*?</\1>', ' ', body, flags=re.S)
+    text = NOT_SEARCHED.sub(' ', article[0] if article else '')
     return ' '.join(html.unescape(re.sub(r'<[^>]*>', ' ', text)).split())
 
 # %% ../../nbs/publish/site.ipynb #0b31ba9e

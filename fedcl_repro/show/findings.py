@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['WRITTEN', 'status_of', 'answer_in_words', 'status_table', 'Finding', 'all_findings', 'expected_verdict',
-           'result_cells', 'finding_cells', 'finding', 'finding_lines', 'accuracy', 'findings_told', 'findings',
-           'findings_table', 'sizes_told', 'replace_between', 'written_files', 'write_pictures', 'save_picture']
+           'result_cells', 'finding_cells', 'finding', 'finding_lines', 'after_mark', 'accuracy', 'findings_told',
+           'findings', 'findings_table', 'papers_table', 'sizes_told', 'replace_between', 'written_files',
+           'write_pictures', 'save_picture']
 
 # %% ../../nbs/show/findings.ipynb #a9048c87
 import json
@@ -107,7 +108,12 @@ def finding_lines(f:Finding)->list[str]: # of a Markdown table
     cells = finding_cells(f)
     if set(cells) != set(f.rows):
         raise ValueError(f'[finding.rows] of {f.paper}.toml must name {", ".join(cells)}, and nothing else')
-    return ['| ' + ' | '.join([words, *cells[name]]) + ' |' for name, words in f.rows.items()]
+    return ['| ' + ' | '.join([words, *cells[name][:2], after_mark(cells[name][2])]) + ' |'
+            for name, words in f.rows.items()]
+
+def after_mark(words:str)->str:
+    "A verdict in words after its mark: '◇ open (one run)'."
+    return next((f'{mark} {words}' for verdict, mark in MARKS.items() if words.startswith(verdict)), words)
 
 # %% ../../nbs/show/findings.ipynb #5e0f7b22
 def accuracy(name:str, setting:str, label, moment='')->float: # percent
@@ -142,6 +148,17 @@ def findings_table()->str: # Markdown
     head = ['| | points or % | 95 % interval | verdict |', '| --- | --- | --- | --- |']
     return '\n'.join([*head, *(line for f in all_findings() for line in finding_lines(f))])
 
+def papers_table()->str: # Markdown
+    "One line per paper: the verdict on what it promises first, and how often each verdict occurs."
+    lines = ['| paper | main claim | all its claims |', '| --- | --- | --- |']
+    for f in all_findings():
+        name = f'{f.paper}/claims'
+        if name not in experiments(): continue # the arena is no paper
+        main = expected_verdict(*next(iter(f.claims.values())))
+        claim = main.what.partition(':')[0]
+        lines.append(f'| [{f.papers}]({name}.ipynb) | {main.badge}: {claim} | {status_of(name)[1]} |')
+    return '\n'.join(lines)
+
 # %% ../../nbs/show/findings.ipynb #8c711de1
 def sizes_told(names=None)->str: # `names`: of experiments, else all
     "How many committed runs have the paper's size, and how many of their curves are level."
@@ -169,7 +186,8 @@ def replace_between(text:str, name:str, body:str, file='the README')->str:
     return f'{before}{begin}\n{body}\n{end}{after}'
 
 WRITTEN = { # file, from the folder of the notebooks -> what is computed in it
-    'papers/status.md': dict(findings=findings, verdicts=status_table, sizes=sizes_told),
+    'papers/status.md': dict(papers=papers_table, findings=findings, verdicts=status_table,
+                             sizes=sizes_told),
 }
 
 def written_files()->dict[str, str]: # path -> text

@@ -293,6 +293,21 @@ def test_names_lead_to_the_cells_that_define_them(site):
 
 
 @pytest.mark.slow
+def test_pages_are_light_and_each_picture_scrolls_alone(site):
+    "At most 700 kB with its pictures; on a telephone a wide picture keeps letters that can be read."
+    weights = {}
+    for path in set(site[0].rglob('*.html')) - set((site[0]/'notebooks').rglob('*.html')):
+        text = path.read_text(encoding='utf-8')
+        pictures = set(re.findall(r'<img[^>]*? src="([^"]*_images/[^"]*)"', text))
+        alone = re.findall(r'<span class="picture"><img[^>]*? src="([^"]*)"', text)
+        assert pictures == set(alone), path
+        weights[path.name] = sum(p.stat().st_size for p in (path, *(path.parent/name for name in pictures)))
+    heavy = {name: weight for name, weight in weights.items() if weight > 700_000}
+    assert len(weights) > 300 and not heavy
+    assert 'style="--least: ' in (site[0]/'papers'/'mfcl'/'fig8.html').read_text(encoding='utf-8')
+
+
+@pytest.mark.slow
 def test_markdown_of_outputs_is_rendered(site):
     "No page has a table as text, or a formula as LaTeX."
     pages = sorted(site[0].rglob('*.html'))
@@ -321,7 +336,7 @@ def test_every_page_has_what_a_reader_looks_for(site):
     assert "className = 'copy'" in (site[0]/'_static'/'fedcl.js').read_text(encoding='utf-8')
     assert re.search(r'<details class="admonition hide.*?Solution', page, re.S)
     texts = (site[0]/'_static'/'texts.js').read_text(encoding='utf-8')
-    assert '"parts/contrastive.html"' in texts
+    assert '"parts/contrastive.html"' in texts and 'Download this page' not in texts
     assert 'texts.js' in (site[0]/'search.html').read_text(encoding='utf-8') and 'texts.js' not in page
     sides = len(re.findall(r'class="toctree-l\d', page.split('<article')[0]))
-    assert 45 <= sides <= 66
+    assert 45 <= sides <= 67

@@ -15,6 +15,10 @@ for (const block of document.querySelectorAll('div.highlight')) {      // a butt
 for (const image of document.querySelectorAll('div.cell_output img')) {      // a click shows it at full size
   image.onclick = () => { window.open(image.src); };
 }
+addEventListener('load', () => {      // keys scroll what is wide
+  for (const part of document.querySelectorAll('.table-wrapper, pre, .cell_output, .picture'))
+    if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
+});
 addEventListener('load', () => {      // on a telephone a long page opens in sections
   if (innerWidth > 736 || document.documentElement.scrollHeight < 15000) return;
   const folded = (title, nodes) => {
@@ -41,17 +45,25 @@ addEventListener('load', () => {      // on a telephone a long page opens in sec
   addEventListener('hashchange', show);
   show();
 });
-for (const part of document.querySelectorAll('.table-wrapper, pre, .cell_output')) {      // keys scroll what is wide
-  if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
-}
-if (location.protocol === 'file:') {      // a browser lets no page read another file: search in texts.js
+if (typeof TEXTS !== 'undefined') {      // on the page of the search, which has the texts of all pages
   window.fetch = async (url) => {
-    const page = new URL(url, location).pathname, known = typeof TEXTS === 'undefined' ? {} : TEXTS;
-    const fitting = Object.keys(known).filter((n) => page.endsWith('/' + n));
-    const name = fitting.sort((a, b) => b.length - a.length)[0];
+    const page = new URL(url, location).pathname;
+    const name = Object.keys(TEXTS).filter((n) => page.endsWith('/' + n)).sort((a, b) => b.length - a.length)[0];
     const main = document.createElement('div');
     main.setAttribute('role', 'main');
-    main.textContent = known[name] || '';
+    main.textContent = TEXTS[name] || '';
     return new Response(main.outerHTML);
   };
+  const query = (new URLSearchParams(location.search).get('q') || '').toLowerCase().replace(/\bmy\b/g, 'own');
+  const words = query.split(/\W+/).filter((w) => w.length > 2).map((w) => new RegExp('\\b' + w.slice(0, 6), 'gi'));
+  const times = (text, word) => (text.match(word) || []).length;
+  document.addEventListener('DOMContentLoaded', () => {      // what a page is about counts more than what it mentions
+    Scorer.score = ([page, title]) => {
+      const text = TEXTS[page + '.html'] || '';
+      const names = `${title} ${page.split('/').pop().replace(/_/g, ' ')}`, written = /^(library|internals|changelog)/.test(page);
+      const points = words.map((w) => 8 * !!times(names, w) + 4 * !!times(text.slice(0, 200), w) + Math.log2(1 + times(text, w)));
+      const kind = written ? -40 : title.toLowerCase() === query.trim() ? 10 : 5 * /^(index|course|tours)/.test(page);
+      return points.reduce((a, b) => a + b, kind);
+    };
+  });
 }
