@@ -76,7 +76,8 @@ class Spec:
 
 # %% ../nbs/core.ipynb #a8fc114a
 def parse_value(text:str): # a Python literal
-    "Read one setting from a command line: `0.1`, `True`, `None`, `(1, 2)`, or else a word."
+    "Read one setting from a command line: `0.1`, `inf`, `True`, `None`, `(1, 2)`, or else a word."
+    if text in ('inf', '-inf'): return float(text)
     try: return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError): return text
 
@@ -311,6 +312,8 @@ def resolve(self:Register, spec)->Spec: # a `Spec`, or its text
     entry = self[spec.name]
     settings = {k: plain(value) for k, value in spec.settings}
     check_given(f'{self.kind} {spec.name!r}', entry, settings)
+    settings = {k: float(v) if type(v) is int and type(entry.settings[k]) is float else v
+                for k, v in settings.items()} # 1 and 1.0 are one run
     return Spec.of(spec.name, **{**entry.settings, **settings})
 
 # %% ../nbs/core.ipynb #852ebd00

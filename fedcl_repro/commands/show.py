@@ -263,7 +263,7 @@ def command_of(config:dict)->str:
         if name == 'data' and value['name'] == 'own': value = given_path(config['data'])
         elif isinstance(value, dict): value = spec_text(value)
         option = f'--{name}' if name in ('method', *WITH_OPTION) else f'--set {name}='
-        if isinstance(value, tuple): words.append(f"{option} {' '.join(value)}")
+        if isinstance(value, tuple): words.append(f"{option} {' '.join(map(quoted, value))}")
         else: words.append(f"{option}{'' if option.endswith('=') else ' '}{quoted(str(value))}")
     return ' '.join(words + [f'--use {shlex.quote(file)}' for file in files_of(config)])
 

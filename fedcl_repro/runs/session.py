@@ -25,7 +25,7 @@ from ..federation.loop import NonFinite
 from ..federation.rounds import State, begin, one_round, run
 from .code_digest import sources
 from .record import measure, packed_hits, scores_by_moment
-from .models import models_to_keep
+from .models import image_scale_of, models_to_keep
 from .rows import LATE_TESTS, per_round
 from .run import Run, federation, label, methods, stages, tested_clients
 from .store import Store, load_checkpoint
@@ -122,7 +122,8 @@ def is_out_of_patience(self:Session)->bool:
 @patch
 def models(self:Session)->dict: # tensors and plain values
     "The clients' models as they were tested last."
-    return models_to_keep(self.run, self.execute, self.stages, self.state, list(self.tests))
+    kept = models_to_keep(self.run, self.execute, self.stages, self.state, list(self.tests))
+    return kept | dict(scale=image_scale_of(self.run, self.data_root))
 
 # %% ../../nbs/runs/session.ipynb #3d3bc75e
 @patch

@@ -1,4 +1,4 @@
-"""Clients that are absent, not read, or have one image: what a method does with them is what its paper says."""
+"""Clients that are absent, are not read, or have one image."""
 import pytest
 import torch
 
@@ -37,7 +37,8 @@ def test_a_peer_that_is_read_no_more_keeps_its_size(edges):
 def test_pfedsim_gives_a_client_that_was_absent_at_the_switch_the_whole_global_model():
     run = Run.of('pfedsim(warm=0.5)', participation=.34, **SMALL | dict(n_rounds=6))
     history = list(rounds(Loop(federation(run)), stages(run)))
-    reply, mean = stages(run)[-1].method.reply, unprefixed('mean.', history[2].servers['server']) # before the switch
+    reply = stages(run)[-1].method.reply
+    mean = unprefixed('mean.', history[2].servers['server']) # before the switch
     server = history[-1].servers['server']
     absent = [i for i in range(6) if not server['sent'][i]]
     assert absent and len(absent) < 6
@@ -52,14 +53,16 @@ def test_a_received_network_has_the_clients_own_statistics_where_none_are_sent(m
     run = Run.of(method, augmentation=PLAIN, model=RESNET, buffers='local', **SMALL | dict(n_rounds=2))
     _, state = trained(run)
     for i in range(6):
-        means = [v for k, v in state.clients[i].items() if k.startswith(prefix) and k.endswith('running_mean')]
+        received = select(state.clients[i], prefix)
+        means = [v for k, v in received.items() if k.endswith('running_mean')]
         assert means and all(v.abs().max() > 0 for v in means)
 
 
 @pytest.mark.parametrize('norm', ['tn', 'bn'])
 def test_one_image_trains_the_parts_without_batch_norm(norm):
-    "The client's module of MFCL(TN) trains on it, although the rServer has batch norm; that of MFCL(BN) not."
-    run = Run.of('mfcl(phase1=1)', augmentation='simclr', model=MFCL.format(norm), **SMALL | dict(n_rounds=3))
+    "MFCL(TN)'s client trains on it, although the rServer has batch norm; MFCL(BN)'s does not."
+    settings = SMALL | dict(n_rounds=3, augmentation='simclr', model=MFCL.format(norm))
+    run = Run.of('mfcl(phase1=1)', **settings)
     fed, sweep = federation(run), next(s for s in stages(run)[0].method.local if isinstance(s, Sweep))
     fed.sizes[0] = 1
     assert any(fed.normed.values()) and trains_norm(fed, 0, sweep) == (norm == 'bn')

@@ -100,9 +100,8 @@ def test_the_best_of_several():
     assert {len(m) for m in apart} == {5}
     low = min(ends(m)[0] for m in apart)
     high = min(ends(m, .05 / len(apart))[1] for m in apart)
-    agrees(judged('arena/arena', 'no method that shares and trains on one view is above training alone'), word(low, high),
-           (low, high),
-           min(m.mean() for m in apart))
+    claim = judged('arena/arena', 'no method that shares and trains on one view is above training alone')
+    agrees(claim, word(low, high), (low, high), min(m.mean() for m in apart))
 
 
 def test_a_number_beyond_a_limit():

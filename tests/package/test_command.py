@@ -17,10 +17,10 @@ from fedcl_repro.runs import train as train_module
 from fedcl_repro.runs import workers
 from fedcl_repro.evidence.citations import citations, citations_of, reference_text
 from fedcl_repro.show.compare import Comparison, replicates
-from fedcl_repro.runs.run import Run, methods, run_id
+from fedcl_repro.runs.run import Run, config, methods, run_id
 from fedcl_repro.runs.store import Store, save_checkpoint
 from fedcl_repro.commands.list import registers
-from fedcl_repro.commands.show import fitted_text, tables_beside_published
+from fedcl_repro.commands.show import command_of, fitted_text, tables_beside_published
 from fedcl_repro.show.result_page import card_claim, sentence_and_answer
 
 ROOT = Path(__file__).parents[2]
@@ -314,3 +314,22 @@ def test_the_citation_file_has_all_papers():
         assert f'title: {json.dumps(c["title"], ensure_ascii=False)}' in cff
         for author in c['authors']: assert json.dumps(author, ensure_ascii=False) in cff
     assert cff.count('  - type: article') == len(citations())
+
+
+@pytest.mark.parametrize('setting', [['--set', 'shift=rotation'], ['--validation', '0.2'], ['--metrics', 'auc']])
+def test_an_app_of_flower_refuses_what_its_nodes_do_not_follow(setting, tmp_path, capsys):
+    code = cli.main(['flower', str(tmp_path/'app'), '--method', 'fedavg', '--data', 'digits', *setting])
+    assert code == 2 and 'does not follow' in capsys.readouterr().err and not (tmp_path/'app').exists()
+
+
+def test_a_tilde_of_the_clients_folder_is_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(['flower', '~/app', '--method', 'fedavg', '--data', 'digits', '--clients', '~/own']) == 0
+    assert (tmp_path/'app'/'pyproject.toml').exists() and (tmp_path/'own'/'0'/'train.npz').exists()
+    assert not (tmp_path/'~').exists()
+
+
+def test_the_command_that_repeats_a_run_quotes_its_metrics():
+    run = Run.of('fedavg', metrics=('top_k(k=2)', 'auc'))
+    assert "--metrics 'top_k(k=2)' auc" in command_of(config(run))

@@ -350,3 +350,12 @@ def test_a_run_is_named_by_the_rows_and_images_of_its_clients(kind):
         level[0] = 3 * (value - 1)
         return run_id(Run.of('fedavg', partition='mine_here', shift=shift, n_clients=2, n_rounds=1))
     check_names(named)
+
+
+def test_a_whole_number_and_its_float_are_one_run():
+    "Where a setting is a float, 1 and 1.0 are one id; a count stays whole; what a spec prints can be read."
+    for text, other in (('fedcosr(gamma=1)', 'fedcosr(gamma=1.0)'), ('fedprox(mu=1)', 'fedprox(mu=1.0)')):
+        assert run_id(Run.of(text)) == run_id(Run.of(other))
+    assert dict(Run.of('mapl(views=2)', augmentation='mapl', model='cnn_proj').method.settings)['views'] == 2
+    spec = METHODS.resolve('fedcosr(gamma=inf)')
+    assert METHODS.resolve(str(spec)) == spec

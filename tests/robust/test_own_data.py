@@ -8,13 +8,14 @@ import zlib
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn as nn
-from given import DIGITS, X, Y, each, refusal, told
+from given import DIGITS, SMALL, X, Y, each, refusal, told
 from PIL import Image
 
-from fedcl_repro import cli, simulate
+from fedcl_repro import cli, load_model, simulate
 from fedcl_repro.core import Spec
 from fedcl_repro.data.datasets import DATASETS, DamagedData, read_npz
 from fedcl_repro.data.own_data import client_column, own_dataset, own_inputs, own_labels, read_own
@@ -531,3 +532,21 @@ def test_a_data_file_is_refused(make, says, tmp_path):
     assert 'delete' not in str(error.value)
 
 
+
+
+def test_the_row_numbers_of_a_data_frame_are_no_feature(tmp_path):
+    "`to_csv` writes them as a first column without a name; another column of whole numbers stays."
+    frame = pd.DataFrame(dict(a=np.arange(8.)[::-1], b=np.arange(8.) ** 2, label=[0, 1] * 4))
+    for name, index in (('with', True), ('without', False)): frame.to_csv(tmp_path/f'{name}.csv', index=index)
+    with pytest.warns(UserWarning, match='counts the rows'): numbered = read_own(tmp_path/'with.csv')
+    assert np.array_equal(numbered.x, read_own(tmp_path/'without.csv').x) and numbered.x.shape[1] == 2
+
+
+def test_a_model_read_by_its_id_reads_images_as_the_run_did(tmp_path):
+    "The range of the user's whole numbers is kept with the models."
+    x = (X - X.min()) / (X.max() - X.min()) * 100
+    data = own_dataset(x.round().astype(np.int64), Y, value_range=(0, 100))
+    result = simulate('fedavg', data, store=tmp_path, **SMALL)
+    id, = (p.parent.name for p in tmp_path.glob('*/run.json'))
+    by_id = load_model(id, store=tmp_path)
+    assert by_id.image_scale == result.model().image_scale != ()
