@@ -45,7 +45,8 @@ def test_a_run_says_its_cell(name, profile):
 
 SEVERAL = { # experiment: why several committed runs are in one cell
     'mapl/fig4': 'two lengths, whose rounds are told apart', 'mapl/fig6': 'the same',
-    'mfcl/table17': 'groups of channels, a column of its own', 'mapl/table7': 'networks, told apart by its judge'}
+    'mfcl/table17': 'groups of channels, a column of its own',
+    'mapl/table7': 'networks, told apart by its judge'}
 
 
 @pytest.mark.parametrize('name', [n for n in COMMITTED if not n.endswith('/claims') and n not in SEVERAL])
