@@ -316,7 +316,8 @@ def test_the_citation_file_has_all_papers():
     assert cff.count('  - type: article') == len(citations())
 
 
-@pytest.mark.parametrize('setting', [['--set', 'shift=rotation'], ['--validation', '0.2'], ['--metrics', 'auc']])
+@pytest.mark.parametrize(
+    'setting', [['--set', 'shift=rotation'], ['--validation', '0.2'], ['--metrics', 'auc']])
 def test_an_app_of_flower_refuses_what_its_nodes_do_not_follow(setting, tmp_path, capsys):
     code = cli.main(['flower', str(tmp_path/'app'), '--method', 'fedavg', '--data', 'digits', *setting])
     assert code == 2 and 'does not follow' in capsys.readouterr().err and not (tmp_path/'app').exists()
