@@ -115,20 +115,16 @@ def similarities(server, inbox)->torch.Tensor: # (n, n), at most .9999
     return old.to(near).index_put((senders[:, None], senders[None]), near).fill_diagonal_(.9999)
 
 def remember_similar(server, inbox)->Fields:
-    "The server with the last models, their similarities, and which clients have sent one since the switch."
-    sent = server['sent'].clone() if 'sent' in server else torch.zeros(inbox.n_clients, dtype=torch.bool)
-    sent[list(inbox.who)] = True
-    models = prefixed('last.', last_models(server, inbox))
-    return dict(sim=similarities(server, inbox), sent=sent) | models
+    "The server with the last models and their similarities."
+    return dict(sim=similarities(server, inbox)) | prefixed('last.', last_models(server, inbox))
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #a54c7729
 def mixed_body(server, i)->Fields:
-    """The bodies of all, weighted by how similar their classifiers are to client i's (Tan et al.). A client
-    that has sent none since the switch also gets FedAvg's head, which stands for its own."""
+    "The bodies of all, weighted by how similar their classifiers are to client i's (Tan et al.)."
     if 'sim' not in server: return {} # no model has come yet
-    a, models = -torch.log(1 - server['sim'][i]), unprefixed('last.', server)
-    bodies = {k: mix(a / a.sum(), v) for k, v in select(models, 'body.').items()}
-    return bodies if server['sent'][i] else bodies | {k: v[i] for k, v in select(models, 'head.').items()}
+    a = -torch.log(1 - server['sim'][i])
+    bodies = select(unprefixed('last.', server), 'body.')
+    return {k: mix(a / a.sum(), v) for k, v in bodies.items()}
 
 # %% ../../nbs/methods/mapl_baselines.ipynb #44f5e78b
 @METHODS.add('pfedsim', title='pFedSim', family='mixing', owner='personal', papers='mapl',
@@ -139,7 +135,7 @@ def pfedsim(*, warm:SHARE=.5): # share of the rounds of FedAvg
     def serve(server, inbox): return server | prefixed('mean.', average({}, inbox))
     fedavg = Method(reply=reply, serve=serve)
     switch = replace(fedavg, serve=remember_similar)                      # the mean is sent once more
-    mixing = replace(switch, reply=mixed_body, merge=take('body.', 'head.'))
+    mixing = replace(switch, reply=mixed_body, merge=take('body.'))
     def stages(n_rounds):
         n_warm = min(int(warm * n_rounds), n_rounds - 1)
         return Stage(fedavg, n_warm), Stage(switch, 1), Stage(mixing, n_rounds - n_warm - 1)

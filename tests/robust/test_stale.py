@@ -130,7 +130,7 @@ def quick_runs(monkeypatch, tmp_path):
     (tmp_path/'papers').mkdir()
     from fedcl_repro.evidence import experiments as e
     runs = [Run.of('fedavg', **SMALL, seed=s) for s in range(3)]
-    monkeypatch.setattr(e, 'runs_of', lambda name, profile: runs)
+    monkeypatch.setattr(e, 'table_runs', lambda name, profile: [e.TableRun(run) for run in runs])
     return runs
 
 
