@@ -7,8 +7,8 @@ name, and files that are complete or absent"""
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
            'check_type', 'plain', 'check_value', 'load_all', 'check_name', 'did_you_mean', 'patch', 'Register',
-           'check_given', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'HeldFolder', 'lock_alone',
-           'remove_dead_folders', 'force', 'atomic_write', 'finish_writes', 'write_text', 'check_folder',
+           'check_given', 'as_default', 'OwnCodeError', 'call_own', 'place_in', 'write_error', 'expanded', 'HeldFolder',
+           'lock_alone', 'remove_dead_folders', 'force', 'atomic_write', 'finish_writes', 'write_text', 'check_folder',
            'read_plain_file', 'json_in', 'check_file', 'check_device']
 
 # %% ../nbs/core.ipynb #473bf490
@@ -312,9 +312,12 @@ def resolve(self:Register, spec)->Spec: # a `Spec`, or its text
     entry = self[spec.name]
     settings = {k: plain(value) for k, value in spec.settings}
     check_given(f'{self.kind} {spec.name!r}', entry, settings)
-    settings = {k: float(v) if type(v) is int and type(entry.settings[k]) is float else v
-                for k, v in settings.items()} # 1 and 1.0 are one run
+    settings = {k: as_default(v, entry.settings[k]) for k, v in settings.items()}
     return Spec.of(spec.name, **{**entry.settings, **settings})
+
+def as_default(value, default):
+    "A value, but a whole number as a float if the default is one: 1 and 1.0 name one run."
+    return float(value) if type(value) is int and type(default) is float else value
 
 # %% ../nbs/core.ipynb #852ebd00
 class OwnCodeError(ValueError):

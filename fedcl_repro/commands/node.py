@@ -6,12 +6,11 @@
 __all__ = ['UNSERVED', 'refuse_unserved', 'flower_verb', 'node_verb']
 
 # %% ../../nbs/commands/node.ipynb #6c1e8ae1
-from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 
 from ..core import check_folder, expanded
-from ..runs.run import Run, check_federation
+from ..runs.run import Run, changed_settings, check_federation, config
 from .train import one_run
 
 # %% ../../nbs/commands/node.ipynb #67728a4f
@@ -19,9 +18,8 @@ UNSERVED = 'shift', 'validation', 'patience', 'metrics', 'eval_clients'
 
 def refuse_unserved(run:Run):
     "Refuse settings that nodes with data of their own do not follow."
-    usual = {f.name: f.default for f in fields(Run)}
-    for name in UNSERVED:
-        if getattr(run, name) == usual[name]: continue
+    for name in changed_settings(config(run)):
+        if name not in UNSERVED: continue
         raise ValueError(f'an app of Flower does not follow {name}={getattr(run, name)}: leave it out, or '
                          'train the run here with `fedcl run`')
 

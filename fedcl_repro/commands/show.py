@@ -339,7 +339,8 @@ def show_artifact(name:str)->Shown:
     counts = ', '.join(f'{MARKS[verdict]} {n} {verdict}' for verdict, n in verdict_counts(verdicts).items())
     print(textwrap.fill(f"verdicts ({profile or 'nothing committed'}): {counts or 'none'}", width()))
     rows = committed(name, profile) if profile in PROFILES else pd.DataFrame()
-    shown = [p for p in shown_table_runs(name, profile) if p.run in set(rows.settings)] if len(rows) else []
+    trained = set(rows.drop_duplicates('run').settings) if len(rows) else ()
+    shown = [p for p in shown_table_runs(name, profile) if p.run in trained] if trained else []
     tables = tables_beside_published(verdicts, cells_by_run(name, shown))
     print_answer(list(verdicts))
     for setting, table in tables.items():

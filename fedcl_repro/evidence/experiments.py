@@ -52,6 +52,14 @@ class TableRun:
     # a column of the paper's tables -> value; `label`, if the paper's name of the method is not the run's own
     cell: dict = field(default_factory=dict)
 
+    def with_settings(self, **settings)->'TableRun':
+        "Another run in the same cell."
+        return replace(self, run=replace(self.run, **settings))
+
+    def in_cell(self, **columns)->'TableRun':
+        "The same run in a cell with other values of these columns."
+        return replace(self, cell=self.cell | columns)
+
 # %% ../../nbs/evidence/experiments.ipynb #a9a2489e
 PROFILES = ('quick', 'lite', 'paper')
 EXPERIMENTS = Register(
@@ -114,8 +122,7 @@ def shown_runs(name:str, profile:str)->list[Run]:
 # %% ../../nbs/evidence/experiments.ipynb #507702ba
 def reseeded(placed_runs, seeds)->list[TableRun]:
     "Replicates: the runs once for each seed, which also draws a partition of its own, in the same cells."
-    def again(p, seed): return replace(p, run=replace(p.run, seed=seed, partition_seed=seed))
-    return [again(p, seed) for seed in seeds for p in placed_runs]
+    return [p.with_settings(seed=seed, partition_seed=seed) for seed in seeds for p in placed_runs]
 
 # %% ../../nbs/evidence/experiments.ipynb #ce110003
 def with_cells(rows:pd.DataFrame, placed_runs)->pd.DataFrame:
@@ -124,12 +131,12 @@ def with_cells(rows:pd.DataFrame, placed_runs)->pd.DataFrame:
     columns = dict.fromkeys(column for cell in cells.values() for column in cell)
     clash = [column for column in columns if column in MEASURED]
     if clash: raise ValueError(f'a cell cannot have the column {clash[0]!r}: measured rows have it')
-    runs = rows.drop_duplicates('run')
+    runs, of_rows = rows.drop_duplicates('run'), {}
     for column in columns:
         own = runs[column] if column in rows else [None] * len(runs)
         values = [cells.get(run, {}).get(column, value) for run, value in zip(runs.settings, own)]
-        rows = rows.assign(**{column: rows.run.map(dict(zip(runs.run, values)))})
-    return rows
+        of_rows[column] = rows.run.map(dict(zip(runs.run, values)))
+    return rows.assign(**of_rows)
 
 # %% ../../nbs/evidence/experiments.ipynb #named001
 def named_methods(paper:str, size:dict)->dict: # label -> Spec

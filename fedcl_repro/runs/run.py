@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from ..core import (
-    COUNT, OneOf, Range, Spec, check_value, did_you_mean, load_all, plain, stream)
+    COUNT, OneOf, Range, Spec, as_default, check_value, did_you_mean, load_all, plain, stream)
 from ..data.augment import AUGMENTATIONS
 from ..data.datasets import (
     DATASETS, Dataset, archive_content, array_summary, content_of, file_state, find_root, load,
@@ -129,8 +129,7 @@ def resolved(method, settings:dict)->dict[str, object]: # setting -> value
     for k, f in run_fields.items():
         if k in REGISTERS: values[k] = REGISTERS[k].resolve(values[k])
         else: check_value(k, values[k], f.default, range_of(f))
-    for k in ('participation', 'client_drop', 'validation'): values[k] = float(values[k])
-    return values
+    return {k: as_default(v, run_fields[k].default) for k, v in values.items()}
 
 def range_of(field): # a `Range` or `OneOf`, or None
     "The values that a setting of a run may have, if that is more than a type."

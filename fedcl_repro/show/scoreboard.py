@@ -20,7 +20,7 @@ HEADLINES = ( # experiment, how its claim begins, and the claim in fewer words
     ('mfcl/table2', 'MFCL(TN) works better than FedEMA (Table 2): CIFAR-10, ξ = 0.01',
      'MFCL beats the earlier FedEMA'),
     ('fedcosr/fig8', 'without LA accuracy drops notably: pathological CIFAR-10, 10 % of the images',
-     'Two classes a client: own weights help FedCoSR'),
+     'FedCoSR, 2 classes: own weights help'),
     ('mfcl/table2', 'MFCL(TN) outperforms all other SFL and SSFL methods: CIFAR-10, ξ = 0.01',
      'MFCL is the best without labels'),
     ('mfcl/table5', 'MFCL(BN) collapses: below 20 %: CIFAR-10, ξ = 0.01', 'MFCL collapses with batch norm'),

@@ -6,20 +6,16 @@
 __all__ = ['at_rate', 'both_rates']
 
 # %% ../../../nbs/papers/arena/rates.ipynb #ra7e0003
-from dataclasses import replace
-
 from ...evidence.ask import experiment
 from ...evidence.experiments import TableRun
-from .experiments import (
-    ARENA, AT_THAT_RATE, RATE_OF_LOCAL, arena_runs)
+from .experiments import ARENA, AT_THAT_RATE, RATE_OF_LOCAL, arena_runs
 from ...runs.run import setting
 
 # %% ../../../nbs/papers/arena/rates.ipynb #ra7e0007
 def at_rate(placed:TableRun, rate:float)->TableRun:
     "The same run at another learning rate, and labelled so."
-    run = placed.run
-    label = placed.cell['label'] + RATE_OF_LOCAL
-    return TableRun(replace(run, optimiser=run.optimiser(lr=rate)), placed.cell | dict(label=label))
+    slower = placed.with_settings(optimiser=placed.run.optimiser(lr=rate))
+    return slower.in_cell(label=placed.cell['label'] + RATE_OF_LOCAL)
 
 @experiment(ARENA, 'arena/rates', 'Methods that share at the learning rate of training alone', kind='extra')
 def both_rates(profile):

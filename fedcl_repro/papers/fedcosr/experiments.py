@@ -6,7 +6,7 @@
 __all__ = ['SKEW', 'COLUMN_OF', 'SIZES', 'REDUCED', 'SMALLER', 'TENTH', 'SINGLE', 'QUARTER', 'TRAINED', 'IN_FLOAT32', 'QUARTERED',
            'ENDINGS', 'REPEATED_METHODS', 'PUBLISHED_AS', 'WELL_PERFORMING', 'FAIR', 'FEDCOSR', 'FAIREST_THREE',
            'FAIRER', 'OFTEN', 'LARGER', 'FAULTS', 'AS_DEFINED', 'WITH_FAULT', 'CONTROL', 'IMAGES', 'ABLATIONS',
-           'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'first_seed', 'replicated', 'under',
+           'BOTH_PRECISIONS', 'LOCAL', 'compared', 'titles', 'settings_of', 'runs', 'first_seed', 'replicated',
            'public_runs', 'earlier_runs', 'whole_column', 'with_endings', 'with_earlier', 'say', 'columns_of',
            'published_table', 'published_by_measure', 'both_moments', 'earlier_name', 'after_training', 'often',
            'among_three', 'below_mean', 'above_all', 'leads', 'margins_grow', 'of_split', 'judge_margins', 'cell_name',
@@ -94,15 +94,11 @@ def replicated(names, profile:str, columns=(PRACTICAL, PATHOLOGICAL), n=6)->list
     return reseeded(first_seed(runs(names, profile, columns, OF_A_TENTH, **TENTH)), range(n))
 
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #770a4c2e
-def under(p:TableRun, method:Spec, label:str)->TableRun:
-    "The same with other settings of its method, under another name."
-    return TableRun(replace(p.run, method=method), p.cell | dict(label=label))
-
 def public_runs(profile:str, columns=None, ending='', **change)->list[TableRun]: # one seed
     "Methods for which validation chose other settings, here with those of public code."
     tuned_runs = first_seed(runs(list(CHOSEN), profile, columns, ending, **change))
-    return [under(p, public_settings(p.run.method.name), f"{p.cell['label']}, public settings")
-            for p in tuned_runs]
+    def public(p): return p.with_settings(method=public_settings(p.run.method.name))
+    return [public(p).in_cell(label=f"{p.cell['label']}, public settings") for p in tuned_runs]
 
 def earlier_runs(profile:str, names=None, quartered=None)->list[TableRun]:
     """The runs that `lite` trained before; the smaller ones also with the settings of public code.
@@ -365,7 +361,7 @@ def fig8(profile): return runs(ABLATIONS, profile) + replicated(ABLATIONS, profi
 # %% ../../../nbs/papers/fedcosr/experiments.ipynb #ff0b2b13
 def with_arithmetic(p:TableRun)->TableRun:
     "A run of Table II whose label names the precision of its products."
-    return replace(p, cell=p.cell | dict(label=f"{p.cell['label']}, {p.run.dtype}"))
+    return p.in_cell(label=f"{p.cell['label']}, {p.run.dtype}")
 
 BOTH_PRECISIONS = Paper(('column',), say, sizes=('fedcosr/table2',), says=FEDCOSR_SAID, personal=True)
 

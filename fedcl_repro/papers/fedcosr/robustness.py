@@ -9,8 +9,6 @@ __all__ = ['on_cifar10', 'TRAINED3', 'NOT_APPLICABLE', 'KEPT', 'POOR', 'SHARES',
            'tell_gains', 'judge_fig7', 'fig7', 'compared_communication', 'told_of', 'judge_communication']
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #4ed0b771
-from dataclasses import replace
-
 import pandas as pd
 
 from ...core import Spec
@@ -83,7 +81,7 @@ def with_kept(share:float, profile:str)->list[TableRun]:
     scarcity, ending = Spec.of('all_clients', share=share), f', {100 * share:g} % of the images'
     placed_runs = runs(POOR, profile, [PRACTICAL, PATHOLOGICAL], ending, scarcity=scarcity)
     def setup(p): return p.cell['column'].split()[0] # 'practical'
-    return [replace(p, cell=p.cell | dict(setup=setup(p), kept=share)) for p in placed_runs]
+    return [p.in_cell(setup=setup(p), kept=share) for p in placed_runs]
 
 # %% ../../../nbs/papers/fedcosr/robustness.ipynb #a1d349da
 FIG7 = ['Local', 'FedAvg', 'FedPer', 'FedProto', 'FedCoSR']

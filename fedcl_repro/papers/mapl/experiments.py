@@ -89,7 +89,7 @@ def mapl_runs(
     for seed, d, scenario, name in product(range(size['seeds']), data or size['data'], scenarios, names):
         part = size.get('parts', {}).get(d, size['part']).format(scenario)
         adam = f"adam(lr={size['rate']}, beta1={decay.get(name, .5)}, fresh=True)"
-        case = dict(data=d, partition=f'mapl_clusters({part})', seed=seed, optimiser=adam)
+        case = dict(data=d, partition=f'mapl_clusters({part})', optimiser=adam, seed=seed, partition_seed=seed)
         start = 'common' if name in AVERAGED else 'own'
         options = dict(augmentation=views_of(name, d, fair), beginning=start)
         run = Run.of(named[name], **(base | case | options | changes))

@@ -72,7 +72,8 @@ def run_of(method, setting:Setting, network:str, model:dict, **changes)->TableRu
     if setting.data == 'tiny_imagenet': network = network(**MFCL_FILE['deep'].get(network.name, {}))
     size = MFCL_SIZES[setting.profile]['base'] | MFCL_FILE['other_data'].get(setting.data, {})
     partition = Spec.of('equal_dirichlet', concentration=setting.xi)
-    settings = dict(data=setting.data, partition=partition, seed=setting.seed, model=network(**model))
+    seeds = dict(seed=setting.seed, partition_seed=setting.seed)
+    settings = dict(data=setting.data, partition=partition, model=network(**model)) | seeds
     run = Run.of(method, **dict(n_clients=10, augmentation='simclr') | size | settings | changes)
     return TableRun(run, cell_of(run))
 
@@ -317,8 +318,7 @@ def before_its_norm(profile, xis=())->list[TableRun]: # xis: by default all of T
     widths = size['hidden'], size['width']
     old = MODELS.resolve(Spec.of('resnet18_cifar', width=size['base_width'], proj=widths, rot=True))
     settings = each_setting(profile, xis or size['xis'], size['data'])
-    now = [rival('orchestra', setting) for setting in settings]
-    return [replace(p, run=replace(p.run, model=old)) for p in now]
+    return [rival('orchestra', setting).with_settings(model=old) for setting in settings]
 
 @experiment(
     MFCL, 'mfcl/table2', 'Accuracy of MFCL and baselines, by skew', also=beside_columns, cells='table14',
