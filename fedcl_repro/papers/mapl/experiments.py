@@ -89,7 +89,8 @@ def mapl_runs(
     for seed, d, scenario, name in product(range(size['seeds']), data or size['data'], scenarios, names):
         part = size.get('parts', {}).get(d, size['part']).format(scenario)
         adam = f"adam(lr={size['rate']}, beta1={decay.get(name, .5)}, fresh=True)"
-        case = dict(data=d, partition=f'mapl_clusters({part})', optimiser=adam, seed=seed, partition_seed=seed)
+        seeds = dict(seed=seed, partition_seed=seed)
+        case = dict(data=d, partition=f'mapl_clusters({part})', optimiser=adam) | seeds
         start = 'common' if name in AVERAGED else 'own'
         options = dict(augmentation=views_of(name, d, fair), beginning=start)
         run = Run.of(named[name], **(base | case | options | changes))
