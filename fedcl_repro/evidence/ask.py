@@ -273,8 +273,7 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     weakest = min(corrected, key=lambda part: corrected[part].mean)
     fails = corrected[refuting].word == 'fails'
     part = refuting if fails else weakest
-    # how low the smallest margin may be is known if that of each part is
-    lowest = min(i.low if i.known else -np.inf for i in uncorrected.values())
+    lowest = min(i.low for i in uncorrected.values()) # -inf where a part has one run
     fewest = min(i.n for i in corrected.values())
     if fails: lowest, fewest = corrected[part].low, corrected[part].n # one part that is below zero is enough
     joint = replace(corrected[part], low=lowest, high=corrected[refuting].high, n=fewest)

@@ -6,7 +6,7 @@ import pytest
 
 from fedcl_repro.evidence.intervals import Spread, images_redrawn, interval, moved
 from fedcl_repro.evidence.claim import Claim, above, best, level, ordered
-from fedcl_repro.evidence.ask import Chance, answer
+from fedcl_repro.evidence.ask import Chance, answer, turned
 
 COMMON, OWN = 2., .35 # points: what all methods of a replicate share, and what each has for itself
 LABELS = 'ABCDEF'
@@ -202,3 +202,34 @@ def test_both_moments_stand_side_by_side():
     assert whole.micro['FedAvg + epoch'] - whole.micro.FedAvg > 20
     mapl = our_cells(MAPL, committed('mapl/table1', 'lite'), ['label', *MAPL.keys])
     assert mapl.micro.to_list() == pytest.approx(mapl.trained.to_list()) and mapl.merged.notna().all()
+
+
+def judged_table(margins, partitions=6):
+    "The answer to 'A is the best' on a table with these leads over rivals, a list for each; None: not run."
+    table = pd.DataFrame({'A': [50.] * 6} | {name: [np.nan if m is None else 50. - m for m in leads]
+                                             for name, leads in margins.items()})
+    return answer(best('A', list(margins)), table, chance=Chance(partitions=partitions))
+
+
+CLEAR = [4., 4.1, 3.9, 4., 4.2, 3.8]
+
+
+def test_the_smallest_margin_has_an_interval_if_each_rival_has_one():
+    assert judged_table(dict(B=CLEAR, C=CLEAR)).word == 'holds'
+    once = judged_table(dict(B=CLEAR, C=[5., *[None] * 5]))
+    assert (once.word, once.reason, once.interval) == ('open', 'one run', ())
+    below = judged_table(dict(B=[-m for m in CLEAR], C=[5., *[None] * 5]))
+    assert below.word == 'fails' and below.interval[1] < 0, 'one rival is enough'
+
+
+def test_seeds_of_one_partition_decide_nothing():
+    assert judged_table(dict(B=CLEAR)).word == 'holds'
+    alone = judged_table(dict(B=CLEAR), partitions=1)
+    assert (alone.word, alone.reason) == ('open', 'one partition') and alone.interval
+
+
+def test_a_sign_turns_only_among_the_same_methods():
+    table, fewer = pd.DataFrame(dict(A=[50.], B=[51.], C=[40.])), pd.DataFrame(dict(A=[50.], C=[40.]))
+    c = best('A', ['B', 'C'])
+    assert not turned(c, table, {'with 10 %': fewer})
+    assert turned(c, table, {'with 10 %': fewer.assign(B=45.)}) == 'but +5.00 with 10 %'
