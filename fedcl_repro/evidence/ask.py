@@ -357,6 +357,7 @@ def answer(
     reason = ONE_PARTITION if of_one and verdict == 'open' else why_open(joint, verdict)
     details = dict(size=chance.size, basis='runs', reason=reason, turned=changes)
     details |= dict(tested=chance.tested, layers=chance.layers, differs=chance.differs)
+    if ' points' in c.evidence(table, least): details['unit'] = 'points' # others are shares, ranks, ...
     if joint.n and not joint.ranked: details['margin'] = joint.mean
     if not np.isnan(value): details['published'] = value
     ends = (joint.low, joint.high) if has_interval else ()

@@ -44,6 +44,7 @@ class Verdict:
     size: str = ''       # of the runs, in words, if it is not the paper's: 'a tenth of the images, 20 rounds'
     basis: str = 'facts' # what it rests on: trained 'runs', 'published' numbers, or counted 'facts'
     margin: float = None  # of our runs, in the unit of the claim
+    unit: str = ''        # of both margins: 'points', of percentages
     published: float = None # of the published numbers
     label: str = ''       # of a cell: its method
     reason: str = ''      # why it is open: one of `REASONS`

@@ -44,7 +44,8 @@ def answer_in_words(name:str)->str:
     if v is None: return ''
     between = f' ({signed_points(v.interval[0])} to {signed_points(v.interval[1])})' if v.interval else ''
     published = f', published {signed_points(v.published)}' if v.published is not None else ''
-    return f'{v.badge}: {v.what}: {signed_points(v.margin)}{between}{published}'.replace('|', '\\|')
+    ours = ' '.join(filter(None, (signed_points(v.margin), v.unit)))
+    return f'{v.badge}: {v.what}: {ours}{between}{published}'.replace('|', '\\|')
 
 def status_table(names=None)->str: # Markdown; `names`: of experiments, else all
     "One line per artifact: how often each verdict occurs, and what the page answers first."

@@ -122,7 +122,8 @@ def margins_of(v:Verdict)->str:
     published = f'published {signed_points(v.published)}, ' if v.published is not None else ''
     ends = ' to '.join(map(signed_points, v.interval))
     between = f' (95 % interval {ends})' if v.interval else ''
-    return f'{published}ours {signed_points(v.margin)}{between}' + (f', {v.turned}' if v.turned else '')
+    ours = ' '.join(filter(None, (signed_points(v.margin), v.unit)))
+    return f'{published}ours {ours}{between}' + (f', {v.turned}' if v.turned else '')
 
 def sentence_and_answer(v:Verdict, verdicts=())->tuple[str, str]:
     "The claim, and whether it held in its settings among `verdicts`."

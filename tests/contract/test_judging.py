@@ -233,3 +233,9 @@ def test_a_sign_turns_only_among_the_same_methods():
     c = best('A', ['B', 'C'])
     assert not turned(c, table, {'with 10 %': fewer})
     assert turned(c, table, {'with 10 %': fewer.assign(B=45.)}) == 'but +5.00 with 10 %'
+
+
+def test_a_margin_in_points_says_so_and_no_other_does():
+    table = pd.DataFrame(dict(A=[51., 52.], B=[50., 50.5], C=[40., 41.]))
+    assert answer(above('A', 'B'), table).unit == 'points'
+    assert answer(above('A', 'B', told='rank {each}'), table).unit == ''
