@@ -377,7 +377,8 @@ class HeldFolder:
         held = False
         while not held: # a sweeper may have found it before it was locked
             self.name = tempfile.mkdtemp(prefix=prefix, dir=parent)
-            descriptor = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
+            try: descriptor = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError: continue # it has removed it
             held = lock_alone(descriptor) and os.path.exists(self.name)
             if not held: os.close(descriptor)
         self.cleanup = weakref.finalize(self, self.remove, self.name, descriptor, os.getpid())

@@ -113,11 +113,13 @@ def text_chart(
     table = pd.DataFrame(curves)
     first_round, last_round = table.index.min(), table.index.max()
     low, high = table.min().min(), table.max().max()
+    missing = max(0, .11 * (height - 1) - (high - low)) # each line has a label of its own
+    low, high = low - missing / 2, high + missing / 2
     lines = [[' '] * width for _ in range(height)]
     for mark, name in reversed(list(zip(PLOT_MARKS, table))):
         for r, v in table[name].dropna().items():
             column = round((r - first_round) / max(1, last_round - first_round) * (width - 1))
-            line = round((high - v) / ((high - low) or 1) * (height - 1))
+            line = round((high - v) / (high - low) * (height - 1))
             lines[line][column] = mark
     labels = [f'{v:6.1f} |' for v in np.linspace(high, low, height)]
     text = [label + ''.join(line).rstrip() for label, line in zip(labels, lines)]

@@ -6,6 +6,7 @@ import pytest
 from fresh import COMMAND
 
 from fedcl_repro.cli import main
+from fedcl_repro.core import HeldFolder
 from fedcl_repro.evidence.experiments import EXPERIMENTS
 from fedcl_repro.evidence.majority import committed_scores, what_decides
 from fedcl_repro.runs.run import Run, run_id
@@ -124,3 +125,20 @@ def test_saved_rows_bring_their_majority_classes(tmp_path, monkeypatch):
     finally:
         del EXPERIMENTS['toys/own']
         committed_scores.cache_clear()
+
+
+def test_a_folder_that_was_swept_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    "A sweeper takes a new folder for a dead process's in the moment between making and opening it."
+    import tempfile
+    made, make = [], tempfile.mkdtemp
+
+    def swept_once(**where):
+        made.append(make(**where))
+        if len(made) == 1: os.rmdir(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, 'mkdtemp', swept_once)
+    held = HeldFolder('one-', tmp_path)
+    assert len(made) == 2 and held.name == made[1] and os.path.isdir(held.name)
+    held.cleanup()
+    assert not os.path.exists(held.name)
