@@ -47,7 +47,7 @@ def has_test_ids(dataset:Dataset, column='client')->bool:
 
 # %% ../../nbs/data/natural.ipynb #a47a575c
 def split_as_given(dataset:Dataset, rows:list)->Shards:
-    "Shards from each client's rows, of which those of the official test set are for its test."
+    "Shards from each client's rows; rows of the official test set are for its test."
     notes = dict(disjoint=True, unused=len(dataset.y) - sum(map(len, rows)), lost_classes=[], test='own')
     train = [r[r < dataset.n_train] for r in rows]
     return Shards(train, [r[r >= dataset.n_train] for r in rows], notes=notes)

@@ -69,7 +69,7 @@ def interval(
 )->Interval:
     """The interval of the mean margin, from its replicates alone; a single one takes the spread of its
     family.
-    Variance of images makes it wider; the degrees of freedom are those of the replicates."""
+    Variance of images makes it wider; the degrees of freedom come from the replicates."""
     from scipy.special import stdtrit
     margin, ranked = known_margins(margin)
     n = len(margin)

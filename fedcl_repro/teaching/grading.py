@@ -116,6 +116,7 @@ IN_WORDS = { # part of an error -> what it means
     'leaf Variable': 'A weight was overwritten while torch recorded it: write into `p.data`, or under '
                      '`torch.no_grad()`.',
     'does not require grad': 'Nothing leads from the loss back to the weights: was something detached?',
+    "*: <class 'torch.nn.modules": 'A network is no number: go over its parameters.',
     'missing the required "forward"': 'A `ModuleDict` cannot be called: call its parts (`net[...]`), or the '
                                       "page's function that does.",
     'match the size': 'Two tensors do not fit together: print their shapes.',

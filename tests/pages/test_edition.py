@@ -74,6 +74,37 @@ def test_a_blank_knows_its_mistakes_by_name(page, name, untouched):
         assert word == WRONG and words in said, f'{words}\n{said}\n{code}'
 
 
+TRIED = [ # page, blank, lines of a reader, and what the check should say: known mistakes in other lines
+    ('02_fedavg', 'one_round', """
+    nets = []
+    for i in range(fed.n_clients):
+        net = train(copy.deepcopy(net), batches_of(fed, i, r))
+        nets.append(net)
+    return average(nets, fed.sizes), nets""", 'begins where the one before it ended'),
+    ('02_fedavg', 'recall', """
+    rows = torch.cat(fed.rows['test'])
+    p = scores(net, images(fed, rows)).argmax(1)
+    return torch.stack([(fed.y[rows][p == d] == d).double().mean() for d in range(10)])""", 'the precision'),
+    ('04_class_means', 'pool', """
+    sums, counts = torch.stack(list(sums)), torch.stack(list(counts))
+    means, w = sums / counts.clamp(min=1)[..., None], counts.sum(1) / counts.sum()
+    return (w[:, None, None] * means).sum(0), counts.sum(0) > 0""", 'weighted by *all* their images'),
+    ('04_class_means', 'mismatch', """
+    return ((body(x) - targets)**2).sum() + .001 * (x**2).mean()""", 'the second term is a mean'),
+    ('04_class_means', 'mismatch', """
+    return (body(x) - targets).norm() + .001 * x.norm()""", 'roots of the sums'),
+    ('05_contrast', 'mix', """
+    own = keep * own + (1 - keep) * received""", 'A network is no number')]
+
+
+@pytest.mark.parametrize('page, name, lines, words', TRIED)
+def test_a_mistake_is_known_in_other_lines(page, name, lines, words, untouched):
+    space, _ = untouched(page)
+    head = blanks_of(page)[name].solution.partition('\n')[0]
+    word, said = said_about(page, space, name, head + lines)
+    assert word == WRONG and words in said, said
+
+
 def stored_in(node):
     names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
     return {n.id for n in names if isinstance(n.ctx, ast.Store)}
@@ -158,6 +189,33 @@ def test_the_blank_file_of_a_method_trains(tmp_path, fresh):
     assert done.returncode == 0, done.stderr
 
 
+OWN_MEANS = [ # FedPer, and a pull to pooled class means, from the names in the blank file
+    ("client | select(message, 'body.')", "client | select(message, 'body.', 'mean', 'have')"),
+    ('F.cross_entropy(net.head(net.body(batch.x)), batch.y), {}',
+     "F.cross_entropy(net.head(net.body(batch.x)), batch.y) + F.mse_loss(\n"
+     "            net.body(batch.x) * client['have'][batch.y, None], client['mean'][batch.y]), {}"),
+    ("(Sweep(loss, NET),), upload=send('body.'), serve=average_of('body.')",
+     "(Sweep(loss, NET), Sweep(measure_classes)), keep=no_centroids,\n"
+     "        upload=lambda c: select(c, 'body.') | means_message(c),\n"
+     "        serve=lambda s, inbox: serve_centroids(average_of('body.')({}, inbox), inbox)")]
+
+
+def test_the_names_of_the_blank_file_make_a_method_that_shares_class_means():
+    "What the file's comments say is enough, and the pooled means reach the clients."
+    from fedcl_repro.federation.method import METHODS
+    from fedcl_repro.federation.rounds import run
+    from fedcl_repro.teaching.edition import OWN_METHOD
+    from fedcl_repro.teaching.lent import ten_clients
+    code, space, fed = OWN_METHOD.replace("'mine'", "'mine_with_means'"), {}, ten_clients(0)
+    for old, new in OWN_MEANS:
+        assert old in code
+        code = code.replace(old, new)
+    with patch.dict(METHODS): # entered for this test alone
+        exec(code, space)
+        client = run(fed, space['mine'](), 2).clients[0]
+    assert client['have'].all() and client['mean'].any(1).all()
+
+
 # What is said about any blank, in a small one.
 SOLUTION = 'def mean_of(z):\n    "Mean."\n    return z.sum(0) / len(z)'
 GIVEN = 'z = torch.arange(12.).double().reshape(4, 3)'
@@ -187,6 +245,7 @@ def toy(lines, given=GIVEN, solution=SOLUTION, **space):
     ('return z.mean(0).tolist()', WRONG, 'is a list of 3, expected a tensor (3,)'),
     ('return z @ z', WRONG, 'do not fit together'),
     ('return z[None] @ z[None]', WRONG, 'do not fit together'),
+    ('return Sequential() * 2.', WRONG, 'A network is no number: go over its parameters'),
     ('return ModuleDict()(z)', WRONG, 'A `ModuleDict` cannot be called'),
     ('return z.requires_grad_().mean(0).detach()', WRONG, 'the argument `z` now wants a gradient: clone it'),
     ('return y.mean(0)', WRONG, "it stops at `return y.mean(0)`. NameError: name 'y'"),
@@ -195,7 +254,8 @@ def toy(lines, given=GIVEN, solution=SOLUTION, **space):
     ('n.append(1)\n    return z.mean(0) * (len(n) < 2)', WRONG, 'something is kept from the first call'),
 ])
 def test_what_is_wrong_is_said_in_words(lines, word, words):
-    found, said = toy(lines, n=[], ModuleDict=torch.nn.ModuleDict, w=torch.ones(3).double().requires_grad_())
+    found, said = toy(lines, n=[], ModuleDict=torch.nn.ModuleDict, Sequential=torch.nn.Sequential,
+                      w=torch.ones(3).double().requires_grad_())
     assert found == word and words in said, said
 
 

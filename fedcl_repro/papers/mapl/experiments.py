@@ -127,7 +127,7 @@ MAPL = Paper(
     title='MAPL', published=mapl_published, says=MAPL_SAID, personal=True, moment='trained',
     size=lambda runs: largest_in_words(runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
-MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what tells runs apart
+MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what distinguishes runs
 MAPL_ROUND = [*MAPL_RUN, 'round']
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #267c3527

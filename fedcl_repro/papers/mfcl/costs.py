@@ -168,6 +168,6 @@ def cost_resource(method:str)->dict[str,float]:
 # %% ../../../nbs/papers/mfcl/costs.ipynb #84d80068
 @cache
 def costs_of(method:str, kind:str)->tuple[dict,dict]: # by the formulas, as counted
-    "Costs of a client in both ways; for a rival both are those of `cost_resource`."
+    "Costs of a client in both ways; for a rival both come from `cost_resource`."
     if method in COST_RIVALS: return (cost_resource(method),) * 2
     return cost_paper(method, kind), cost_true(method, kind)

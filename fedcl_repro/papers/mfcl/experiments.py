@@ -115,7 +115,7 @@ def floors(setting:Setting, run={}, **common)->list[TableRun]:
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #3dd8df03
 def varied(profile:str, variants, xis=(.01,), data=None, n_floors=5, **common)->list[TableRun]:
     """MFCL in each of these ways in each setting, and its floors. A way holds further arguments of `ours`;
-    `common` are those of all runs, unless a way has its own."""
+    `common` go to all runs, unless a way has its own."""
     settings = each_setting(profile, xis, data)
     runs = [ours(setting, **common | variant) for setting in settings for variant in variants]
     return runs + [r for setting in settings for r in floors(setting, **common)[:n_floors]]
