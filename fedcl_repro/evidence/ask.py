@@ -326,7 +326,7 @@ def answer(
 )->Verdict:
     "A verdict with the confidence interval of the margin."
     margin = part_margins(c, table)
-    what = f'{c.sentence}: {where}' if where else c.sentence
+    what = f'{c.statement}: {where}' if where else c.statement
     decision = decided(c, table, margin, chance)
     verdict, joint = decision.word, decision.interval
     of_one = chance.partitions == 1 and joint.n > 1 # seeds of one partition are no replicates
@@ -469,7 +469,7 @@ def ask(
 # %% ../../nbs/evidence/ask.ipynb #bc011fcb
 def not_run(c:Claim, why:str, where='')->Verdict:
     "The verdict on a claim that no runs can test."
-    what = f'{c.sentence}: {where}' if where else c.sentence
+    what = f'{c.statement}: {where}' if where else c.statement
     return replace(claim(what, [], why, c.place), basis='runs')
 
 # %% ../../nbs/evidence/ask.ipynb #bc011fce
@@ -704,7 +704,7 @@ def judge_published(paper:Paper, c:Claim, images:Callable=None)->Verdict:
     tables = published_tables(paper.published(**c.published), paper.keys, [*c.needs, *c.rivals])
     tables = {key: t for key, t in tables.items() if c.is_about(paper.keys, key)}
     cases = {paper.say(*key, 'paper'): t for key, t in tables.items()}
-    v = as_published(replace(c, sentence=f'as published, {c.sentence}'), cases)
+    v = as_published(replace(c, statement=f'as published, {c.statement}'), cases)
     if images is None or v.word != 'holds': return v
     return beside_noise(v, c, [(t, images(*key)) for key, t in tables.items()])
 
@@ -733,7 +733,7 @@ def as_published(c:Claim, cases:dict)->Verdict:
         margin = part_margins(c, table).min(axis=1)
         cases_so_far = agreeing if held(c, margin).all() else broken
         cases_so_far.append(f'{setting}: {c.evidence(table, margin)}')
-    return stated(c.sentence, not broken, published_evidence(agreeing, broken), c.place, basis='published')
+    return stated(c.statement, not broken, published_evidence(agreeing, broken), c.place, basis='published')
 
 def stated(what:str, ok:bool, evidence:str, place:str, **fields)->Verdict:
     "Verdict on a claim that the paper's own numbers bear out, or contradict."

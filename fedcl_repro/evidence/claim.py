@@ -25,7 +25,7 @@ def points(table:pd.DataFrame, margin:pd.Series)->str:
 @dataclass(frozen=True)
 class Claim:
     "A claim of a paper, tested on a table replicate x label for each setting that it is about."
-    sentence: str
+    statement: str
     needs: tuple              # labels that our table and the published one must have
     margin: Callable          # table -> one number per replicate, above zero if the claim holds; or a
                               # table replicate x part, if each part has to hold and one that fails refutes it
@@ -52,7 +52,7 @@ class Claim:
         values_of = dict(zip(keys, setting))
         for k in self.where:
             if k in values_of: continue
-            raise ValueError(f'{self.sentence!r} is about {k!r}: choose from {", ".join(keys)}')
+            raise ValueError(f'{self.statement!r} is about {k!r}: choose from {", ".join(keys)}')
         return all(values_of[k] in values for k, values in self.where.items())
 
     def evidence(self, table, margin:pd.Series)->str:
@@ -88,9 +88,9 @@ def above(high, low, says='', by=0., some=False, **fields)->Claim: # high, low: 
         if not low: return pd.DataFrame(upper) - by
         return pd.DataFrame({f'{h} - {l}': v - table[l] - by for h, v in upper.items() for l in low})
     def tell(table, margin): return f'{margin.mean() + by:+.2f} points'
-    sentence, higher = says or f'{high[0]} is above {low[0]}', () if some else tuple(high)
+    statement, higher = says or f'{high[0]} is above {low[0]}', () if some else tuple(high)
     pairs = (1 if some else len(high)) * max(1, len(low))
-    return Claim(sentence, (*high, *low), margin, tell, comparisons=pairs, higher=higher, **fields)
+    return Claim(statement, (*high, *low), margin, tell, comparisons=pairs, higher=higher, **fields)
 
 # %% ../../nbs/evidence/claim.ipynb #c397d7bc
 def ordered(labels, says:str, **fields)->Claim:
@@ -113,8 +113,8 @@ def best(name:str, among, says='', **fields)->Claim:
         n = len(rivals_in(table))
         rivals_words = f'the best of {n} others' if n > 1 else 'the other'
         return f'{lead(table, name, rivals).mean():+.2f} points to {rivals_words}'
-    sentence = says or f'{name} has the highest accuracy'
-    return Claim(sentence, (name,), margin, tell, comparisons=len(rivals), rivals=tuple(rivals), **fields)
+    statement = says or f'{name} has the highest accuracy'
+    return Claim(statement, (name,), margin, tell, comparisons=len(rivals), rivals=tuple(rivals), **fields)
 
 # %% ../../nbs/evidence/claim.ipynb #5c806513
 def top(name:str, k:int, among, says:str, ascending=False, **fields)->Claim:

@@ -147,16 +147,16 @@ def test_images_are_drawn_from_the_seeds_whose_hits_are_known():
     assert set(drawn.index.unique('seed')) == known
     assert (drawn.FedSSC - drawn.FedAvg).groupby('draw').mean().var() < .1 # as if independent: 0.5
     claim, = (c for c in FEDSSC.claims_on('table1', 'lite')
-              if c.sentence == 'FedSSC is more accurate than FedAvg')
+              if c.statement == 'FedSSC is more accurate than FedAvg')
     v, = ask(FEDSSC, [claim], rows, 'lite')
     assert v.interval[1] - v.interval[0] < 1.8 # was 3.1
 
 
 def test_below_a_trivial_baseline_nothing_was_learned_whoever_wins():
     from fedcl_repro.papers.mfcl.statements import FLOORS
-    def word(own, rival, sentence=above('A', 'B', floors=FLOORS)):
+    def word(own, rival, claim=above('A', 'B', floors=FLOORS)):
         numbers = pd.DataFrame(dict(A=own, B=rival) | dict.fromkeys(FLOORS, 40.), index=range(6))
-        return answer(sentence, numbers + .1 * np.random.default_rng(0).normal(size=numbers.shape)).word
+        return answer(claim, numbers + .1 * np.random.default_rng(0).normal(size=numbers.shape)).word
     assert [word(30., 20.), word(20., 30.), word(30., 50.)] == ['not learned'] * 3
     assert word(50., 30.) == 'not learned' # above a method that failed
     assert [word(50., 45.), word(45., 50.)] == ['holds', 'fails']

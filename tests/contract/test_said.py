@@ -21,7 +21,7 @@ def test_every_claim_is_asked(profile):
     asked = 0
     for name in set(LISTS) - PUBLISHED_ONLY:
         paper, artifact = name.split('/')
-        said = {(c.sentence, c.place) for c in PAPER_OF[paper].claims_on(artifact, profile)}
+        said = {(c.statement, c.place) for c in PAPER_OF[paper].claims_on(artifact, profile)}
         verdicts = experiments()[name].about['judge'](read_rows([], None), profile)
         assert said <= {(v.what, v.source) for v in verdicts}, name
         asked += len(said)
@@ -33,12 +33,12 @@ def test_claims_on_published_tables_have_one():
     checked = 0
     for group in ('mapl', 'mfcl'):
         paper = PAPER_OF[group]
-        assert {c.sentence for c in claims_on_published(paper)} >= {c.sentence
+        assert {c.statement for c in claims_on_published(paper)} >= {c.statement
                                                                     for c in paper.says['in_paper']}
         for c in claims_on_published(paper):
             cells = paper.published(**c.published)
             here = [c.is_about(paper.keys, setting) for setting in zip(*(cells[k] for k in paper.keys))]
-            assert {*c.needs, *c.rivals} <= set(cells[here].label), c.sentence
+            assert {*c.needs, *c.rivals} <= set(cells[here].label), c.statement
             checked += 1
     assert checked > 20
 

@@ -43,7 +43,7 @@ def made_up(rng, shift=0.):
     return table.assign(**{name: table[name] - 2 for name in ('FedSimCLR', 'MFCL(GN)')})
 
 
-@pytest.mark.parametrize('c', CLAIMS, ids=lambda c: c.sentence[:40])
+@pytest.mark.parametrize('c', CLAIMS, ids=lambda c: c.statement[:40])
 def test_no_difference_is_rarely_decided(c):
     rng, n = np.random.default_rng(1), 400
     decided = sum(answer(c, made_up(rng)).word in ('holds', 'fails') for _ in range(n))

@@ -179,8 +179,8 @@ def often(name:str, what:str, inside, place='FedCoSR V-B3', of='spread')->Claim:
     def tell(tables, margin):
         percent = 100*votes(tables).to_numpy().mean()
         return f'in {percent:.0f} % of {len(tables)} columns'
-    sentence = f'{name} {what} in at least half of the columns'
-    return Claim(sentence, SIXTEEN, margin, tell, True, place, of, votes=votes)
+    statement = f'{name} {what} in at least half of the columns'
+    return Claim(statement, SIXTEEN, margin, tell, True, place, of, votes=votes)
 
 def among_three(table, name): return table[SIXTEEN].rank(axis=1, method='min')[name] <= 3
 def below_mean(table, name): return table[name] < table[SIXTEEN].mean(axis=1)
@@ -203,8 +203,8 @@ def margins_grow()->Claim:
     "The lead grows from each data set to the one with the next larger number of classes."
     def margin(tables): return leads(tables).diff(axis=1).iloc[:, 1:].min(axis=1)
     def tell(tables, margin): return ', '.join(f'{name} {v:+.2f}' for name, v in leads(tables).mean().items())
-    sentence = 'the margin of FedCoSR grows with the number of classes'
-    return Claim(sentence, SIXTEEN, margin, tell, True, 'FedCoSR V-B1', comparisons=2)
+    statement = 'the margin of FedCoSR grows with the number of classes'
+    return Claim(statement, SIXTEEN, margin, tell, True, 'FedCoSR V-B1', comparisons=2)
 
 def of_split(tables:dict, split:str)->dict[tuple,pd.DataFrame]:
     "The tables of a split of Table II: of columns that begin with this word."
@@ -323,8 +323,8 @@ def judge_compat(rows:pd.DataFrame, profile:str)->list[Verdict]:
             evidence = (f'{a:.2f} {fault}, {b:.2f} as defined, '
                         f'{plain:.2f} FedAvg tested alike, {p:.2f} published')
         held = nearest(part) == WITH_FAULT if len(part) else []
-        sentence = f'the published value is nearest to the method with the fault: {label}'
-        out.append(claim_of_runs(sentence, list(held), evidence, 'FedCoSR Table II', size))
+        statement = f'the published value is nearest to the method with the fault: {label}'
+        out.append(claim_of_runs(statement, list(held), evidence, 'FedCoSR Table II', size))
     return out
 
 @experiment(FEDCOSR, 'fedcosr/compat', 'Published values that a fault may explain', also=judge_compat)

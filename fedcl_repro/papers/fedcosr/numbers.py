@@ -28,10 +28,10 @@ def gain_claim(paper:str, points:float, column:str)->Claim:
     "FedCoSR is at least so far above the second best."
     def margin(table): return lead(table, 'FedCoSR', SIXTEEN) - points
     def tell(table, margin): return f"{lead(table, 'FedCoSR', SIXTEEN).mean():+.2f} points"
-    sentence, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', SIXTEEN
+    statement, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', SIXTEEN
     place, rivals = f'{PAPERS[paper]} V-B1', len(labels) - 1
     setting = dict(column=[column])
-    return Claim(sentence, labels, margin, tell, True, place, where=setting, comparisons=rivals)
+    return Claim(statement, labels, margin, tell, True, place, where=setting, comparisons=rivals)
 
 def gain_claims()->list[Claim]: # ten
     "All gains that both papers state."
@@ -47,8 +47,8 @@ def judge_averages()->list[Verdict]: # one for each table, measure and paper
                 cells = published(paper, artifact, metric=metric, method='Averaged')
                 right = cells.contradicts == ''
                 evidence = f'{right.sum()} of {len(cells)} are the mean of their column'
-                sentence = f'the row Averaged is the mean of its column: {what}'
-                out.append(stated(sentence, right.all(), evidence, f'{title} {table}'))
+                statement = f'the row Averaged is the mean of its column: {what}'
+                out.append(stated(statement, right.all(), evidence, f'{title} {table}'))
     return out
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00012
@@ -76,9 +76,9 @@ def arrows_of(name:str, published_sides:pd.Series, measure:str)->Claim:
         table = table[list(labels)]
         return table.sub(table.mean(axis=1), axis=0) * up.map({True: 1, False: -1})
     def tell(table, least): return f'{(margin(table) >= 0).sum(axis=1).mean():.0f} of {len(labels)} arrows'
-    sentence = f'all methods are on the published side of the mean {measure}'
+    statement = f'all methods are on the published side of the mean {measure}'
     place = 'FedCoSR Tables II, III'
-    return Claim(sentence, labels, margin, tell, True, place, measure, where=dict(column=[name]))
+    return Claim(statement, labels, margin, tell, True, place, measure, where=dict(column=[name]))
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00015
 def judge_numbers(rows:pd.DataFrame, profile:str)->list[Verdict]:

@@ -171,8 +171,8 @@ def judge_communication(rows, profile)->list[Verdict]:
         if named or not fits: out.append(claim(what, [fits], told_of(r.total, r.charged), place))
     cheapest, next_ = table.nsmallest(2, 'total').itertuples()
     evidence = f'{cheapest.label}: {cheapest.total:,.0f}, next {next_.total:,.0f}'
-    sentence = 'FedProto sends least of those that send anything'
-    return out + [claim(sentence, [cheapest.label == 'FedProto'], evidence, 'FedCoSR V-C2')]
+    statement = 'FedProto sends least of those that send anything'
+    return out + [claim(statement, [cheapest.label == 'FedProto'], evidence, 'FedCoSR V-C2')]
 
 experiment(
     FEDCOSR, 'fedcosr/communication', 'Bytes counted against the formulas', judge_communication)(no_runs)

@@ -36,8 +36,8 @@ def loses(limit:float, exactly=False, **fields)->Claim:
         gap = limit - accuracy_lost(tables).FedCoSR
         return .5 - gap.abs() if exactly else gap
     def tell(tables, margin): return f'{accuracy_lost(tables).FedCoSR.mean():.2f} %'
-    sentence = f'FedCoSR loses {limit:g} % with 100 clients'
-    return Claim(sentence, ('FedCoSR',), margin, tell, equal=True, **fields)
+    statement = f'FedCoSR loses {limit:g} % with 100 clients'
+    return Claim(statement, ('FedCoSR',), margin, tell, equal=True, **fields)
 
 def most_of(says:str, labels, is_so, what:str, share=.5, **fields)->Claim:
     "Something is true of more than this share of the labels. `is_so`: tables -> seed x label of bools."
@@ -129,7 +129,7 @@ def published_claims(paper='fedcosr')->list[Verdict]:
     cases = {}
     for c, before, after, _ in changes(exactly=True):
         tables = {k: published_by(c.of, paper)[k,] for k in (before, after)}
-        cases.setdefault(c.sentence, (c, {}))[1][after] = tables
+        cases.setdefault(c.statement, (c, {}))[1][after] = tables
     return out + [as_published(c, tables) for c, tables in cases.values()]
 
 # %% ../../../nbs/papers/fedcosr/several_tables.ipynb #5e2c71a1

@@ -31,8 +31,8 @@ from ...evidence.verdict import Verdict, claim
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #2e74730b
 def theorem_verdict(key:str, cases, evidence:str)->Verdict:
     "Verdict on a claim, from whether it holds in each case."
-    place, sentence = paper_file('fedcosr')['theorems'][key]
-    return claim(sentence, cases, evidence, f'FedCoSR {place}')
+    place, statement = paper_file('fedcosr')['theorems'][key]
+    return claim(statement, cases, evidence, f'FedCoSR {place}')
 
 # %% ../../../nbs/papers/fedcosr/theory.ipynb #580b2b25
 def judge_theorem1(terms:pd.DataFrame)->list[Verdict]:

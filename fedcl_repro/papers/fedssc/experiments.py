@@ -149,8 +149,8 @@ def shrinking(betas:list, other='FedAvg')->Claim:
         return f'{high:+.2f} and {low:+.2f} points'
     several = len(betas) > 1
     values = f'is smaller at β = {max(betas):g} than at {min(betas):g}' if several else 'shrinks as β grows'
-    sentence = f'the gap between FedSSC and {other} {values}'
-    return Claim(sentence, ('FedSSC', other), margin, tell, place='FedSSC Fig. 1')
+    statement = f'the gap between FedSSC and {other} {values}'
+    return Claim(statement, ('FedSSC', other), margin, tell, place='FedSSC Fig. 1')
 
 def judge_gaps(rows:pd.DataFrame, profile:str)->list[Verdict]:
     "Whether the differences between methods shrink as β grows."

@@ -204,19 +204,19 @@ SPREAD = 'in the earlier round, embeddings do not form the clusters'
 def judge_maps(maps:pd.DataFrame, rows:pd.DataFrame, profile:str, source='MAPL 5.1')->list[Verdict]:
     "Whether embeddings of different clients lie together by cluster, before and after (Fig. 4c, 5c, 6c)."
     if profile == 'quick' or not (len(maps) and len(rows)):
-        return [claim(sentence, [], '', source) for sentence in (CLUSTERED, SPREAD)]
+        return [claim(statement, [], '', source) for statement in (CLUSTERED, SPREAD)]
     table, out = map_numbers(maps, rows, profile), []
     last_round, settings = rows['round'].max(), rows.drop_duplicates('run').set_index('run').settings
     for what, t in table.groupby('what', sort=False):
         reduced = [r for r in settings[t.run] if smaller(r, MAPL.sizes)]
         size = MAPL.size(reduced) if reduced else ''
         at_end, before = t[t['round'] == last_round], t[t['round'] < last_round]
-        for sentence, part, near in ((CLUSTERED, at_end, True), (SPREAD, before, False)):
+        for statement, part, near in ((CLUSTERED, at_end, True), (SPREAD, before, False)):
             shares, chance = part['own cluster'], part['cluster, by chance'].mean()
             evidence = (f'{shares.mean():.0f} % are nearest to the own cluster, '
                         f'{chance:.0f} % would be by chance') if len(part) else ''
             held = list((shares >= 90) == near)
-            out.append(claim_of_runs(f'{sentence}: {what}', held, evidence, source, size=size))
+            out.append(claim_of_runs(f'{statement}: {what}', held, evidence, source, size=size))
     return out
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #bb5d3339

@@ -79,7 +79,7 @@ def judge_published_costs(artifact:str)->list[Verdict]:
     cells = published('mfcl').itertuples()
     costs = {(c.metric, c.method, c.model): c.value for c in cells if c.method in CHARGED}
     def is_so(c): return c.margin(costs) >= 0
-    return [stated(c.sentence, is_so(c), c.evidence(costs, 0.), c.place) for c in MFCL_COSTS[artifact]]
+    return [stated(c.statement, is_so(c), c.evidence(costs, 0.), c.place) for c in MFCL_COSTS[artifact]]
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #5d0f3a11
 SPLIT_ROUNDS = 100 # of FSL, which the paper does not state

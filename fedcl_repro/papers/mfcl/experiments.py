@@ -257,10 +257,10 @@ def judge_skew(rows, profile)->list[Verdict]:
     for c in map(best_under_skew, MEASURED_BY):
         published = by_data(published_tables(mfcl_published('table14'), MFCL.keys, c.needs))
         cases = {data_title(data): tables for data, tables in published.items()}
-        verdicts.append(as_published(replace(c, sentence=f'as published, {c.sentence}'), cases))
+        verdicts.append(as_published(replace(c, statement=f'as published, {c.statement}'), cases))
         for data, tables in trained.items():
             verdicts.append(ask_across(c, tables, data_title(data), 2, MFCL, facts, views))
-        if not trained: verdicts.append(claim(c.sentence, [], '', c.place))
+        if not trained: verdicts.append(claim(c.statement, [], '', c.place))
     return verdicts
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #5d0f3b14

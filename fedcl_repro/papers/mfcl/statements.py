@@ -53,7 +53,7 @@ MFCL_SAID = dict(
         published='table14'),
     network=[
         *claims('MFCL 5.3',
-            replace(BEST, sentence=f'on one network, {BEST.sentence}'),
+            replace(BEST, statement=f'on one network, {BEST.statement}'),
             above(TN, BN, 'on one network, MFCL(TN) is above MFCL(BN)'),
             above(TN, GN, 'on one network, MFCL(TN) is above MFCL(GN)'),
             floors=NETWORK_FLOORS),
