@@ -167,10 +167,8 @@ from fedcl_repro.parts.mixing import keep_part
 # no_centroids(client, fed)      keep: room for class means, `mean` (C, k) and `have` (C,), none known yet
 # Sweep(measure_classes)         a step of `local`: one pass over the client's images that adds up its classes
 # means_message(client)          upload: the client's class means and their counts
-# serve_centroids(server, inbox) serve: pools these means by counts; with average_of('body.')({}, inbox) as
-#                                `server`, the bodies are averaged as well
-# select(message, 'mean', 'have') merge: the pooled means, which the next message down has
-# select(message, 'body.')       the fields of a message whose names begin so
+# serve_centroids(server, inbox) serve: pools these by counts; `server` may be average_of('body.')({}, inbox)
+# select(message, 'body.')       the fields whose names begin so; the next message down has `mean` and `have`
 # keep_part(client, body, share) share * own + (1 - share) * received, for each weight of the body
 
 
