@@ -30,12 +30,14 @@ _homes = dict(
     PARTITIONS='data.partition', Run='runs.run', Store='runs.store', read_rows='runs.rows',
     summary='runs.rows')
 __all__ = [*_homes]
+_registering = [f'fedcl_repro.{package}' for package in ('methods', 'parts', 'data')]
 
 def __dir__(): return sorted({*__all__, *(name for name in globals() if name.startswith('__'))})
 
 def __getattr__(name):
-    "Import what is asked for."
+    "Import what is asked for; a register (in capitals) with all entries of the package."
     if name not in _homes: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    if name.isupper(): import_module('fedcl_repro.core').load_all(*_registering)
     return getattr(import_module(f'fedcl_repro.{_homes[name]}'), name)
 
 if TYPE_CHECKING:

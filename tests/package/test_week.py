@@ -57,6 +57,13 @@ def test_completion_help_and_type_checkers_see_the_same_names():
     assert len(doctest.DocTestParser().get_examples(fedcl_repro.__doc__)) == 3
 
 
+def test_a_register_of_the_front_door_is_full(fresh):
+    names = dict(METHODS='fedper', MODELS='cnn', DATASETS='cifar10', PARTITIONS='dirichlet')
+    for register, name in names.items():
+        done = fresh.run(f'from fedcl_repro import {register}\nassert {name!r} in {register}')
+        assert done.returncode == 0, done.stderr
+
+
 def test_question_mark_shows_shapes_and_units():
     "In the sections that PyTorch's docstrings have; of functions, data classes and classes."
     doc = fedcl_repro.infonce.__doc__
