@@ -3864,6 +3864,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'fedcl_repro/publish/site.py'),
                                           'fedcl_repro.publish.site.copy_notebooks': ( 'publish/site.html#copy_notebooks',
                                                                                        'fedcl_repro/publish/site.py'),
+                                          'fedcl_repro.publish.site.docs_extra': ( 'publish/site.html#docs_extra',
+                                                                                   'fedcl_repro/publish/site.py'),
                                           'fedcl_repro.publish.site.escaped': ('publish/site.html#escaped', 'fedcl_repro/publish/site.py'),
                                           'fedcl_repro.publish.site.folded': ('publish/site.html#folded', 'fedcl_repro/publish/site.py'),
                                           'fedcl_repro.publish.site.home_of': ('publish/site.html#home_of', 'fedcl_repro/publish/site.py'),

@@ -47,7 +47,8 @@ def docs_verb(options):
     of which it is made."""
     if options.notebooks: return notebooks_to(options.notebooks)
     import webbrowser
-    from fedcl_repro.publish.site import build_site
+    from fedcl_repro.publish.site import build_site, docs_extra
+    docs_extra() # before anything is written
     check_folder(options.out, '--out')
     print('building the site takes some minutes', file=sys.stderr, flush=True)
     path, warnings = build_site(options.out)

@@ -11,7 +11,7 @@ __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'FRONT', 'WITH_LINK', 'SITE_SETTI
            'page_named', 'link_names', 'escaped', 'add_shapes', 'skip_values', 'AsWritten', 'written_defaults',
            'write_defaults', 'restore_signatures', 'is_safe', 'Cleaner', 'clean_html', 'clean_raw', 'with_badge',
            'with_links', 'bar_html', 'with_bars', 'complete_page', 'write_static', 'copy_notebooks', 'text_of_page',
-           'write_texts', 'without_colour', 'build_site']
+           'write_texts', 'without_colour', 'docs_extra', 'build_site']
 
 # %% ../../nbs/publish/site.ipynb #629bcecd
 import ast
@@ -530,14 +530,19 @@ def without_colour(text:str)->str:
     return re.sub(r'\x1b\[[\d;]*m', '', text)
 
 # %% ../../nbs/publish/site.ipynb #f24b4425
-def build_site(out)->tuple: # (path of its first page, warnings as text)
-    "Build the site into a folder."
+def docs_extra()->tuple: # what builds a site, and where it does so
+    "What the extra `docs` installs; a ValueError names the extra."
     try:
         from sphinx.application import Sphinx
         from sphinx.util.docutils import docutils_namespace
     except ImportError as e:
         extra = "pip install 'fedcl_repro[docs]', or -e '.[docs]' in a clone"
         raise ValueError(f'the site needs the extra `docs`: {extra}') from e
+    return Sphinx, docutils_namespace
+
+def build_site(out)->tuple: # (path of its first page, warnings as text)
+    "Build the site into a folder."
+    Sphinx, docutils_namespace = docs_extra()
     out, warnings = Path(out), StringIO()
     # Pictures of outputs are kept beside the built pages.
     with tempfile.TemporaryDirectory() as work, docutils_namespace():

@@ -716,6 +716,13 @@ def test_what_builds_another_site_names_ours_and_leaves_nothing(command, tmp_pat
     assert {path: path.is_file() and path.read_text() for path in tmp_path.rglob('*')} == before
 
 
+def test_a_site_without_its_extra_is_refused_first_and_leaves_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'sphinx.application', None)
+    assert cli.main(['docs', '--out', str(tmp_path/'site')]) == 2
+    assert "pip install 'fedcl_repro[docs]'" in capsys.readouterr().err.splitlines()[0]
+    assert not (tmp_path/'site').exists()
+
+
 # --- papermill
 
 TABLE2, COMPARE = ROOT/'nbs/papers/fedcosr/table2.ipynb', ROOT/'nbs/bench/compare.ipynb'
