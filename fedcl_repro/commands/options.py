@@ -9,6 +9,7 @@ __all__ = ['STORE', 'DEVICE', 'DATA_ROOT', 'USE', 'JSON', 'PROFILE', 'PROFILE_HE
 
 # %% ../../nbs/commands/options.ipynb #b0c200dd
 import math
+import re
 from difflib import get_close_matches
 
 import click
@@ -75,12 +76,16 @@ class Verb(click.Command):
         return super().parse_args(ctx, args)
 
     def spread(self, args:list)->list[str]:
-        "The arguments with an option whose `metavar` ends in `...` repeated before each of its words."
-        several = {p.opts[0] for p in self.params if (p.metavar or '').endswith(' ...')}
+        """The arguments with an option repeated before each of its words: all up to the next option if its
+        `metavar` ends in `...`, those like `n_rounds=2` if it begins with `NAME=`."""
+        metavars = {p.opts[0]: p.metavar or '' for p in self.params}
+        several = {name for name, metavar in metavars.items() if metavar.endswith(' ...')}
+        pairs = {name for name, metavar in metavars.items() if metavar.startswith('NAME=')}
         words, option = [], ''
         for k, arg in enumerate(args):
-            if arg.startswith('--'): option = arg if arg in several else ''
-            elif option and args[k - 1] != option: words.append(option)
+            if arg.startswith('--'): option = arg if arg in several | pairs else ''
+            elif option and args[k - 1] != option and (option in several or re.match(r'[\w.]+=', arg)):
+                words.append(option)
             words.append(arg)
         return words
 

@@ -629,6 +629,14 @@ def test_a_part_s_setting_is_suggested(capsys):
     assert "did you mean 'optimiser.lr'?" in ' '.join(capsys.readouterr().err.split())
 
 
+def test_settings_behind_each_other_need_one_option(tmp_path):
+    "Also where methods follow, and with what has brackets."
+    words = '--set n_rounds=2 seed=1 optimiser=adam(lr=0.1) fedavg fedper(shared=("body.",))'.split()
+    options = options_of('compare', *words)
+    assert options.set == ('n_rounds=2', 'seed=1', 'optimiser=adam(lr=0.1)')
+    assert options.methods == ('fedavg', 'fedper(shared=("body.",))')
+
+
 def test_a_relative_path_of_user_code_counts_in_the_arena(tmp_path, monkeypatch):
     from fedcl_repro.commands.arena import users_methods
     from fedcl_repro.user_code import load_extensions, used_files
