@@ -79,7 +79,7 @@ class Verb(click.Command):
         several = {p.opts[0] for p in self.params if (p.metavar or '').endswith(' ...')}
         words, option = [], ''
         for k, arg in enumerate(args):
-            if arg.startswith('--'): option = arg if arg in several else ''
+            if arg.startswith('-'): option = arg if arg in several else ''
             elif option and args[k - 1] != option: words.append(option)
             words.append(arg)
         return words
