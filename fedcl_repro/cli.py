@@ -347,7 +347,7 @@ def main(argv=None)->int:
         print(wrapped(message) if sys.stderr.isatty() else message, file=sys.stderr)
         return 2
     except KeyboardInterrupt as e:
-        rest = 'finished runs are kept, and the same command continues with the rest'
+        rest = getattr(e, 'rest', 'finished runs are kept, and the same command continues with the rest')
         print(f'\nfedcl: interrupted; {rest}', file=sys.stderr)
         return 128 + getattr(e, 'number', signal.SIGINT)
 

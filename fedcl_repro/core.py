@@ -38,13 +38,13 @@ import numpy as np
 import torch
 
 # %% ../nbs/core.ipynb #a0a32e1e
-def stream(seed:int, *what)->np.random.Generator: # the purpose, in words and numbers
+def stream(seed:int, *what)->np.random.Generator: # what: the purpose, in words and numbers
     "A generator for one purpose: `stream(seed, 'batches', client, round)`."
     purpose = '/'.join(map(str, what))
     return np.random.default_rng([int(seed), zlib.crc32(purpose.encode())])
 
 # %% ../nbs/core.ipynb #ca3bdf15
-def torch_stream(seed:int, *what, device='cpu')->torch.Generator: # the purpose, as in `stream`
+def torch_stream(seed:int, *what, device='cpu')->torch.Generator: # what: the purpose, as in `stream`
     "A torch generator for one purpose, which draws on this device; the same device gives the same bits."
     number = stream(seed, *what).integers(2**62)
     return torch.Generator(device).manual_seed(int(number))
@@ -205,7 +205,7 @@ def checked_about(kind:str, name:str, attributes:dict, values:dict)->dict[str, o
     return {k: values.get(k, attribute.default) for k, attribute in attributes.items()}
 
 # %% ../nbs/core.ipynb #68f73b87
-def check_type(what:str, value, default): # a default of None allows any type
+def check_type(what:str, value, default): # default: None allows any type
     "Refuse a value of another type than the default's; an int may replace a float, nothing a bool."
     if default is None: return
     if value is None and not isinstance(default, (bool, int, float)): return
@@ -304,7 +304,7 @@ def check_given(what:str, entry:Entry, settings:dict):
         check_value(f'{what}: {k}', value, entry.settings[k], entry.ranges.get(k))
 
 @patch
-def resolve(self:Register, spec)->Spec: # a `Spec`, or its text
+def resolve(self:Register, spec)->Spec: # spec: a `Spec`, or its text
     "The spec with all its defaults. Refuses unknown settings, wrong types and values out of range."
     if isinstance(spec, str): spec = parse_spec(spec)
     if not isinstance(spec, Spec):
@@ -389,7 +389,7 @@ class HeldFolder:
         os.close(descriptor)
 
 # %% ../nbs/core.ipynb #54bce34d
-def lock_alone(descriptor:int)->bool: # also where the file system has no locks
+def lock_alone(descriptor:int)->bool: # True also where the file system has no locks
     "Lock an open file or folder; False if another process has."
     try: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError: return False

@@ -83,7 +83,7 @@ class Verb(click.Command):
         pairs = {name for name, metavar in metavars.items() if metavar.startswith('NAME=')}
         words, option = [], ''
         for k, arg in enumerate(args):
-            if arg.startswith('--'): option = arg if arg in several | pairs else ''
+            if arg.startswith('-'): option = arg if arg in several | pairs else ''
             elif option and args[k - 1] != option and (option in several or re.match(r'[\w.]+=', arg)):
                 words.append(option)
             words.append(arg)

@@ -39,7 +39,7 @@ from ..runs.run import REGISTERS, changed_part, changed_settings, load_registers
 from ..user_code import is_own
 from ..runs.store import Store
 from ..evidence.verdict import MARKS, Verdict, verdict_counts
-from ..runs.rows import by_client, per_round, summary, with_names
+from ..runs.rows import LATE_TESTS, by_client, evaluations_in_words, per_round, summary, with_names
 from .options import WITH_OPTION
 from ..show.latex import PaperTable, check_tables, write_tables
 
@@ -232,19 +232,24 @@ def print_run(rows:pd.DataFrame, record:dict, id:str)->'Shown':
     config = record['config']
     print(paragraph(f"run {id}: {spec_text(config['method'])}"))
     for moment in ('merged', 'trained'):
-        for r in summary(rows, moment, 'last').itertuples():
+        results = summary(rows, moment)
+        for r in results.itertuples():
             sd = f'sd over clients {r.sd_clients:.2f}'
             print(f'  {moment:8} micro {r.micro:.2f} %  macro {r.macro:.2f} %  {sd}')
-        for end in curve_ends(rows, moment): print(paragraph(f'  {moment:8} {end_in_words(end)}'))
+            last = f'; the last alone: {r.last:.2f} %' * (r.evaluations > 1)
+            print(paragraph(f'  {moment:8} {evaluations_in_words(results)}{last}'))
+        for end in curve_ends(rows, moment):
+            if end.n > 1: print(paragraph(f'  {moment:8} {end_in_words(end)}'))
     if (rows.split == 'valid').any():
         best = summary(rows, at='valid').iloc[0]
         print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
     if 'stopped_after' in record:
         print(f"  stopped after round {record['stopped_after']} of {config['n_rounds']}: "
               f"no better validation accuracy in {config['patience']} evaluations")
-    if 'client_name' in rows: print(fitted_text(by_client(rows)))
+    last_round = rows['round'].max()
+    if 'client_name' in rows: print(f'  clients, merged, round {last_round}:\n{fitted_text(by_client(rows))}')
     for metric in config.get('metrics', []):
-        print(f'  {metric} {mean_of(rows, metric):.4f} (mean over clients)')
+        print(f'  {metric} {mean_of(rows, metric):.4f} (merged, round {last_round}, mean over clients)')
     curves = run_curves(rows) | curves_of_clients(rows)
     print(text_chart(curves, min(60, width() - 9)))
     print(f'again: {command_of(config)}')
@@ -253,8 +258,7 @@ def print_run(rows:pd.DataFrame, record:dict, id:str)->'Shown':
 # %% ../../nbs/commands/show.ipynb #563f00fb
 def end_in_words(end:CurveEnd)->str:
     "The late mean of a curve, and whether the curve is level."
-    count = f'last {end.n} evaluations' if end.n > 1 else 'one evaluation'
-    return f"{count}: mean {end.mean:.2f} %; {end.words or 'the curve is level'}"
+    return f"last {end.n} evaluations: mean {end.mean:.2f} %; {end.words or 'the curve is level'}"
 
 # %% ../../nbs/commands/show.ipynb #8d2fc24a
 def command_of(config:dict)->str:
@@ -320,6 +324,8 @@ def show_runs(store:Store, ids:list, last=0)->Shown: # last: so many, the newest
     ids = ids[-last:]
     table, curves = results_in(store, ids), run_curves(rows_of(store, ids[:len(PLOT_MARKS)]))
     print(fitted_text(table))
+    half = 'or of the second half of a shorter curve'
+    print(paragraph(f'percent, mean of the last {LATE_TESTS} evaluations, {half}'))
     print(text_chart(curves, min(60, width() - 9)))
     if len(ids) > len(curves): print(f'curves: the first {len(curves)} of {len(ids)} runs')
     print(f'rows: {store.root.resolve()}/RUN/rows.csv')
@@ -360,7 +366,7 @@ def show_artifact(name:str)->Shown:
     return Shown(curves, tables, title)
 
 # %% ../../nbs/commands/show.ipynb #40c41e79
-def has_numbers(v:Verdict)->bool: # a cost or a number of rounds has only evidence in words
+def has_numbers(v:Verdict)->bool: # v: a cost or a number of rounds has only evidence in words
     "Whether a verdict is about a cell whose published and own numbers it carries."
     has_values = v.label and v.margin is not None and v.published is not None
     return bool(has_values) and not math.isnan(v.published)
@@ -406,7 +412,7 @@ def sentences_judged(verdicts:list)->list[str]:
     "Each claim, and each cell whose numbers are only in words, with its verdict and the evidence below it."
     return [sentence_judged(v) for v in verdicts if v.kind == 'claim' or v.evidence and not has_numbers(v)]
 
-def sentence_judged(v:Verdict)->str: # its place is `ours` if the paper does not say it
+def sentence_judged(v:Verdict)->str: # v: its place is `ours` if the paper does not say it
     sentence = f'{v.what} ({v.source})' if v.source else v.what
     verdict = f'{v.said}: {v.evidence}' if v.evidence else v.said
     return '\n'.join([textwrap.fill(sentence, width()),

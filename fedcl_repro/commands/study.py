@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 
 from ..core import expanded, read_plain_file
-from ..data.datasets import DATASETS
 from ..evidence.experiments import PROFILES, experiments
 from ..runs.run import Run
 from ..runs.simulate import fitting, named_data
@@ -74,8 +73,5 @@ def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
     "A run from plain values; a data file or folder may be in the folder of the study."
     method = settings.pop('method')
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    beside = folder/str(settings.get('data', ''))
-    named = settings.get('data') in (None, '', *DATASETS)
-    if not named and beside.exists(): settings['data'] = beside.resolve()
-    data = named_data(settings.get('data', 'digits'))
+    data = named_data(settings.get('data', 'digits'), folder)
     return Run.of(method, **fitting(data, settings | dict(data=data), data_root=data_root))

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['chosen', 'available_runs', 'runs_asked', 'runs_of_cell', 'asked_settings', 'one_run', 'prepared_store', 'training_of',
-           'train_as_asked', 'check_options', 'asked_study', 'study_file', 'wanted_runs', 'run_verb', 'print_missing',
-           'finished_runs', 'show_finished', 'save_rows', 'notes_of', 'reproduce_verb', 'page_parameters',
-           'missing_data', 'report_on']
+           'train_as_asked', 'check_options', 'asked_study', 'study_of', 'study_file', 'wanted_runs', 'run_verb',
+           'print_missing', 'finished_runs', 'show_finished', 'save_rows', 'notes_of', 'reproduce_verb',
+           'page_parameters', 'missing_data', 'report_on']
 
 # %% ../../nbs/commands/train.ipynb #a97eb47e
 import contextlib
@@ -147,15 +147,16 @@ def check_options(options):
         raise ValueError(f"--method trains one run: `fedcl compare {' '.join(options.methods)}` trains and "
                          'compares several')
     of_single = [f'--{k}' for k in (*WITH_OPTION, 'set') if getattr(options, k) not in (None, ())]
-    unread = ['all', 'save', 'note', 'profile', 'seeds']
+    unread = ['all', 'save', 'note', 'profile', 'seeds', 'only']
     conflicts = ['names of experiments'] * bool(options.names)
     conflicts += [f'--{k}' for k in unread if getattr(options, k) not in ((), False, 0, 'quick')]
     if options.methods and conflicts:
         raise ValueError(f"--method is for a single run, {', '.join(conflicts)} only for experiments: "
                          'use --data, --partition and --set NAME=VALUE, or leave --method out')
     if of_single and not options.methods:
-        raise ValueError(f"{', '.join(of_single)} changes a single run: say which with --method; "
-                         'the runs of an experiment are fixed')
+        file = study_file(options)
+        rest = f'{file} has the settings of its runs' if file else 'the runs of an experiment are fixed'
+        raise ValueError(f"{', '.join(of_single)} changes a single run: say which with --method; {rest}")
     if options.note and not options.save:
         raise ValueError('--note is kept with saved rows: add --save')
 
@@ -164,8 +165,17 @@ def asked_study(options)->Study:
     "What the options name: a single run, the content of a file, or experiments."
     if options.methods: return Study(tuple(one_run(method, options) for method in options.methods))
     file = study_file(options)
-    if file: return read_study(file, options.data_root)
+    if file: return study_of(file, options)
     return Study(experiments=tuple(chosen(options.names, options.all)), profile=options.profile)
+
+def study_of(file:str, options)->Study:
+    "The content of a file, of which `--seeds` and `--only` choose no runs that it names."
+    study = read_study(file, options.data_root)
+    conflicts = [f'--{k}' for k in ('seeds', 'only') if getattr(options, k)]
+    if study.runs and conflicts:
+        raise ValueError(f"{file} names runs, with seeds such as seed = [0, 1]: leave "
+                         f"{', '.join(conflicts)} out")
+    return study
 
 def study_file(options)->str: # empty: there is none
     "The name of the study among the names; it goes with no others."

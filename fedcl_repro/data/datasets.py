@@ -119,7 +119,7 @@ def scanned_digits()->tuple: # images (1797, 8, 8) from 0 to 16, labels (1797,)
 # %% ../../nbs/data/datasets.ipynb #338b7a89
 @DATASETS.add('digits', title='scikit-learn digits', n_classes=10, embedded=True,
               fidelity='real scans of 8×8 pixels shipped with scikit-learn, enlarged')
-def digits(root, *, side:Range('[8, 256]')=16)->Arrays: # 28 and 32 fit MNIST's and CIFAR's networks
+def digits(root, *, side:Range('[8, 256]')=16)->Arrays: # side: 28 and 32 fit MNIST's and CIFAR's networks
     "1,797 handwritten digits that need no download: the stand-in for the papers' data."
     images, y = scanned_digits()
     grey = enlarge(images, side) * 255 / 16      # 0 to 16 becomes 0 to 255

@@ -94,6 +94,9 @@ class SharedPlan:
     @classmethod
     def of(cls, run:Run, data_root=None)->'SharedPlan':
         data = dataset(run.data, str(find_root(data_root)))
+        if data.x.dtype != np.uint8 or data.x.ndim != 4:
+            raise ValueError(f'nodes hold images of bytes, uint8 (n, C, H, W), and {run.data.name} are '
+                             f'{data.x.dtype} {data.x.shape}: train the run here with `fedcl run`')
         return cls(run, tuple(data.x.shape[1:]), data.n_classes)
 
     @property
@@ -145,7 +148,7 @@ REPEATED = '.answer' # name of the last answer among a client's stored fields
 
 class Node:
     "Client i of a run, with its data."
-    def __init__(self, plan:SharedPlan, i:int, place:str, memory=None): # the folder of its state, if another
+    def __init__(self, plan:SharedPlan, i:int, place:str, memory=None): # memory: the folder of its state
         if not 0 <= i < plan.run.n_clients:
             raise ValueError(f'client {i} of {plan.run.n_clients}: choose from 0 to {plan.run.n_clients - 1}')
         self.i, self.plan = i, plan

@@ -23,7 +23,7 @@ from ..parts.fields import Fields
 # %% ../../nbs/federation/actors.ipynb #01c598a2
 class Seat:
     "An actor, which takes the turns of a share of the clients."
-    def __init__(self, fed): # a federation, or a list with a reference to it
+    def __init__(self, fed): # fed: a federation, or a list with a reference to it
         one_thread()
         self.execute = Loop(fetched(fed))
 

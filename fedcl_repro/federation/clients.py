@@ -93,7 +93,7 @@ def as_bytes(client)->bytes: # client: fields, or an object with `fields()`
     torch.save({k: compact(v) for k, v in fields_of(client).items()}, content)
     return content.getvalue()
 
-def compact(value): # a part of a larger tensor would be saved with all of it
+def compact(value): # value: a part of a larger tensor would be saved with all of it
     is_part = isinstance(value, Tensor) and value.untyped_storage().nbytes() > value.nbytes
     return value.clone() if is_part else value
 

@@ -111,7 +111,7 @@ def to_device(fed:Fed, member:Member, sweep:Sweep, key:tuple)->tuple: # (fields,
     return fields, {k: torch.stack([row[k] for row in rows]) for k in rows[0]}
 
 # %% ../../nbs/federation/cuda_graphs.ipynb #83fb5eed
-def captured(step, stream): # a function that makes one step
+def captured(step, stream): # step: a function that makes one step
     "The step as a graph of that stream; on a CPU, without streams, the step itself."
     if stream is None: return step
     stream.wait_stream(torch.cuda.current_stream())

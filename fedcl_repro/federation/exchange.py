@@ -50,7 +50,7 @@ class LastTurn(NamedTuple):
 
 class ClientSide:
     "A client with its data and its fields. It answers bytes with bytes."
-    def __init__(self, execute, stages:tuple, i:int, **state): # by an earlier process: fields, last, ...
+    def __init__(self, execute, stages:tuple, i:int, **state): # state: of an earlier process
         self.execute, self.stages, self.i = execute, stages, i
         self.fields = execute.fed.client(i)
         self.session = ''     # of the server whose rounds it takes

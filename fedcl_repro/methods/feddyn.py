@@ -56,7 +56,7 @@ def serve_dynamic(server, inbox, alpha)->Fields:
 
 # %% ../../nbs/methods/feddyn.ipynb #9fbbf6d9
 @METHODS.add('feddyn', title='FedDyn', family='proximal', owner='shared')
-def feddyn(*, alpha:POSITIVE=.01): # the server divides by it
+def feddyn(*, alpha:POSITIVE=.01): # alpha: the server divides by it
     "FedAvg whose clients' losses are corrected so that local optima agree (Acar et al., Algorithm 1)."
     train = Sweep(partial(dynamic_loss, alpha=alpha), NET)
     return Method(

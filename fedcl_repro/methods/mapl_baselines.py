@@ -129,7 +129,7 @@ def mixed_body(server, i)->Fields:
 # %% ../../nbs/methods/mapl_baselines.ipynb #44f5e78b
 @METHODS.add('pfedsim', title='pFedSim', family='mixing', owner='personal', papers='mapl',
     revision=2, needs='linear')
-def pfedsim(*, warm:SHARE=.5): # share of the rounds of FedAvg
+def pfedsim(*, warm:SHARE=.5): # warm: share of the rounds of FedAvg
     "FedAvg, then bodies mixed by the similarity of personal heads (Tan et al.)."
     def reply(server, i): return unprefixed('mean.', server)
     def serve(server, inbox): return server | prefixed('mean.', average({}, inbox))

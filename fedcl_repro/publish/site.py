@@ -332,7 +332,7 @@ def add_shapes(app, what, name, object, options, lines):
     lines[:] = '\n\n'.join(plain).split('\n')
     if what not in ('function', 'class', 'method'): return
     if described: lines.append('')
-    for parameter, text in described.items():
+    for parameter, text in [(name, text) for names, text in described.items() for name in names.split(', ')]:
         field = ':returns:' if parameter == 'return' else f':param {escaped(parameter)}:'
         lines.append(f'{field} {escaped(text)}')
 

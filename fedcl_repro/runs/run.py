@@ -422,7 +422,7 @@ def images_of(run:Run, split, root:str, device:str)->tuple[torch.Tensor, torch.T
 # %% ../../nbs/runs/run.ipynb #f00d0002
 REHEARSED = {} # a run, without its partition and seeds -> warnings, whether a network has batch norm
 
-def check_federation(run:Run, data_root=None, executor='auto'): # executor '': without a rehearsal
+def check_federation(run:Run, data_root=None, executor='auto'): # executor: '' is without a rehearsal
     "Refuse a partition that the data set does not allow, and what a rehearsal refuses."
     data = dataset(run.data, str(find_root(data_root)))
     split = shards(run, data_root)

@@ -115,16 +115,21 @@ class Simulation:
 
     def curve(self, moment='merged', split='test')->pd.DataFrame:
         "Accuracy by round: columns round, micro, macro, sd_clients, in percent."
-        for name, value in dict(moment=moment, split=split).items():
-            choices = sorted(set(self.rows[name]))
-            if value in choices: continue
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        self.check_measured(moment=moment, split=split)
         columns = ['round', 'micro', 'macro', 'sd_clients']
         return per_round(self.rows, moment, split)[columns].reset_index(drop=True)
 
     def clients(self, moment='merged')->pd.DataFrame:
         "Accuracy of each client in the last test: client, its name if it has one, n, accuracy in percent."
+        self.check_measured(moment=moment)
         return by_client(self.rows, moment)
+
+    def check_measured(self, **columns):
+        "Refuse what no row has, such as moment='foo'."
+        for name, value in columns.items():
+            choices = sorted(set(self.rows[name]))
+            if value in choices: continue
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
     def plot(self, ax=None, **style):
         "Draw accuracy by round, also of each client if they have names."
@@ -208,16 +213,17 @@ def copied_dataset(ds:Dataset)->Dataset:
     return replace(ds, x=x, y=y, columns=columns, fingerprint=print_of, held_out=True)
 
 # %% ../../nbs/runs/simulate.ipynb #d605eb4c
-def named_data(data)->Spec: # a name, a path, or a `Spec`
-    "Data by name or path."
+def named_data(data, folder='')->Spec: # data: a name, a path, or a `Spec`
+    "Data by name or path; a path may begin in this folder."
     if isinstance(data, Spec): return data
     text = str(data)
     if not text: raise ValueError("data is empty: name a data set such as 'digits', an npz file or a folder")
-    path, bracket, settings = (text, '', '') if Path(text).exists() else text.partition('(')
+    path, bracket, settings = (text, '', '') if Path(folder, text).exists() else text.partition('(')
+    place = Path(folder, path) if Path(folder, path).exists() else Path(path)
     is_path = isinstance(data, Path) or '/' in path or Path(path).suffix.lower() in ('.npz', *TABLES)
-    if not is_path and (path in DATASETS or not Path(path).exists()): return parse_spec(text)
+    if not is_path and (path in DATASETS or not place.exists()): return parse_spec(text)
     options = dict(parse_spec(f'own({settings}').settings) if bracket else {}
-    return Spec.of('own', path=str(Path(path).expanduser().resolve()), **options)
+    return Spec.of('own', path=str(place.expanduser().resolve()), **options)
 
 # %% ../../nbs/runs/simulate.ipynb #91e3c79e
 def fitting(data:Spec, settings:dict, model=None, data_root=None, kept=True)->dict[str, object]:
@@ -238,7 +244,7 @@ def fitting(data:Spec, settings:dict, model=None, data_root=None, kept=True)->di
     if ds.held_out and ds.n_test: derived |= dict(partition=tested_on_given(partition, ds))
     return settings | derived
 
-def tested_on_given(spec:Spec, ds:Dataset)->Spec: # of a partition
+def tested_on_given(spec:Spec, ds:Dataset)->Spec: # spec: of a partition
     "The partition with the official test set for all clients, if it names no protocol."
     defaults, settings = PARTITIONS[spec.name].settings, dict(spec.settings)
     if 'protocol' not in defaults or 'protocol' in settings: return spec

@@ -221,7 +221,7 @@ def short_label(label:str, most=18)->str:
 class Progress:
     """One bar for all rounds of all runs, at most 80 columns wide, with the last accuracy of a checkpoint or
     a finished run. Earlier rounds do not count in the estimate of the remaining time."""
-    def __init__(self, runs, store:Store, data_root=None, quiet=False, delay=0): # seconds before it is seen
+    def __init__(self, runs, store:Store, data_root=None, quiet=False, delay=0): # delay: seconds until seen
         self.store, self.ids = store, {r: run_id(r, data_root) for r in runs}
         self.done = {r: checkpoint_progress(store, id)[0] for r, id in self.ids.items()}
         layout = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]'

@@ -25,6 +25,7 @@ import torch
 import fedcl_repro
 from fedcl_repro import cli
 from fedcl_repro.commands import train as train_commands
+from fedcl_repro.commands.study import read_study
 from fedcl_repro.evidence import experiments
 from fedcl_repro.evidence.ask import cells_by_run, runs_in, run_sizes
 from fedcl_repro.parts import contrastive
@@ -71,6 +72,10 @@ def test_question_mark_shows_shapes_and_units():
     assert 'participation: share of the clients in a round' in fedcl_repro.Run.__doc__
     assert '\nArgs:\n    profile: by default the largest' in fedcl_repro.committed.__doc__
     assert 'per_group: channels in a group' in import_module('fedcl_repro.parts.twin_norm').TwinNorm.__doc__
+    assert '\nArgs:\n    x, y: images or feature vectors, and labels' in fedcl_repro.own_dataset.__doc__
+    mix = import_module('fedcl_repro.parts.mixing').mix.__doc__
+    assert 'weights, stacked: (..., m)' in mix and 'Returns:\n    (..., ...)' in mix
+    assert '\nArgs:\n    data: a name' in named_data.__doc__ and 'Returns:' not in named_data.__doc__
 
 
 INNER = 'as_', 'plain_', 'view_', 'pair_', 'check_', 'at_least_float32' # what parts are made of
@@ -123,6 +128,19 @@ def test_the_readme_prints_what_it_says(block, fresh):
 def test_a_print_says_what_its_number_is_the_mean_of():
     for n_rounds, words in ((1, 'the last evaluation, round 1'), (5, 'the last 2 evaluations, round 5')):
         assert words in str(fedcl_repro.simulate('fedavg', n_clients=3, n_rounds=n_rounds))
+
+
+def test_a_run_has_one_result_wherever_it_is_printed(tmp_path):
+    "What is measured otherwise says so."
+    small = dict(n_clients=3, n_rounds=12, scarcity='all_clients(share=0.2)')
+    result = fedcl_repro.simulate('fedavg', store=tmp_path, **small)
+    (id,) = (p.parent.name for p in tmp_path.glob('*/run.json'))
+    one, many = said('show', id, '--store', tmp_path), said('show', '--store', tmp_path)
+    late, last = fedcl_repro.summary(result.rows).micro[0], result.curve().micro.iloc[-1]
+    assert late != last and f'accuracy {late:.1f} %' in str(result)
+    assert f'merged   micro {late:.2f} %' in one and f' {late:.2f} ' in many
+    assert f'mean of the last 5 evaluations, round 12; the last alone: {last:.2f} %' in one
+    assert 'last 10 evaluations: mean' in one and 'percent, mean of the last 5 evaluations' in many
 
 
 # --- the table for the paper
@@ -242,6 +260,24 @@ def test_large_whole_numbers_of_a_table_stay_apart():
     "As those of an array do."
     table = pd.DataFrame(dict(age=[2**25 + k for k in range(40)], b=1., label=[0, 1] * 20))
     assert len(set(dataset(data_spec(table, 'label'), '').x[:, 0])) == 40
+
+
+@pytest.mark.parametrize('change, sep, says', [
+    ({}, ';', "t.csv are separated by ';': write them as .csv with commas"),
+    ({}, '\t', "t.csv are separated by '\\t'"),
+    (dict(diagnosis='ill'), ',', "all labels are 'ill', and classification needs two classes"),
+    (None, ',', 'the table has no rows')], ids=str)
+def test_a_table_that_cannot_be_used_is_refused_for_what_it_is(change, sep, says, tmp_path):
+    table = PATIENTS[:0] if change is None else PATIENTS.assign(**change)
+    table.to_csv(tmp_path/'t.csv', sep=sep, index=False)
+    with pytest.raises(ValueError, match=re.escape(says)):
+        dataset(named_data(f'{tmp_path}/t.csv(label=diagnosis, client=hospital)'), '')
+
+
+def test_results_of_a_moment_that_nothing_has_are_refused():
+    result = fedcl_repro.simulate('fedavg', n_clients=2, n_rounds=1)
+    with pytest.raises(ValueError, match="moment must be one of merged, trained, got 'foo'"):
+        result.clients('foo')
 
 
 def test_names_of_clients_stay_in_rows_tables_and_figures(tmp_path):
@@ -523,6 +559,45 @@ def test_what_cannot_be_logged_or_waited_for_is_refused(words, says, capsys):
     assert says in ' '.join(capsys.readouterr().err.split())
 
 
+# --- a file of runs
+
+FILE = '''
+[[runs]]
+method = "fedavg"
+n_rounds = 1
+seed = [0, 1]
+data = "patients.csv(label=diagnosis, client=hospital)"
+'''
+
+
+def test_a_file_of_runs_names_columns_of_a_table_beside_it(tmp_path, monkeypatch):
+    "Not those of a table of that name where the command is called."
+    for folder, table in ((tmp_path/'study', PATIENTS), (tmp_path/'here', PATIENTS[:30])):
+        folder.mkdir()
+        table.to_csv(folder/'patients.csv', index=False)
+    (tmp_path/'study'/'study.toml').write_text(FILE)
+    monkeypatch.chdir(tmp_path/'here')
+    runs = read_study('../study/study.toml').runs
+    assert [(run.n_clients, run.seed) for run in runs] == [(3, 0), (3, 1)]
+    assert len(dataset(runs[0].data, '').y) == 60
+
+
+@pytest.mark.parametrize('words, says', [
+    (('a.toml', '--seeds', '1'), 'a.toml names runs, with seeds such as seed = [0, 1]: leave --seeds out'),
+    (('a.toml', '--only', 'FedAvg'), 'leave --only out'),
+    (('a.toml', '--set', 'n_rounds=2'), '--set changes a single run: say which with --method; a.toml has'),
+    (('--method', 'fedavg', '--only', 'FedAvg'), '--only only for experiments')], ids=str)
+def test_an_option_that_a_file_of_runs_does_not_follow_is_refused(words, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path/'a.toml').write_text('[[runs]]\nmethod = "fedavg"\nseed = [0, 1]')
+    assert cli.main(['run', *words, '--dry']) == 2
+    assert says in ' '.join(capsys.readouterr().err.split())
+
+
+def test_help_is_printed_wherever_it_is_asked_for():
+    assert said('run', '--metrics', 'auc', '-h').startswith('Usage: fedcl run')
+
+
 # --- one cell
 
 def options_of(*argv):
@@ -710,6 +785,32 @@ def test_flower_says_its_next_two_commands(tmp_path):
     nobody = SimpleNamespace(node_of={}, n_clients=3, meet=lambda: None)
     with pytest.raises(TimeoutError, match='(?s)fedcl node APP.*flwr run APP.*num-supernodes=3'):
         wait_for_clients(nobody, 0)
+
+
+@pytest.mark.parametrize('app, words, says', [
+    ('app', ['--clients', 'c', '--data', 'patients.csv(label=diagnosis, client=hospital)'],
+     'nodes hold images of bytes'),
+    ('full', ['--clients', 'new/c'], 'full is not empty'),
+    ('new/app', ['--clients', 'full/file'], 'cannot write to the folder full/file')], ids=str)
+def test_flower_leaves_nothing_if_it_refuses(app, words, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    PATIENTS.to_csv('patients.csv', index=False)
+    (tmp_path/'full').mkdir()
+    (tmp_path/'full'/'file').touch()
+    before = {*tmp_path.rglob('*')}
+    assert cli.main(['flower', app, '--method', 'fedavg', *words]) == 2
+    assert says in ' '.join(capsys.readouterr().err.split()) and {*tmp_path.rglob('*')} == before
+
+
+def test_ctrl_c_says_what_a_node_keeps(tmp_path, monkeypatch, capsys):
+    from fedcl_repro.distributed import resident
+    def interrupted(*given): raise KeyboardInterrupt
+    monkeypatch.setattr(resident, 'serve_node', interrupted)
+    places = tmp_path/'app', '--method', 'fedavg', '--set', 'n_clients=3', '--clients', tmp_path/'clients'
+    said('flower', *places)
+    assert cli.main(['node', str(tmp_path/'app'), str(tmp_path/'clients'/'0'), '--client', '0']) == 130
+    err = capsys.readouterr().err
+    assert "the client's state is beside its data" in err and 'finished runs' not in err
 
 
 @pytest.mark.parametrize('command', ['nbdev_docs', 'nbdev_preview'])

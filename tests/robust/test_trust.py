@@ -575,6 +575,28 @@ def test_a_silent_peer_is_dropped(tmp_path, monkeypatch):
     node.join()
 
 
+def test_a_second_node_of_a_folder_is_refused_and_the_first_answers(tmp_path):
+    "A socket that a dead node left is no reason."
+    place, up = str(tmp_path), threading.Event()
+    resident.own_listener(tmp_path)[0].close()
+    (tmp_path/resident.SOCKET).touch()
+    node = threading.Thread(target=resident.serve_node, args=(Echo(), place, up.set), daemon=True)
+    node.start()
+    assert up.wait(60)
+    with pytest.raises(ValueError, match='another node answers in'): resident.serve_node(Echo(), place)
+    assert resident.ask_resident(place, 'turn', b'x') == (b'ok', b'x')
+    resident.ask_resident(place, 'stop', b'')
+    node.join()
+
+
+def test_a_path_that_is_too_long_for_a_socket(tmp_path):
+    "A node there is refused in words; without one a client is asked as if it had none."
+    folder = tmp_path/('x' * 100)
+    with pytest.raises(ValueError, match='too long for the path of a socket, at most 103 bytes'):
+        resident.serve_node(Echo(), str(folder))
+    assert resident.ask_resident(str(folder), 'turn', b'x') is None
+
+
 def test_what_a_node_keeps_is_its_owners_alone(tmp_path):
     "Whatever the umask."
     folders = [tmp_path/'0', tmp_path/'1']
