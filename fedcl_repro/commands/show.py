@@ -323,9 +323,9 @@ def show_runs(store:Store, ids:list, last=0)->Shown: # last: so many, the newest
     if last and len(ids) > last: print(f'the newest {last} runs; --last 0 shows all')
     ids = ids[-last:]
     table, curves = results_in(store, ids), run_curves(rows_of(store, ids[:len(PLOT_MARKS)]))
-    print(fitted_text(table))
+    print(fitted_text(table.rename(columns=dict(sd_clients='sd'))))
     half = 'or of the second half of a shorter curve'
-    print(paragraph(f'percent, mean of the last {LATE_TESTS} evaluations, {half}'))
+    print(paragraph(f'percent, mean of the last {LATE_TESTS} evaluations, {half}; sd: over clients'))
     print(text_chart(curves, min(60, width() - 9)))
     if len(ids) > len(curves): print(f'curves: the first {len(curves)} of {len(ids)} runs')
     print(f'rows: {store.root.resolve()}/RUN/rows.csv')

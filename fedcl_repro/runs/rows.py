@@ -5,16 +5,18 @@
 # %% auto #0
 __all__ = ['LATE_TESTS', 'LATE', 'MEASURED', 'RUN_COLUMNS', 'pooled', 'per_round', 'summary', 'late_rounds', 'late_means',
            'results_of', 'evaluations_in_words', 'chosen_rounds', 'table_of_means', 'described', 'in_short',
-           'read_rows', 'with_names', 'by_client']
+           'data_in_words', 'read_rows', 'with_names', 'by_client']
 
 # %% ../../nbs/runs/rows.ipynb #a5c00003
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from ..core import Spec
 from ..data.augment import AUGMENTATIONS
+from ..data.datasets import DATASETS
 from ..parts.models import MODELS
 from .record import MEASURE_COLUMNS, data_digests
 from .run import Run, config, label, methods, run_id
@@ -147,6 +149,11 @@ def in_short(spec, register)->str:
     "A spec with only those settings that differ from their defaults."
     defaults = register[spec.name].settings
     return str(Spec.of(spec.name, **{k: v for k, v in spec.settings if v != defaults[k]}))
+
+def data_in_words(data:Spec)->str: # 'digits', 'patients.csv' or 'own data'
+    "Data by the name that a user knows."
+    if data.name == 'own': return Path(dict(data.settings)['path']).name
+    return DATASETS[data.name].about['title'] if DATASETS[data.name].about['own'] else data.name
 
 # %% ../../nbs/runs/rows.ipynb #3b48de75
 def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:

@@ -38,7 +38,7 @@ from .processes import raise_if_noted, signals_noted
 from .workers import Progress, cores
 from .train import Stopped, train
 from .rows import (
-    by_client, evaluations_in_words, in_short, per_round, read_rows, results_of, summary)
+    by_client, data_in_words, evaluations_in_words, in_short, per_round, read_rows, results_of, summary)
 from .watch import Extras, check_extras
 
 # %% ../../nbs/runs/simulate.ipynb #2e2ffc04
@@ -105,7 +105,7 @@ class Simulation:
         numbers = f'accuracy {result.micro.item():.1f} % (sd over clients {result.sd_clients.item():.1f})'
         federation = f'{self.run.n_clients} clients, {in_short(self.run.partition, PARTITIONS)}'
         numbers += f', {evaluations_in_words(result)}{self.ending}'
-        return f'{label(self.run)} on {self.run.data.name}, {federation}: {numbers}'
+        return f'{label(self.run)} on {data_in_words(self.run.data)}, {federation}: {numbers}'
 
     @property
     def ending(self)->str:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +38,7 @@ from fedcl_repro.runs.simulate import data_spec, named_data
 from fedcl_repro.runs.store import Store
 from fedcl_repro.runs.train import train
 from fedcl_repro.runs.watch import Extras, logged_settings
-from fedcl_repro.show.compare import compare, numbers_of
+from fedcl_repro.show.compare import compare, numbers_of, paper_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,6 +138,7 @@ def test_a_run_has_one_result_wherever_it_is_printed(tmp_path):
     (id,) = (p.parent.name for p in tmp_path.glob('*/run.json'))
     one, many = said('show', id, '--store', tmp_path), said('show', '--store', tmp_path)
     late, last = fedcl_repro.summary(result.rows).micro[0], result.curve().micro.iloc[-1]
+    assert max(map(len, many.splitlines())) <= 80 and many.splitlines()[0].endswith(' sd')
     assert late != last and f'accuracy {late:.1f} %' in str(result)
     assert f'merged   micro {late:.2f} %' in one and f' {late:.2f} ' in many
     assert f'mean of the last 5 evaluations, round 12; the last alone: {last:.2f} %' in one
@@ -199,6 +201,9 @@ def test_the_paper_table_has_the_numbers_of_the_comparison(store):
     assert table.loc['FedPer', 'difference_low'] == pytest.approx(difference.low)
     assert f'({table.low.iloc[0]:.1f} to' in str(found.table(style='paper', spread='interval'))
     with pytest.raises(ValueError, match="'' or 'paper', got 'latex'"): found.table(style='latex')
+    wide = 50 * found.runs.seed # percent, farther apart than an interval of a mean can tell
+    unknown = replace(found, runs=found.runs.assign(micro=wide))
+    assert numbers_of(unknown).low.isna().all() and 'no interval yet' in str(paper_table(unknown, 'interval'))
 
 
 @pytest.mark.parametrize('name', ['fedcosr/table2', 'mfcl/table2', 'mapl/table1', 'fedcosr/fig5'])
@@ -286,10 +291,12 @@ def test_names_of_clients_stay_in_rows_tables_and_figures(tmp_path):
     columns = dict(labels='diagnosis', clients='hospital', n_rounds=2)
     result = fedcl_repro.simulate('fedavg', path, store=tmp_path/'runs', **columns)
     assert list(result.clients().client_name) == ['Charité', 'Mayo', 'Pavlov'] and result.run.n_clients == 3
+    assert str(result).startswith('FedAvg on patients.csv, 3 clients, by_column: ')
     assert set(result.rows.query('client >= 0').client_name) == set(PATIENTS.hospital)
     assert {line.get_label() for line in result.plot().lines} > set(PATIENTS.hospital)
     again = fedcl_repro.simulate('fedavg', PATIENTS, **columns)
     pd.testing.assert_frame_equal(result.clients(), again.clients())
+    assert str(again).startswith('FedAvg on own data, 3 clients')
     (id,) = (p.parent.name for p in (tmp_path/'runs').glob('*/run.json'))
     out = said('show', id, '--store', tmp_path/'runs', '--figure', figure)
     assert all(name in out and name in figure.read_text() for name in PATIENTS.hospital)
