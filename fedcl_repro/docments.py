@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from importlib.machinery import PathFinder, SourceFileLoader
 
 # %% ../nbs/docments.ipynb #7740017e
-def comments_beside(node, lines:list)->dict: # names of parameters or of a field, or 'return' -> comment
+def comments_beside(node, lines:list)->dict[str, str]: # names of parameters or of a field, or 'return' -> comment
     "The comments beside the parameters of a function, or the fields of a class."
     if isinstance(node, ast.ClassDef):
         fields = [f for f in node.body if isinstance(f, ast.AnnAssign)]
@@ -28,11 +28,11 @@ def comments_beside(node, lines:list)->dict: # names of parameters or of a field
     if isinstance(node, ast.ClassDef): return found
     return {k: v for pair in found.items() for k, v in by_subject(node, *pair).items()}
 
-def parameters(node)->list: # of `ast.arg`
+def parameters(node)->list[ast.arg]:
     a = node.args
     return [p for p in [*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg] if p]
 
-def places_of_comments(node)->tuple: # (line -> names of its parameters, or 'return'; the last line)
+def places_of_comments(node)->tuple[dict, int]: # (line -> parameters, or 'return'; the last line)
     "Where the signature of a function may have comments: on a single line it is of the result."
     starts = {}
     for p in parameters(node): starts[p.lineno] = ', '.join(filter(None, (starts.get(p.lineno), p.arg)))
@@ -44,7 +44,7 @@ def places_of_comments(node)->tuple: # (line -> names of its parameters, or 'ret
 
 ARRAYS = 'Tensor', 'torch.Tensor', 'np.ndarray', 'float'
 
-def by_subject(node, name:str, comment:str)->dict: # names, or 'return' -> comment
+def by_subject(node, name:str, comment:str)->dict[str, str]: # names, or 'return' -> comment
     """Of what a comment is: where it could be of several it may begin with `name: `, and that of an array may
     give shapes as `(n, k) -> (n,)`."""
     def annotation(part): return ast.unparse(part) if part else ''

@@ -91,7 +91,7 @@ class Comparison:
         return fig
 
 # %% ../../nbs/show/compare.ipynb #0a56751c
-def ends_of(estimate:Interval, widest=WIDEST)->tuple: # (low, high)
+def ends_of(estimate:Interval, widest=WIDEST)->tuple[float, float]: # (low, high)
     "The ends of an interval; nan if there is none, or one that is wider than what it measures can be."
     is_known = estimate and estimate.high - estimate.low <= widest
     return (estimate.low, estimate.high) if is_known else (math.nan, math.nan)
