@@ -377,7 +377,7 @@ class HeldFolder:
         held = False
         while not held: # a sweeper may have found it before it was locked
             self.name = tempfile.mkdtemp(prefix=prefix, dir=parent)
-            try: descriptor = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
+            try: descriptor = os.open(self.name, os.O_RDONLY)
             except FileNotFoundError: continue # it has removed it
             held = lock_alone(descriptor) and os.path.exists(self.name)
             if not held: os.close(descriptor)
@@ -399,7 +399,7 @@ def lock_alone(descriptor:int)->bool: # True also where the file system has no l
 def remove_dead_folders(parent:Path, pattern:str, rescue=lambda folder: None):
     "Remove the held folders of dead processes. `rescue`: called with each before."
     for folder in Path(parent).glob(pattern):
-        try: descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try: descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError: continue # of another user, or gone
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

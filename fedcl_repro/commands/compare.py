@@ -58,7 +58,8 @@ def listed_values(text:str)->list[str]:
 # %% ../../nbs/commands/compare.ipynb #a613e73c
 def sweep_verb(options)->int:
     "Search a grid, and print the choice for each method."
-    settings = dict(validation=.1) | asked_settings(options)
+    settings = asked_settings(options)
+    settings.setdefault('validation', .1)
     grid, store = grid_as_asked(options.grid), prepared_store(options)
     chosen = sweep(list(options.methods), grid, store=store, budget=options.budget, seeds=options.seeds,
                   data_root=options.data_root, options=training_of(options), **settings)

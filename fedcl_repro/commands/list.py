@@ -119,4 +119,6 @@ def described_dataset(name:str, **facts)->dict[str, object]:
     megabytes, sizes = (facts['bytes'] or 0) / 1e6, f"{facts['n_train']} + {facts['n_test']} images"
     size = f'{megabytes:.1f} MB, {sizes}' if facts['n_train'] else facts['state']
     text = '; '.join(filter(None, (size, facts['fidelity'])))
-    return row | {k: v for k, v in facts.items() if v is not None} | dict(about=text)
+    row.update((k, v) for k, v in facts.items() if v is not None)
+    row['about'] = text
+    return row

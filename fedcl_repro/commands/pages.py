@@ -74,6 +74,6 @@ def report_verb(options):
     else:
         write_pictures()
         write_front_pictures()
-        for path, text in (written_files() | written_front()).items():
+        for path, text in (*written_files().items(), *written_front().items()):
             write_text(path, text)
             print(f'written: {path}')

@@ -196,7 +196,8 @@ def results_in(store:Store, ids:list)->pd.DataFrame:
     old = [id for id in ids if lines.get(id, {}).get('files') != files[id]]
     for k in range(0, len(old), FEW):
         table = table_of_runs(rows_of(store, old[k:k + FEW]))
-        lines |= {line['run']: line | dict(files=files[line['run']]) for line in table.to_dict('records')}
+        table = table.assign(files=list(map(files.get, table.run)))
+        lines.update(zip(table.run, table.to_dict('records')))
     with contextlib.suppress(OSError): # a store that is only read
         if old: write_text(path, ''.join(json.dumps(line) + '\n' for line in lines.values()))
     return pd.DataFrame([lines[id] for id in ids if id in lines]).drop(columns='files')
@@ -384,15 +385,14 @@ def tables_beside_published(
     method, published, ours, interval, verdict, images, rounds, replicates, rate."""
     cells = list(filter(has_numbers, verdicts))
     by_heading = {heading_of(v): [] for v in cells}
-    for v in sorted(cells, key=attrgetter('published'), reverse=True):
+    for v in sorted(cells, key=attrgetter('published'), reverse=True): by_heading[heading_of(v)].append(v)
+    def line(v, others):
         measure = v.what.partition(v.label)[0] # 'spread of FedCoSR, practical CIFAR-10'
-        line = dict(method=v.label, published=f'{v.published:g}', ours=f'{v.margin:.2f}')
-        line |= dict(interval='{:.1f} to {:.1f}'.format(*v.interval) if v.interval else '', verdict=v.word)
         cell_runs = runs_in(runs, v.what.removeprefix(measure))
-        if cell_runs: line |= run_sizes(cell_runs)
-        by_heading[heading_of(v)].append((v, line))
-    return {heading: pd.DataFrame([line | rank_of(v, [w for w, _ in lines]) for v, line in lines])
-            for heading, lines in by_heading.items()}
+        between = '{:.1f} to {:.1f}'.format(*v.interval) if v.interval else ''
+        return dict(method=v.label, published=f'{v.published:g}', ours=f'{v.margin:.2f}', interval=between,
+                    verdict=v.word, **(run_sizes(cell_runs) if cell_runs else {}), **rank_of(v, others))
+    return {heading: pd.DataFrame([line(v, group) for v in group]) for heading, group in by_heading.items()}
 
 def rank_of(v:Verdict, others:list)->dict: # empty for a spread, and for the only cell of a setting
     "Whether our accuracy is the best of a setting, or its interval overlaps that of the best."

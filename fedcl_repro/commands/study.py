@@ -73,5 +73,5 @@ def run_of_settings(settings:dict, folder:Path, data_root=None)->Run:
     "A run from plain values; a data file or folder may be in the folder of the study."
     method = settings.pop('method')
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    data = named_data(settings.get('data', 'digits'), folder)
-    return Run.of(method, **fitting(data, settings | dict(data=data), data_root=data_root))
+    settings['data'] = data = named_data(settings.get('data', 'digits'), folder)
+    return Run.of(method, **fitting(data, settings, data_root=data_root))

@@ -262,7 +262,8 @@ def notes_of(texts:list)->dict[str, str]: # name of a data set, or '' for all ->
     notes = {}
     for whole in texts:
         name, _, text = whole.partition('=')
-        notes |= {name: text} if name in DATASETS else {'': whole}
+        if name in DATASETS: notes[name] = text
+        else: notes[''] = whole
     return notes
 
 # %% ../../nbs/commands/train.ipynb #e5e69a2d

@@ -392,8 +392,8 @@ def fashion_mnist(root)->Arrays:
 def emnist(root)->Arrays:
     "131,600 handwritten digits and letters, 47 classes, upright."
     arrays = from_torchvision(root, 'EMNIST', split='balanced')
-    upright = {k: arrays[k].swapaxes(2, 3) for k in ('x_train', 'x_test')}
-    return arrays | upright
+    for k in ('x_train', 'x_test'): arrays[k] = arrays[k].swapaxes(2, 3)
+    return arrays
 
 # %% ../../nbs/data/datasets.ipynb #bc5d3290
 def find_folder(root:Path, *names)->Path:
@@ -427,7 +427,7 @@ def arrays_of(shape:tuple, train:list, test:list)->Arrays: # of images (C, H, W)
     arrays = {}
     for part, images in dict(train=train, test=test).items():
         files, y = zip(*images)
-        arrays |= {f'x_{part}': pictures(files, shape), f'y_{part}': np.array(y, np.int64)}
+        arrays[f'x_{part}'], arrays[f'y_{part}'] = pictures(files, shape), np.array(y, np.int64)
     return arrays
 
 # %% ../../nbs/data/datasets.ipynb #f52dfe11
@@ -517,19 +517,20 @@ def file_state(path:Path)->tuple:
 # %% ../../nbs/data/datasets.ipynb #4d31cf2c
 def presence(name:str, root:Path)->dict: # keys as below
     "What is known about a data set without reading its images, and why it cannot be used, if so."
-    attributes = DATASETS[name].about
-    path = root/f'{name}.npz'
-    unknown = dict(bytes=0, fingerprint='', n_train=0, n_test=0, fidelity='', state='present')
-    row = dict(name=name, title=attributes['title'], file=str(path)) | unknown
+    attributes, path = DATASETS[name].about, root/f'{name}.npz'
+    row = dict(name=name, title=attributes['title'], file=str(path), bytes=0, fingerprint='', n_train=0,
+               n_test=0, fidelity='', state='present')
     if attributes['embedded']:
         ds = load(name)
-        facts = {k: getattr(ds, k) for k in ('fingerprint', 'n_train', 'n_test', 'fidelity')}
-        return row | facts | dict(file='', state='needs no file')
-    if not path.exists(): return row | dict(state=f"missing: made at first use from {attributes['page']}")
-    row['bytes'] = path.stat().st_size
-    try:
-        with open_archive(path) as z: return row | array_summary(z, path, attributes['shape'])
-    except DamagedData as e: return row | dict(state=f'damaged: {e}')
+        for k in ('fingerprint', 'n_train', 'n_test', 'fidelity'): row[k] = getattr(ds, k)
+        row['file'], row['state'] = '', 'needs no file'
+    elif not path.exists(): row['state'] = f"missing: made at first use from {attributes['page']}"
+    else:
+        row['bytes'] = path.stat().st_size
+        try:
+            with open_archive(path) as z: row.update(array_summary(z, path, attributes['shape']))
+        except DamagedData as e: row['state'] = f'damaged: {e}'
+    return row
 
 # %% ../../nbs/data/datasets.ipynb #3176e43b
 def present(data_root=None)->list[dict]: # keys as in `presence`

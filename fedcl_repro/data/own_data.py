@@ -350,9 +350,9 @@ def own_dataset(
 def own_fingerprint(x, y, n_train:int, n_classes:int, columns:dict)->str: # 12 hex digits
     "Fingerprint of everything in a data set that a run can use, by SHA-256."
     parts = dict(zip(ARRAYS, (x[:n_train], y[:n_train], x[n_train:], y[n_train:])))
-    parts = as_stored(parts, n_classes) | columns
+    arrays = *as_stored(parts, n_classes).items(), *columns.items()
     digest_so_far = hashlib.sha256(str(n_classes).encode())
-    for k, v in sorted(parts.items()): digest_so_far.update(f'{k}:{v.dtype}:{v.shape}'.encode() + v.tobytes())
+    for k, v in sorted(arrays): digest_so_far.update(f'{k}:{v.dtype}:{v.shape}'.encode() + v.tobytes())
     return digest_so_far.hexdigest()[:12]
 
 # %% ../../nbs/data/own_data.ipynb #fcc62cc8
@@ -362,7 +362,7 @@ def read_own(path, *, layout='', value_range=(), side=0, **columns)->Dataset: # 
     if not path.exists():
         raise ValueError(f'no such file or folder: {path}; `fedcl list datasets` lists data sets by name')
     is_table, is_folder = path.suffix.lower() in TABLES and path.is_file(), path.is_dir()
-    options = dict(layout=layout, side=side) | columns
+    options = dict(layout=layout, side=side, **columns)
     kinds = dict(layout=not is_table and not is_folder, side=is_table or is_folder)
     for name in options:
         if not options[name] or kinds.get(name, is_table): continue

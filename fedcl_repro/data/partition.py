@@ -136,12 +136,13 @@ def shards_from_rows(
     **notes)->Shards:
     "Shards from the rows of each client, with tests according to the protocol."
     unused = len(rows_to_deal(dataset, protocol)) - sum(map(len, rows))
-    notes |= dict(disjoint=True, unused=unused, lost_classes=list(lost_classes))
+    notes = dict(notes, disjoint=True, unused=unused, lost_classes=list(lost_classes),
+                 test='shared' if protocol == 'global' else 'own')
     if protocol == 'global':
         official = np.arange(dataset.n_train, len(dataset.y))
-        return Shards(rows, [official] * len(rows), notes=notes | dict(test='shared'))
+        return Shards(rows, [official] * len(rows), notes=notes)
     train, test = zip(*[set_aside(r, test_share, rng) for r in rows])
-    return Shards(list(train), list(test), notes=notes | dict(test='own'))
+    return Shards(list(train), list(test), notes=notes)
 
 # %% ../../nbs/data/partition.ipynb #ad4e973e
 def shards_from_table(
@@ -288,7 +289,7 @@ def partition(
     shards = PARTITIONS.build(spec, dataset, n_clients, stream(seed, 'partition'))
     shards = SCARCITIES.build(scarcity, shards, dataset.y, stream(seed, 'scarcity'))
     check_test_rows(dataset, spec, shards)
-    notes = shards.notes | dict(partition=str(spec), scarcity=str(scarcity), seed=seed)
+    notes = dict(shards.notes, partition=str(spec), scarcity=str(scarcity), seed=seed)
     if not valid_share: return replace(shards, notes=notes)
     parts = [set_aside(r, valid_share, stream(seed, 'valid', i)) for i, r in enumerate(shards.train)]
     train, valid = zip(*parts)

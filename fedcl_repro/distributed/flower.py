@@ -229,8 +229,8 @@ def save_server(server, rows:list, plan:str, out:Path):
     from fedcl_repro.federation.exchange import to_bytes
     out.mkdir(parents=True, exist_ok=True)
     fields = {f'{name}/{k}': v for name, fields in server.servers.items() for k, v in fields.items()}
-    header = dict(plan=plan, session=server.session, round=server.round, rows=rows, servers=[*server.servers])
-    header |= dict(has_tables=any(server.tables.values()))
+    header = dict(plan=plan, session=server.session, round=server.round, rows=rows,
+                  servers=[*server.servers], has_tables=any(server.tables.values()))
     with atomic_write(out/STATE) as new: new.write_bytes(to_bytes(fields, **header))
     with atomic_write(out/'rows.csv') as new, open(new, 'w', newline='') as file:
         csv.writer(file, lineterminator='\n').writerows([SCORE_COLUMNS, *rows])

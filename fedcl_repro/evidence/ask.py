@@ -355,8 +355,8 @@ def answer(
             fit = 'inside' if joint.low <= value <= joint.high else 'outside'
         clauses.append(f"the paper's margin is {value:+.2f}" + (f', {fit}' if fit else ''))
     reason = ONE_PARTITION if of_one and verdict == 'open' else why_open(joint, verdict)
-    details = dict(size=chance.size, basis='runs', reason=reason, turned=changes)
-    details |= dict(tested=chance.tested, layers=chance.layers, differs=chance.differs)
+    details = dict(size=chance.size, basis='runs', reason=reason, turned=changes, tested=chance.tested,
+                   layers=chance.layers, differs=chance.differs)
     if ' points' in c.evidence(table, least): details['unit'] = 'points' # others are shares, ranks, ...
     if joint.n and not joint.ranked: details['margin'] = joint.mean
     if not np.isnan(value): details['published'] = value
@@ -494,8 +494,9 @@ def elsewhere(
     if not paper.alike: return tables
     whole = paper.alike(*key)
     def size(k): return paper.say(*k, profile).removeprefix(whole).strip(', ') or 'all images'
-    other_sizes = {k: t for k, t in answered.items() if k != key and paper.alike(*k) == whole}
-    return tables | {f'with {size(k)}': t for k, t in other_sizes.items()}
+    for k, t in answered.items():
+        if k != key and paper.alike(*k) == whole: tables[f'with {size(k)}'] = t
+    return tables
 
 # %% ../../nbs/evidence/ask.ipynb #bc011fccc
 def facts_by_setting(paper:Paper, rows:pd.DataFrame)->dict: # values of the keys -> facts of its runs
@@ -570,16 +571,21 @@ def chance_across(paper:Paper, c:Claim, tables:dict, facts:dict)->Chance: # of d
     chances = [chance_of(paper, c, t, facts[key]) for key, t in tables.items()]
     smaller = tuple(r for e in chances for r in e.smaller)
     level = '' if all('not level' not in e.size for e in chances) else ', curves not level'
-    fields = dict(smaller=smaller, size=paper.size(smaller) + level if smaller else '')
-    fields |= dict(partitions=max(e.partitions for e in chances), once=any(e.once for e in chances))
-    fields['differs'] = tuple(dict.fromkeys(words for e in chances for words in e.differs))
+    images = alone = None
     if any(e.images is not None for e in chances):
-        fields['images'] = {key: e.images if e.images is not None else images_redrawn(t, {}, {})
-                           for (key, t), e in zip(tables.items(), chances)}
+        images = {key: e.images if e.images is not None else images_redrawn(t, {}, {})
+                  for (key, t), e in zip(tables.items(), chances)}
     if all(e.alone for e in chances):
         drawn = {key: e.alone[1] for key, e in zip(tables, chances)}
-        fields['alone'] = min(e.alone[0] for e in chances), drawn
-    return Chance(**fields)
+        alone = min(e.alone[0] for e in chances), drawn
+    return Chance(
+        images=images,
+        alone=alone,
+        smaller=smaller,
+        size=paper.size(smaller) + level if smaller else '',
+        partitions=max(e.partitions for e in chances),
+        once=any(e.once for e in chances),
+        differs=tuple(dict.fromkeys(words for e in chances for words in e.differs)))
 
 # %% ../../nbs/evidence/ask.ipynb #81d0027b
 def ask_across(
@@ -638,8 +644,9 @@ def experiment(
         if cells: verdicts += cells_judged(paper, paper.published(cells), rows, place)
         return verdicts + (also(rows, profile) if also else [])
     PAPER_OF.setdefault(group, paper)
-    common = dict(paper=group, artifact=artifact, kind=kind, title=title, judge=judge, names=paper)
-    return EXPERIMENTS.add(name, **common | attributes)
+    attributes.setdefault('names', paper)
+    return EXPERIMENTS.add(name, paper=group, artifact=artifact, kind=kind, title=title, judge=judge,
+                           **attributes)
 
 # %% ../../nbs/evidence/ask.ipynb #2890aed0
 def cells_by_run(name:str, placed_runs)->dict: # Run -> names of its cell
@@ -773,13 +780,14 @@ def our_cells(
         low, high = interval_of(paper, cell_runs, measure_word, measure)
         means = cell_runs[[k for k in MEANS if k in cell_runs]].mean()
         ids = cell_runs.run.str.removesuffix(AFTER)
-        by_moment = {moment: ids.map(accuracies).mean() for moment, accuracies in moments.items()}
-        if paper.layer: by_moment['tested'] = ', '.join(dict.fromkeys(map(paper.layer, cell_runs.settings)))
-        by_layer = {layer: ids.map(accuracies).mean() for layer, accuracies in layers.items()}
-        why = next(filter(None, cell_runs.why), '')
-        ends = dict(curve=', '.join(dict.fromkeys(cell_runs.curve)), why=why)
-        spread = dict(sd_seeds=cell_runs.micro.std(), seeds=len(cell_runs), low=low, high=high)
-        cells.append(dict(zip(on, cell)) | dict(means) | by_moment | by_layer | spread | ends)
+        numbers = dict(zip(on, cell), **means)
+        for moment, accuracies in moments.items(): numbers[moment] = ids.map(accuracies).mean()
+        if paper.layer: numbers['tested'] = ', '.join(dict.fromkeys(map(paper.layer, cell_runs.settings)))
+        for layer, accuracies in layers.items(): numbers[layer] = ids.map(accuracies).mean()
+        numbers.update(sd_seeds=cell_runs.micro.std(), seeds=len(cell_runs), low=low, high=high)
+        numbers['curve'] = ', '.join(dict.fromkeys(cell_runs.curve))
+        numbers['why'] = next(filter(None, cell_runs.why), '')
+        cells.append(numbers)
     return pd.DataFrame(cells)
 
 # %% ../../nbs/evidence/ask.ipynb #ff1bc3bdd

@@ -189,8 +189,10 @@ class Page:
         self.data_root = values['data_root'] or None
         self.device, self.train, seeds = values['device'], values['train'], values['seeds']
         self.runs = [r for r in runs_of(name, profile) if not seeds or r.seed < seeds]
-        training = {k: values[k] for k in ('jobs', 'minutes', 'device')} | dict(data_root=self.data_root)
-        if self.train: tell_problems(train_all(self.available(), self.store, **training))
+        if self.train:
+            outcomes = train_all(self.available(), self.store, data_root=self.data_root, device=self.device,
+                                 jobs=values['jobs'], minutes=values['minutes'])
+            tell_problems(outcomes)
         rows = read_rows(self.available(), self.store, self.data_root)
         self.rows = with_cells(rows, table_runs(name, profile))
 
@@ -293,7 +295,8 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
     def place(record): return places.get(config_key(record['config']), len(places)) # unnamed runs come last
     digest = hashlib.sha256(text.encode()).hexdigest()
-    records = [record | dict(rows_sha256=digest) for record in sorted(kept_records + records, key=place)]
+    records = sorted(kept_records + records, key=place)
+    for record in records: record['rows_sha256'] = digest
     write_text(records_path, json.dumps(records, indent=1))
     return path
 
@@ -336,7 +339,7 @@ def run_records(rows:pd.DataFrame, store:Store, notes:dict, before:dict)->list[d
         _, provenance = store.read(shared['run'])
         for k in ('sha256', 'modules'): provenance.pop(k, None)
         note = notes.get(shared['dataset'], notes.get('', before.get(shared['run'], '')))
-        records.append(shared | provenance | dict(note=note))
+        records.append({**shared, **provenance, 'note': note})
     return records
 
 # %% ../../nbs/evidence/experiments.ipynb #b4a6d41f
@@ -387,7 +390,8 @@ def committed_run(start:str)->tuple: # (rows, provenance, path of the CSV); None
     for path in sorted(papers_folder().glob('*/results/*.json')):
         records = json_in(path.read_text(encoding='utf-8'), str(path))
         of_runs = [r for r in records if 'config' in r] if isinstance(records, list) else []
-        matching |= {r['run']: (path.with_suffix('.csv'), r) for r in of_runs if r['run'].startswith(start)}
+        for r in of_runs:
+            if r['run'].startswith(start): matching[r['run']] = path.with_suffix('.csv'), r
     if len(matching) != 1: return None
     path, record = matching.popitem()[1]
     rows = pd.read_csv(path, dtype=dict(run=str)) # 10 hex digits may look like a number

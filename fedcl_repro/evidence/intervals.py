@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ALPHA', 'WIDEST', 'MOST_REPLICATES', 'DRAWS', 'Interval', 'known_margins', 'interval', 'share_interval',
-           'seeds_that_agree', 'what_would_decide', 'Spread', 'pooled_spread', 'moved', 'draws_as_table',
-           'images_redrawn']
+           'seeds_that_agree', 'what_would_decide', 'Spread', 'pooled_spread', 'common_and_rest', 'moved',
+           'draws_as_table', 'images_redrawn']
 
 # %% ../../nbs/evidence/intervals.ipynb #d47ee02e
 import math
@@ -130,22 +130,25 @@ class Spread:
 
 # %% ../../nbs/evidence/intervals.ipynb #89eebd49
 def pooled_spread(tables)->Spread: # None if nothing was repeated
-    "The spread in tables replicate x label, one for each setting."
-    numbers = [t.dropna(axis=1).to_numpy(dtype=float) for t in tables]
-    repeated = [values for values in numbers if len(values) > 1 and values.shape[1]]
-    several = [values for values in repeated if values.shape[1] > 1] or repeated
-    residual = shared = df = n_replicates = 0
-    for values in several:
-        n, k = values.shape
-        of_replicate = values.mean(axis=1) - values.mean() if k > 1 else np.zeros(n)
-        residuals = values - values.mean(axis=0) - of_replicate[:, None]
-        residual, df = residual + (residuals**2).sum(), df + (n - 1) * max(1, k - 1)
-        shared, n_replicates = shared + (of_replicate**2).sum(), n_replicates + n - 1
-    if not df: return None
-    own_variance = residual / df
-    labels = max(values.shape[1] for values in several)
-    common = math.sqrt(max(0., shared / n_replicates - own_variance / labels))
-    return Spread(common, math.sqrt(own_variance), df)
+    """The spread in tables replicate x label, one for each setting: what a replicate adds to all its labels is
+    common, the rest is each number's own."""
+    tables = [t.dropna(axis=1).to_numpy(dtype=float) for t in tables]
+    tables = [values for values in tables if len(values) > 1 and values.shape[1]]
+    if not tables: return None
+    tables = [values for values in tables if values.shape[1] > 1] or tables # one label shows nothing common
+    common, rest = zip(*map(common_and_rest, tables))
+    df = sum((n - 1) * max(1, k - 1) for n, k in map(np.shape, tables))
+    own_variance = sum((part**2).sum() for part in rest) / df
+    variance_of_means = sum((part**2).sum() for part in common) / sum(len(values) - 1 for values in tables)
+    n_labels = max(values.shape[1] for values in tables)
+    common_variance = max(0., variance_of_means - own_variance / n_labels)
+    return Spread(math.sqrt(common_variance), math.sqrt(own_variance), df)
+
+def common_and_rest(values:np.ndarray)->tuple[np.ndarray, np.ndarray]: # (n, k) -> (n, 1), (n, k)
+    "Of a table replicate x label: what each replicate adds to all labels, and what labels' means leave."
+    n, k = values.shape
+    common = values.mean(axis=1, keepdims=True) - values.mean() if k > 1 else np.zeros((n, 1))
+    return common, values - values.mean(axis=0) - common
 
 # %% ../../nbs/evidence/intervals.ipynb #12a30006
 DRAWS = 400

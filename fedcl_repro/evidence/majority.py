@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DECIDE', 'MAJORITY', 'majority_scores', 'what_decides', 'committed_scores_path', 'committed_scores',
-           'computed_scores', 'scores_of', 'write_majority_of', 'majority_rows', 'of_rounds', 'with_majority',
-           'majority_of']
+           'computed_scores', 'scores_of', 'write_majority_of', 'majority_rows', 'majority_columns', 'of_rounds',
+           'with_majority', 'majority_of']
 
 # %% ../../nbs/evidence/majority.ipynb #maj00002
 from dataclasses import replace
@@ -88,18 +88,22 @@ def majority_rows(rows:pd.DataFrame, data_root=None)->pd.DataFrame: # the column
     runs = rows.drop_duplicates('run')
     keys = [(*what_decides(run), run.dtype, run.seed) for run in runs.settings] # a column each
     tables = []
-    for _, part in runs.groupby(pd.Series(keys, index=runs.index), sort=False):
-        first_run = part.iloc[0]
+    for _, runs_alike in runs.groupby(pd.Series(keys, index=runs.index), sort=False):
+        first_run = runs_alike.iloc[0]
         scores = scores_of(first_run.settings, data_root)
         if scores is None: continue
-        run = replace(first_run.settings, method=Spec('majority'))
-        shared = described(first_run.settings) | dict(run=f'majority of {first_run.run}', settings=run)
-        shared |= dict(method='majority', label=MAJORITY, family='local', owner='personal', split='test')
-        of_page = [c for c in rows if c not in {*shared, *MEASURE_COLUMNS}] # columns that a page has added
-        shared |= {c: first_run[c] for c in of_page}
-        rounds = rows.loc[rows.run.isin(part.run), 'round'].unique()
-        tables.append(of_rounds(scores, rounds).assign(**shared))
+        rounds = rows.loc[rows.run.isin(runs_alike.run), 'round'].unique()
+        tables.append(of_rounds(scores, rounds).assign(**majority_columns(first_run)))
     return pd.concat(tables, ignore_index=True)[list(rows)] if tables else rows[:0]
+
+def majority_columns(first_row:pd.Series)->dict[str, object]:
+    "The columns of the majority class beside a run: the run's, but its own name; a page may have added some."
+    columns = first_row.drop(MEASURE_COLUMNS, errors='ignore').to_dict()
+    columns.update(
+        described(first_row.settings), run=f'majority of {first_row.run}', method='majority', label=MAJORITY,
+        family='local', owner='personal', split='test',
+        settings=replace(first_row.settings, method=Spec('majority')))
+    return columns
 
 # %% ../../nbs/evidence/majority.ipynb #782f6a75
 def of_rounds(scores:pd.DataFrame, rounds)->pd.DataFrame:

@@ -153,7 +153,6 @@ def cell_verdicts(cells:pd.DataFrame, what, source='')->list[Verdict]:
         if c.reason == SMALLER_RUNS: evidence += f'; {c.why}'
         ends = () if pd.isna(c.low) else (c.low, c.high)
         ours = None if pd.isna(c.ours) else float(c.ours)
-        about = dict(interval=ends, margin=ours, published=float(c.published), basis='runs', label=c.label)
-        about |= dict(reason=c.reason)
-        out.append(Verdict(what(c), c.verdict, evidence, source, **about))
+        out.append(Verdict(what(c), c.verdict, evidence, source, interval=ends, margin=ours,
+                           published=float(c.published), basis='runs', label=c.label, reason=c.reason))
     return out

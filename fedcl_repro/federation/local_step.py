@@ -21,7 +21,7 @@ def local_step(carrier:'Carrier', sweep:Sweep, batch):
             loss, notes = carrier.forward(batch)
         grads = torch.autograd.grad(loss, list(carrier.leaves.values()), materialize_grads=True)
         with torch.no_grad():
-            carrier.update(dict(zip(carrier.leaves, grads)))
+            (sweep.opt or carrier.fed.opt).step_(carrier.live, dict(zip(carrier.leaves, grads)))
             carrier.total += loss.detach() * len(batch.y)
     take_notes(carrier, sweep, notes)
 
@@ -45,11 +45,6 @@ class Carrier:
     def forward(self, batch)->tuple: # (loss (), notes)
         self.net.refresh(batch.noise)
         return self.sweep.fn(self.net, self.live, batch)
-
-    def update(self, grads:dict):
-        "One step of the optimiser."
-        opt = self.sweep.opt or self.fed.opt
-        opt.step_(self.live, grads)
 
     def add(self, notes:dict):
         "Add notes to the sums of the sweep."

@@ -213,11 +213,10 @@ METHODS = Register('method',
 # %% ../../nbs/federation/method.ipynb #1e01437b
 def build_method(spec, opt): # a `Method`, or a function from the number of rounds to stages
     "The result of a method's function. A rate 'optimiser' is replaced by the learning rate of `opt`."
-    spec = METHODS.resolve(spec)
-    entry, settings = METHODS[spec.name], dict(spec.settings)
-    for k in [k for k, v in settings.items() if entry.ranges.get(k) == METHOD_RATE and v == METHOD_RATE.also]:
-        settings[k] = getattr(opt, 'lr', None)
-        if is_number(settings[k]): continue
-        raise ValueError(f"{spec.name}: {k}='optimiser' needs an optimiser with a constant learning rate, "
-                         f'and this one has {settings[k]!r}: give {k} a number')
-    return METHODS.call(spec(**settings))
+    spec, rate = METHODS.resolve(spec), getattr(opt, 'lr', None)
+    ranges = METHODS[spec.name].ranges
+    rates = [k for k, v in spec.settings if ranges.get(k) == METHOD_RATE and v == METHOD_RATE.also]
+    if rates and not is_number(rate):
+        raise ValueError(f"{spec.name}: {rates[0]}='optimiser' needs an optimiser with a constant learning "
+                         f'rate, and this one has {rate!r}: give {rates[0]} a number')
+    return METHODS.call(spec(**dict.fromkeys(rates, rate)))

@@ -24,6 +24,7 @@ MENDED = ( # pattern, replacement
     (r'<th\b([^>]*)>(\s|<p>|</p>|&nbsp;)*</th>', r'<td\1></td>'), # an empty heading heads nothing
     (r'<dl>\n((?:<dd>.*?</dd>\n)+)</dl>', lambda m: f'<div class="params">{divs(m[1])}</div>'), # a signature
     (r'(?<=<table)([^>]*) border="\d+"', r'\1'),
+    (r'<table(?! class="docutils).*?</table>', r'<div class="table-wrapper">\g<0></div>'), # it scrolls alone
     (r'95 % interval', '95&nbsp;% interval'),
     (r'<div id="search-results">', r'<h1>Search</h1>\g<0>'),
     (r'<span class="[npw]">([^<]*)</span>', r'\1'), # names and punctuation have the colour of all code
@@ -106,10 +107,8 @@ def write_small(images:Path):
 # %% ../../nbs/publish/finish.ipynb #fin0000c
 def signs_of(pages)->set: # of characters
     "The characters in the formulas of pages."
-    signs = set()
-    for text in pages:
-        for formula in re.findall(r'<math\b.*?</math>', text, re.S): signs |= set(text_of_html(formula))
-    return signs
+    formulas = (formula for text in pages for formula in re.findall(r'<math\b.*?</math>', text, re.S))
+    return set().union(*map(text_of_html, formulas))
 
 def write_font(source:Path, signs:set, path:Path):
     "Write the part of a font that has these signs, in the form for browsers."
@@ -128,13 +127,11 @@ def write_font(source:Path, signs:set, path:Path):
 def finish(site:Path):
     "Finish all pages of a built site, and write the font that they need."
     from importlib.resources import files
-    signs = set()
     write_small(site / '_images')
-    for path in sorted(site.rglob('*.html')):
-        text = path.read_text(encoding='utf-8')
+    pages = {path: path.read_text(encoding='utf-8') for path in sorted(site.rglob('*.html'))}
+    for path, text in pages.items():
         finished = re.sub(r'(_images/\w+)\.png', r'\1.webp', mended(text))
         finished = with_words(finished, path.parent)
-        signs |= signs_of([text])
         if finished != text: path.write_text(finished, encoding='utf-8')
-    write_font(Path(files('ziamath') / 'fonts' / 'STIXTwoMath-Regular.ttf'), signs,
+    write_font(Path(files('ziamath') / 'fonts' / 'STIXTwoMath-Regular.ttf'), signs_of(pages.values()),
                site / '_static' / 'formulas.woff2')

@@ -63,7 +63,7 @@ def address(c:dict)->str:
     number = c['venue'].removeprefix('arXiv:')
     return c.get('url') or f'https://arxiv.org/abs/{number}'
 
-def paper_addresses()->list: # of (name, address)
+def paper_addresses()->list[tuple[str, str]]: # of (name, address)
     "The five papers."
     return [(title, address(citations()[key])) for key, title in TITLES.items()]
 
@@ -128,7 +128,7 @@ def board_picture(folder:str)->str: # HTML
 
 def counts_of_claims(counts:dict, shown:Callable)->str:
     "What became of all claims, in few words. `shown`: (verdict, '84 hold') -> text."
-    verbs = dict(holds='hold', fails='fail') | {'contradicts itself': 'contradict themselves'}
+    verbs = {'holds': 'hold', 'fails': 'fail', 'contradicts itself': 'contradict themselves'}
     named = [shown(verdict, f'{n} {verbs.get(verdict, verdict)}') for verdict, n in counts.items()]
     return f"{sum(counts.values())} claims: {', '.join(named)}."
 
@@ -170,7 +170,7 @@ def front_markdown(folder='')->str:
         f'```sh\n{commands}\n```', f'The first command needs {first_needs}. The second {second}.', strip])
 
 # %% ../../nbs/publish/front.ipynb #fro0000e
-def squares(counts:dict)->list: # of the names of styles
+def squares(counts:dict)->list[str]: # of the names of styles
     "A square for each claim, in the order of the marks."
     return [css_name(verdict) for verdict, n in counts.items() for _ in range(n)]
 

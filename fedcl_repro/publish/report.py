@@ -54,7 +54,7 @@ def own_verdicts(executed:list, verdicts:dict)->list: # of (page, its verdicts)
     return [(page, verdicts.get(page['name'], []) if page['status'] == 'ok' else []) for page in executed]
 
 # %% ../../nbs/publish/report.ipynb #f651e600
-def facts(run_facts:dict)->dict:
+def facts(run_facts:dict)->dict[str, object]:
     "The facts about the report; seconds as a whole number."
     run_facts = run_facts | dict(seconds=round(run_facts['seconds'])) if 'seconds' in run_facts else run_facts
     return {k: v for k, v in run_facts.items() if k != 'trained'}
@@ -125,7 +125,7 @@ def decided_claims(pages:list, profile:str)->list: # of verdicts
     return [v for _, verdicts in pages for v in verdicts if v['kind'] == 'claim' and v['word'] != 'not run']
 
 # %% ../../nbs/publish/report.ipynb #587e4ff6
-def shown_page(page:dict, verdicts:list)->dict:
+def shown_page(page:dict, verdicts:list)->dict[str, object]:
     "A page as the report shows it: its name, verdict counts, content, and a picture for the first screen."
     path = Path(page['path'])
     try: body = body_of(path) if path.exists() else ''

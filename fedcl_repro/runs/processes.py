@@ -218,7 +218,8 @@ def do_all(tasks:dict, n:int, prepare=quiet_worker, on_message=print, died=print
     for key in [k for k in tasks if k not in results]:
         if noted(): break
         again, deaths = Team({key: tasks[key]}, 1, prepare, on_message, ignore_death).run()
-        results |= again | {k: Died(code) for k, code in deaths.items()}
+        results.update(again)
+        for k, code in deaths.items(): results[k] = Died(code)
     return results
 
 def ignore_death(key, code:int): "A task that dies twice has failed; its result says so."

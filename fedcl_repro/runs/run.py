@@ -125,7 +125,8 @@ def resolved(method, settings:dict)->dict[str, object]: # setting -> value
         if k in run_fields: continue
         hint = did_you_mean(k, run_fields)
         raise ValueError(f"a run has no setting {k!r}{hint}: it knows {', '.join(run_fields)}")
-    values = {k: plain(settings.get(k, f.default)) for k, f in run_fields.items()} | dict(method=method)
+    values = {k: plain(settings.get(k, f.default)) for k, f in run_fields.items()}
+    values['method'] = method
     for k, f in run_fields.items():
         if k in REGISTERS: values[k] = REGISTERS[k].resolve(values[k])
         else: check_value(k, values[k], f.default, range_of(f))

@@ -95,8 +95,8 @@ class Session:
 
     def to_checkpoint(self)->dict:
         content = to_checkpoint(self.state, self.rows, self.seconds(), self.executor)
-        content |= dict(late=self.late, sources=self.sources, core_seconds=self.core_seconds())
-        return content | dict(accuracy=self.accuracy, chosen_models=self.chosen_models)
+        return dict(content, late=self.late, sources=self.sources, core_seconds=self.core_seconds(),
+                    accuracy=self.accuracy, chosen_models=self.chosen_models)
 
 # %% ../../nbs/runs/session.ipynb #979f30e0
 def valid_accuracies(rows:list)->dict[float, float]: # by round
@@ -123,7 +123,8 @@ def is_out_of_patience(self:Session)->bool:
 def models(self:Session)->dict: # tensors and plain values
     "The clients' models as they were tested last."
     kept = models_to_keep(self.run, self.execute, self.stages, self.state, list(self.tests))
-    return kept | dict(scale=image_scale_of(self.run, self.data_root))
+    kept['scale'] = image_scale_of(self.run, self.data_root)
+    return kept
 
 # %% ../../nbs/runs/session.ipynb #3d3bc75e
 @patch

@@ -231,18 +231,18 @@ def fitting(data:Spec, settings:dict, model=None, data_root=None, kept=True)->di
     one client for each of its ids; if a user gave an official test set, that all clients are tested on it."""
     entry = DATASETS[data.name]
     if not (entry.about['own'] or is_own(entry)) and not isinstance(model, nn.Module) and not callable(model):
-        return settings if model is None else settings | dict(model=model)
-    ds = dataset(DATASETS.resolve(data), str(find_root(data_root)))
+        return settings if model is None else dict(settings, model=model)
+    settings, ds = dict(settings), dataset(DATASETS.resolve(data), str(find_root(data_root)))
     if model is None: model = settings.get('model') or default_model(ds.shape)
-    derived = dict(model=model_spec(model, ds, kept))
-    if 'client' in ds.columns and 'partition' not in settings: derived |= dict(partition='by_column')
-    partition = (settings | derived).get('partition', Run.partition)
+    settings['model'] = model_spec(model, ds, kept)
+    if 'client' in ds.columns: settings.setdefault('partition', 'by_column')
+    partition = settings.get('partition', Run.partition)
     if isinstance(partition, str): partition = parse_spec(partition)
     column = dict(partition.settings).get('column', 'client')
-    counted = partition.name == 'by_column' and column in ds.columns and 'n_clients' not in settings
-    if counted: derived |= dict(n_clients=ds.n_ids_of(column)) # the column counts its clients
-    if ds.held_out and ds.n_test: derived |= dict(partition=tested_on_given(partition, ds))
-    return settings | derived
+    if partition.name == 'by_column' and column in ds.columns and 'n_clients' not in settings:
+        settings['n_clients'] = ds.n_ids_of(column) # the column counts its clients
+    if ds.held_out and ds.n_test: settings['partition'] = tested_on_given(partition, ds)
+    return settings
 
 def tested_on_given(spec:Spec, ds:Dataset)->Spec: # spec: of a partition
     "The partition with the official test set for all clients, if it names no protocol."

@@ -234,13 +234,13 @@ def write_checkpoint(f, content:dict):
     parts = content if isinstance(content, dict) else {}
     f.write(bytes(HEAD))
     if 'clients' in parts:
-        content = parts | dict(clients={i: add_client(f, c) for i, c in parts['clients'].items()})
+        content = dict(parts, clients={i: add_client(f, c) for i, c in parts['clients'].items()})
     start = f.tell()
     torch.save(content, f)
     size = f.seek(0, os.SEEK_END) - HEAD
     f.seek(HEAD)
-    head = dict(sha256=hashlib.file_digest(f, 'sha256').hexdigest(), bytes=size, start=start)
-    head |= {k: parts[k] for k in IN_HEAD if k in parts}
+    of_run = {k: parts[k] for k in IN_HEAD if k in parts}
+    head = dict(sha256=hashlib.file_digest(f, 'sha256').hexdigest(), bytes=size, start=start, **of_run)
     f.seek(0)
     f.write(json.dumps(head).encode().ljust(HEAD - 1) + b'\n')
 
@@ -358,7 +358,7 @@ def no_locks(error:OSError, root:Path)->Exception:
 
 def opened_lock(path:Path)->int: # a file descriptor
     "Open a lock without truncating it, and without following a link."
-    try: return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try: return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as e:
         if e.errno == errno.ELOOP:
             raise ValueError(f'the lock {path} is a link, which is not followed: delete it') from e

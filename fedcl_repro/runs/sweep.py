@@ -135,7 +135,7 @@ def sweep(
     n_failed = tell_problems(train_all(everything, store, data_root=data_root, **(options or {})))
     scores = trial_scores(tried, runs, read_rows(everything, store, data_root), data_root, moment)
     chosen = chosen_trials(scores)
-    chosen.attrs |= dict(failed=n_failed, trials=scores.to_dict('records')) # pandas compares `attrs`
+    chosen.attrs.update(failed=n_failed, trials=scores.to_dict('records')) # pandas compares `attrs`
     return chosen
 
 # %% ../../nbs/runs/sweep.ipynb #d194a0b9

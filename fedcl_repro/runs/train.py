@@ -105,10 +105,8 @@ def write_result(session:Session, store:Store, id:str, extras=Extras()):
     closing += examined(s.execute, s.stages, s.state, s.owner)
     if s.is_out_of_patience: closing.append(early_stop(s))
     record = provenance(s.run, s.data_root, s.device, s.seconds())
-    record |= dict(core_seconds=round(s.core_seconds(), 1), sources=s.sources)
-    record['executor'] = s.executor
-    record['bytes_up'] = sum(s.state.up)
-    record['bytes_down'] = sum(s.state.down)
+    record.update(core_seconds=round(s.core_seconds(), 1), sources=s.sources, executor=s.executor,
+                  bytes_up=sum(s.state.up), bytes_down=sum(s.state.down))
     if s.is_out_of_patience: record['stopped_after'] = s.state.round
     models = s.models() if extras.models else None
     if models and s.chosen_models: models['chosen'] = s.chosen_models

@@ -57,7 +57,7 @@ def logged_settings(run:Run, id:str)->dict[str, object]: # name -> plain value
     for k, v in config(run).items():
         parts = dict(v) if isinstance(v, dict) else dict(name=v)
         settings[k] = parts.pop('name')
-        settings |= {f'{k}.{inner}': x for inner, x in parts.items()}
+        for inner, x in parts.items(): settings[f'{k}.{inner}'] = x
     return settings
 
 def watcher(extras:Extras, settings:dict, before:list)->Callable: # (rows of an evaluation) -> None
@@ -103,9 +103,10 @@ def tensorboard(place:str, settings:dict)->Callable:
 def wandb(place:str, settings:dict)->Callable:
     "A run of Weights & Biases, offline unless WANDB_MODE says otherwise."
     import wandb
-    options = dict(mode=os.environ.get('WANDB_MODE', 'offline'), resume='allow', reinit='create_new')
-    options |= dict(id=settings['run'], name=settings['label'], config=settings, dir=str(expanded(place)))
-    run = wandb.init(project='fedcl_repro', settings=wandb.Settings(silent=True), **options)
+    run = wandb.init(
+        project='fedcl_repro', id=settings['run'], name=settings['label'], config=settings,
+        dir=str(expanded(place)), mode=os.environ.get('WANDB_MODE', 'offline'), resume='allow',
+        reinit='create_new', settings=wandb.Settings(silent=True))
     def write(rows):
         for r, values in scalars(rows).items(): run.log(values, step=r)
         if not rows: run.finish()

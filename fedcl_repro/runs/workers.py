@@ -69,15 +69,15 @@ def train_all(
     say_once(slow_arithmetic(todo, device, multiplies_bfloat16()))
     if extras.log: say_once(unlogged_text(len({*runs} - {*todo}), store))
     refused = impossible(todo, data_root, executor)
-    options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline)
-    options |= dict(every=checkpoint, again=retrain, extras=extras, state_memory=state_memory)
+    options = dict(device=device, data_root=data_root, executor=executor, deadline=deadline, every=checkpoint,
+                   again=retrain, extras=extras, state_memory=state_memory)
     results = {o.run: o for o in refused}
     waiting = [r for r in todo if r not in results]
     with signals_noted():
         while waiting:
             with contextlib.closing(Progress(waiting, store, data_root, quiet)) as progress:
                 outcomes = (trainer or train_lacking)(waiting, store, jobs, options, progress)
-            results |= {o.run: o for o in outcomes}
+            results.update((o.run, o) for o in outcomes)
             waiting = [o.run for o in outcomes if o.word == 'busy']
             if not wait or noted() or time.monotonic() >= deadline: break
             wait_for_others(waiting, store, data_root, deadline)
@@ -268,11 +268,11 @@ def train_in_processes(runs:list, store:Store, processes:int, options:dict, prog
     results, waiting, alone = {}, list(range(len(runs))), set()
     while waiting and not noted():
         tasks = {k: (attempt_and_tell, (runs[k], store, options, entries)) for k in waiting}
-        results |= do_all(tasks, processes, on_message=report, died=died)
+        results.update(do_all(tasks, processes, on_message=report, died=died))
         waiting = [k for k in waiting if getattr(results.get(k), 'word', '') == 'interrupted']
         if waiting: continue
         waiting = [k for k, o in results.items() if getattr(o, 'short', False) and k not in alone]
-        alone |= set(waiting)
+        alone.update(waiting)
         processes = 1
     return [outcome_of(results.get(k), r) for k, r in enumerate(runs)]
 

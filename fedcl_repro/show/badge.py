@@ -69,8 +69,8 @@ def counts_as_badges(counts:dict)->str: # HTML
 # %% ../../nbs/show/badge.ipynb #0fb6d972
 def in_colour(text:str)->str:
     "A text for a terminal with its verdicts in their colours."
-    codes = dict.fromkeys(('holds', 'agrees'), '34') | dict.fromkeys(('fails', 'differs'), '33')
-    codes |= {'contradicts itself': '35'}
+    codes = dict(holds='34', agrees='34', fails='33', differs='33') # blue, yellow
+    codes['contradicts itself'] = '35' # magenta
     for verdict, code in codes.items():
         text = re.sub(rf'{MARKS[verdict]} (\d+ )?{verdict}', f'\x1b[1;{code}m\\g<0>\x1b[0m', text)
     return text

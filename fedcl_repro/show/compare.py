@@ -184,7 +184,8 @@ def compare(
     "Train methods alike and compare them; prints the table."
     check_device(device)
     data = data_spec(data, labels, test, clients)
-    settings = fitting(data, settings | dict(data=data), model, data_root)
+    settings['data'] = data
+    settings = fitting(data, settings, model, data_root)
     methods = [methods] if isinstance(methods, str) else methods
     runs = replicates([method_spec(m) for m in methods], seeds, settings)
     check_federation(runs[0], data_root)

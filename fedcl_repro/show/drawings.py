@@ -84,9 +84,9 @@ def draw_sharing(
 # %% ../../nbs/show/drawings.ipynb #4ef0c160
 def draw_arrow(ax, start, end, text='', kind='data', bend=0.):
     "An arrow from one patch to another, with a text at its middle."
-    arrow = dict(arrowstyle='-|>', color=BORDERS[kind], lw=1.3, shrinkA=1, shrinkB=1)
     middles = [np.array(p.get_bbox().get_points()).mean(0) for p in (start, end)]
-    style = arrow | dict(patchA=start, patchB=end, connectionstyle=f'arc3,rad={bend}')
+    style = dict(arrowstyle='-|>', color=BORDERS[kind], lw=1.3, shrinkA=1, shrinkB=1, patchA=start,
+                 patchB=end, connectionstyle=f'arc3,rad={bend}')
     ax.annotate('', middles[1], middles[0], arrowprops=style)
     along = middles[1] - middles[0]
     place = sum(middles) / 2 + bend/2 * np.array((along[1], -along[0]))

@@ -202,9 +202,8 @@ SAME_BYTES = {'svg.fonttype': 'none', 'svg.hashsalt': 'figure'} # a picture draw
 def set_style():
     "Look of all figures: small, vector where shown in a notebook, no frame."
     import seaborn as sns
-    no_frame = {'axes.spines.top': False, 'axes.spines.right': False}
-    sns.set_theme(context='notebook', style='whitegrid', font_scale=.8,
-                  rc={'figure.dpi': 110, 'grid.color': '#e3e6ea'} | no_frame)
+    rc = {'figure.dpi': 110, 'grid.color': '#e3e6ea', 'axes.spines.top': False, 'axes.spines.right': False}
+    sns.set_theme(context='notebook', style='whitegrid', font_scale=.8, rc=rc)
     set_formats()
 
 def set_formats():

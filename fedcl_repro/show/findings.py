@@ -97,7 +97,8 @@ def finding_cells(f:Finding)->dict[str,list[str]]: # name of a claim or number -
     "Every number of a finding; an accuracy has no interval and no verdict."
     place = f'[finding] of {f.paper}.toml'
     cells = {name: result_cells(expected_verdict(*claim, place=place)) for name, claim in f.claims.items()}
-    return cells | {name: [f'{accuracy(*number):.1f} %', '', ''] for name, number in f.numbers.items()}
+    for name, number in f.numbers.items(): cells[name] = [f'{accuracy(*number):.1f} %', '', '']
+    return cells
 
 def finding(f:Finding)->str: # Markdown
     "The question, and what our runs say."
@@ -168,11 +169,11 @@ def sizes_told(names=None)->str: # `names`: of experiments, else all
         rows = committed(name, 'lite')
         if not len(rows): continue
         runs = rows.drop_duplicates('run').set_index('run').settings
-        run_ids |= set(runs.index)
-        reduced |= {id for id, run in runs.items() if smaller(run, (name,))}
+        run_ids.update(runs.index)
+        reduced.update(id for id, run in runs.items() if smaller(run, (name,)))
         tested = PAPER_OF[name.split('/')[0]].tested
         ends = curve_ends(tested(rows) if tested else rows)
-        level |= {id for id, end in ends.items() if end.converged}
+        level.update(id for id, end in ends.items() if end.converged)
     full = run_ids - reduced
     return (f'Of the {len(run_ids)} runs in the profile `lite`, '
             f"{len(full)} have the paper's setting in all\n"
@@ -198,7 +199,8 @@ def written_files()->dict[str, str]: # path -> text
         path = (nbs / name).resolve()
         texts[path] = path.read_text(encoding='utf-8')
         for mark, body in parts.items(): texts[path] = replace_between(texts[path], mark, body(), name)
-    return texts | {nbs / 'papers' / 'findings.json': json.dumps(findings_told(), indent=1) + '\n'}
+    texts[nbs / 'papers' / 'findings.json'] = json.dumps(findings_told(), indent=1) + '\n'
+    return texts
 
 # %% ../../nbs/show/findings.ipynb #7f9dcf00
 def write_pictures():

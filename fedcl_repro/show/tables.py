@@ -6,8 +6,8 @@
 __all__ = ['STAYS', 'OUR_ROW', 'TEXTS', 'HOW_IT_ENDS', 'COMPARED', 'MORE', 'HOW_TO_READ', 'LONGEST_NAME', 'digits_of',
            'with_code', 'says_something', 'verdict_second', 'nice_table', 'without_thin', 'folded_columns',
            'folded_html', 'noted_table', 'sectioned_table', 'table_cells', 'accuracy_blocks', 'reasons_of',
-           'with_notes', 'is_own_method', 'row_names', 'difference_words', 'repeats', 'setting_blocks', 'show_table',
-           'draw_panel', 'dots_key', 'same_key', 'draw_dots', 'show_dots']
+           'with_notes', 'is_own_method', 'row_names', 'difference_words', 'repeats', 'silent_columns',
+           'setting_blocks', 'show_table', 'draw_panel', 'dots_key', 'same_key', 'draw_dots', 'show_dots']
 
 # %% ../../nbs/show/tables.ipynb #de8ab0d1
 import html
@@ -231,6 +231,14 @@ def repeats(balanced:pd.Series, accuracy:pd.Series)->bool:
     "Whether balanced accuracies say nothing more: they are missing, or classes are equally frequent."
     return bool((balanced.isna() | np.isclose(balanced, accuracy, atol=1e-6)).all())
 
+def silent_columns(block:pd.DataFrame)->list[str]:
+    "Columns of a table that say nothing: balanced accuracies, one moment alone, layers that some rows lack."
+    silent = ['balanced'] * repeats(block.balanced, block.ours)
+    silent += [m for m in MOMENTS if m in block and ('trained' not in block or block[m].isna().all())]
+    has_layers = BOTH_LAYERS[0] in block
+    if has_layers and block[[*BOTH_LAYERS]].isna().any(axis=1).all(): silent += BOTH_LAYERS
+    return silent
+
 def setting_blocks(
     paper:Paper, table:pd.DataFrame, profile:str,
     words:dict,          # values of the keys -> more words for the heading of a setting
@@ -239,16 +247,11 @@ def setting_blocks(
     "A table for each setting, without columns that say nothing."
     setting_keys, blocks = [k for k in paper.keys if k in table], {}
     for key, block in table.assign(name=row_names(table, name_columns)).groupby(setting_keys, sort=False):
-        # 0: a table that has one setting only
-        setting = dict.fromkeys(paper.keys, 0.) | dict(zip(setting_keys, key))
-        heading = paper.say(*setting.values(), profile) + (f', {words[key]}' if key in words else '')
+        setting = dict(zip(setting_keys, key))
+        values = [setting.get(k, 0.) for k in paper.keys] # 0: a table that has one setting only
+        heading = paper.say(*values, profile) + (f', {words[key]}' if key in words else '')
         block = block.drop_duplicates('name')
-        redundant = dict(balanced=repeats(block.balanced, block.ours))
-        redundant |= {m: m in block and 'trained' not in block or block[m].isna().all() for m in MOMENTS
-                  if m in block}
-        if BOTH_LAYERS[0] in block:
-            redundant |= dict.fromkeys(BOTH_LAYERS, block[[*BOTH_LAYERS]].isna().any(axis=1).all())
-        empty = [column for column, says_nothing in redundant.items() if says_nothing]
+        empty = silent_columns(block)
         shown = [column for column in COMPARED + MORE if column in block and column not in empty]
         part = block.set_index('name').rename_axis(None)
         part = part.assign(difference=difference_words(part))
@@ -364,7 +367,7 @@ def draw_dots(
         bars = errors[key].reindex(index=table.index, columns=names)
         words = judged[same_key(judged, paper, key)].drop_duplicates('label').set_index('label').verdict
         draw_panel(ax, paper, shown, published, table, bars, words)
-        verdicts |= set(words[words.index.isin(shown)])
+        verdicts.update(words[words.index.isin(shown)])
         ax.set_title(textwrap.fill(paper.say(*key, profile), 38))
         majority_line(ax, trivial.get(key if len(key) > 1 else key[0]), upright=True)
     dots_key(fig, verdicts)

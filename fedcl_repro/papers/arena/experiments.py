@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_MOMENT', 'ARENA_SIZES', 'ARENA_TRIALS', 'RATE_OF_LOCAL', 'AT_THAT_RATE',
-           'ARENA', 'IT_DEPENDS', 'arena_specs', 'arena_base', 'arena_grid', 'arena_trials', 'tuned_in_arena',
-           'arena_tuning_path', 'arena_tuning', 'settings_chosen', 'write_arena_tuning', 'arena_tested', 'arena_label',
-           'in_arena', 'arena_sides', 'arena_claims', 'rate_claims', 'arena_said', 'arena_verdicts', 'arena_answers',
-           'arena_runs', 'spot_checked', 'arena', 'arena_costs', 'arena_table', 'arena_shown', 'draw_ranks',
-           'names_apart', 'draw_names', 'draw_prices', 'draw_arena', 'arena_view']
+           'ARENA', 'IT_DEPENDS', 'arena_specs', 'arena_base', 'arena_grid', 'trial_base', 'arena_trials',
+           'tuned_in_arena', 'arena_tuning_path', 'arena_tuning', 'settings_chosen', 'write_arena_tuning',
+           'arena_tested', 'arena_label', 'in_arena', 'arena_sides', 'arena_claims', 'rate_claims', 'arena_said',
+           'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena', 'arena_costs', 'arena_table',
+           'arena_shown', 'draw_ranks', 'names_apart', 'draw_names', 'draw_prices', 'draw_arena', 'arena_view']
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #ccc77be9
 import numpy as np
@@ -40,21 +40,25 @@ def arena_base(spec:Spec, profile:str)->dict[str,object]: # setting -> value
     "The settings of a method's runs: the network has the parts that the method needs."
     needs, size = methods()[spec.name].about['needs'].split(), ARENA_SIZES[profile]
     model = size['cut'] if 'enc' in needs else 'cnn_proj' if 'proj' in needs else 'cnn'
-    return dict(model=model, optimiser='adam') | size['base']
+    return {'model': model, 'optimiser': 'adam', **size['base']}
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #52789262
 def arena_grid(spec:Spec)->dict[str,list]: # setting -> values
     "What is tried for a method."
     numbers = {k: [v, v / 10] for k, v in methods().resolve(spec).settings if isinstance(v, float) and v}
     method_grid = ARENA_TRIALS['own'].get(spec.name, dict(list(numbers.items())[:1]))
-    rates = ARENA_TRIALS['rates']
-    grid = {'optimiser.lr': rates[:2] if method_grid else rates}
-    return grid | {f'{spec.name}.{k}': v for k, v in method_grid.items()}
+    grid = {f'{spec.name}.{k}': v for k, v in method_grid.items()}
+    rates = ARENA_TRIALS['rates'][:2] if grid else ARENA_TRIALS['rates']
+    return {'optimiser.lr': rates, **grid}
+
+def trial_base(spec:Spec, profile:str)->dict[str,object]: # setting -> value
+    "The settings of a method's trials, which are smaller than its runs."
+    return arena_base(spec, profile) | ARENA_SIZES[profile]['trial']
 
 def arena_trials(spec:Spec, profile:str)->list[Run]:
     "The trials of a method, as `tuned_in_arena` trains them."
-    base = arena_base(spec, profile) | ARENA_SIZES[profile]['trial'] | dict(validation=.1)
-    return [run_with(spec, trial, **base) for trial in trials([spec], arena_grid(spec))[spec]]
+    base = trial_base(spec, profile)
+    return [run_with(spec, trial, **base, validation=.1) for trial in trials([spec], arena_grid(spec))[spec]]
 
 def tuned_in_arena(specs, profile:str, store, data_root=None, options=None)->pd.DataFrame:
     """The chosen trial of each method: profile, method, settings, validation and test accuracy in percent,
@@ -62,9 +66,8 @@ def tuned_in_arena(specs, profile:str, store, data_root=None, options=None)->pd.
     after local training, the moment at which methods are judged."""
     tables = []
     for spec in specs:
-        base = arena_base(spec, profile) | ARENA_SIZES[profile]['trial']
-        storage = dict(store=store, data_root=data_root, options=options)
-        tables.append(sweep([spec], arena_grid(spec), moment=ARENA_MOMENT, **storage, **base))
+        tables.append(sweep([spec], arena_grid(spec), moment=ARENA_MOMENT, store=store, data_root=data_root,
+                            options=options, **trial_base(spec, profile)))
     table = pd.concat(tables, ignore_index=True)
     return table.assign(profile=ARENA_TUNED_AT.get(profile, profile), method=[s.name for s in specs],
                         moment=ARENA_MOMENT)
@@ -163,7 +166,8 @@ def arena_answers(verdicts)->pd.DataFrame: # question, answer, why
     lines = []
     for question, entry in ARENA_FILE['questions'].items():
         matching = [v for begins in entry['claims'] for v in verdicts if v.what.startswith(begins)]
-        meanings = dict(holds='no', fails='no') | {entry['yes']: 'yes'}
+        meanings = dict(holds='no', fails='no')
+        meanings[entry['yes']] = 'yes'
         words = list(dict.fromkeys(meanings.get(v.word, v.word) for v in matching))
         why = '. '.join(f'{v.what}: {v.said}; {v.evidence}'.rstrip('; ') for v in matching)
         if not matching: continue
@@ -213,9 +217,10 @@ def arena_table(rows:pd.DataFrame, store:Store)->pd.DataFrame: # one row per lab
         sure, sent = interval(part.micro), interval(part.sent)
         compared = control in means and label != control
         lead = (means[label] - means[control]).dropna() if compared else ()
-        line = dict(label=label, family=part.family.iloc[0], pooled=sure.mean, sure=sure)
-        line |= dict(clients=part.macro.mean(), apart=interval(lead, level) if len(lead) else None)
-        lines.append(line | dict(sent=sent.mean, sent_sure=sent, hours=part.hours.mean(), n=len(part)))
+        lines.append(dict(
+            label=label, family=part.family.iloc[0], pooled=sure.mean, sure=sure, clients=part.macro.mean(),
+            apart=interval(lead, level) if len(lead) else None, sent=sent.mean, sent_sure=sent,
+            hours=part.hours.mean(), n=len(part)))
     return pd.DataFrame(lines).sort_values('pooled', ascending=False, kind='stable', ignore_index=True)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #5051bcd1
@@ -224,12 +229,16 @@ def arena_shown(table:pd.DataFrame, spot=None)->pd.DataFrame:
     def in_words(i, sign=''): # an interval that is wider than an accuracy can be says nothing
         if i is None: return ''
         return f'{i.mean:{sign}.1f}' + (f' ± {i.high - i.mean:.1f}' if i.high - i.low <= 100 else '')
-    shown = dict(method=table.label, pooled=table.sure.map(in_words))
-    shown |= {'over clients': table.clients.round(1), 'all images': table.label.map(spot or {})}
-    if table.n.nunique() > 1: shown['replicates'] = table.n
-    shown |= {'minus FedAvg + epoch': [in_words(i, '+') for i in table.apart], 'MB': table.sent.round(1)}
-    hours = table.hours.map('{:.2f}'.format, na_action='ignore')
-    return pd.DataFrame(shown | {'core-h': hours}).dropna(axis=1, how='all')
+    shown = pd.DataFrame({
+        'method': table.label,
+        'pooled': table.sure.map(in_words),
+        'over clients': table.clients.round(1),
+        'all images': table.label.map(spot or {}),
+        'replicates': table.n if table.n.nunique() > 1 else None,
+        'minus FedAvg + epoch': [in_words(i, '+') for i in table.apart],
+        'MB': table.sent.round(1),
+        'core-h': table.hours.map('{:.2f}'.format, na_action='ignore')})
+    return shown.dropna(axis=1, how='all')
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #5051bcd2
 def draw_ranks(ax, table:pd.DataFrame):

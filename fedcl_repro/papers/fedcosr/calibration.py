@@ -36,8 +36,8 @@ def calibration(profile):
     labels = ['FedAvg', 'FedPer'] if profile == 'quick' else list(RANKED)
     data = ['digits'] if profile == 'quick' else ['fashion_mnist', 'cifar100']
     reduced = dict(n_rounds=30, eval_every=5, dtype='bfloat16')
-    size = SIZES['quick']['base'] if profile == 'quick' else reduced
-    size = size | dict(optimiser='sgd(lr=0.005)', batch_size=10, model='cnn(dropout=0.0, k=512)')
+    size = dict(SIZES['quick']['base'] if profile == 'quick' else reduced, optimiser='sgd(lr=0.005)',
+                batch_size=10, model='cnn(dropout=0.0, k=512)')
     first_runs = []
     for dataset, label in product(data, labels):
         run = Run.of(own_settings(methods().resolve(RANKED[label])), data=dataset, **size)

@@ -39,8 +39,8 @@ def scalars_sent(names, owned=(10, 3))->pd.DataFrame: # one row per method and c
         server = run(fed, method, 1).servers['server']
         for i, classes in enumerate(owned):
             up, down = sent[i] / 4, nbytes(method.reply(server, i)) / 4
-            row = dict(label=attributes['title'], family=attributes['family'], classes=classes)
-            rows.append(row | dict(up=up, down=down, total=up + down))
+            rows.append(dict(label=attributes['title'], family=attributes['family'], classes=classes, up=up,
+                             down=down, total=up + down))
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/papers/fedcosr/counted.ipynb #c973ed89

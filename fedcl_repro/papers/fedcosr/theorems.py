@@ -134,7 +134,8 @@ def local_terms(fed, i:int, client:dict, r:int)->tuple[dict,Tensor]: # terms; (n
     terms = dict(loss=person + WEIGHT*contrast, contrast=contrast, R=len(steps))
     terms['S'] = float(sum(g.square().sum() for g in full[:-1]))
     terms['variance'] = float(noise.square().sum(1).mean())     # Eq. 19
-    return terms | dict(L1=steepest(points, full)), points[-1]
+    terms['L1'] = steepest(points, full)
+    return terms, points[-1]
 
 # %% ../../../nbs/papers/fedcosr/theorems.ipynb #940de3a3
 @cache

@@ -85,21 +85,21 @@ def mapl_runs(
     if profile == 'quick': data = None # digits stand in for all
     named, decay = named_methods('mapl', size), size.get('decay', {'FedProto': .9})
     kind = 'one' if one_architecture else 'fair_model' if fair and 'fair_model' in size else 'model'
-    base = size['base'] | dict(n_clients=size['clients'], model=size[kind])
     for seed, d, scenario, name in product(range(size['seeds']), data or size['data'], scenarios, names):
         part = size.get('parts', {}).get(d, size['part']).format(scenario)
         adam = f"adam(lr={size['rate']}, beta1={decay.get(name, .5)}, fresh=True)"
-        seeds = dict(seed=seed, partition_seed=seed)
-        case = dict(data=d, partition=f'mapl_clusters({part})', optimiser=adam) | seeds
-        start = 'common' if name in AVERAGED else 'own'
-        options = dict(augmentation=views_of(name, d, fair), beginning=start)
-        run = Run.of(named[name], **(base | case | options | changes))
+        settings = dict(
+            size['base'], n_clients=size['clients'], model=size[kind], data=d, seed=seed, partition_seed=seed,
+            partition=f'mapl_clusters({part})', optimiser=adam, augmentation=views_of(name, d, fair),
+            beginning='common' if name in AVERAGED else 'own')
+        settings.update(changes)
+        run = Run.of(named[name], **settings)
         cell = dict(label=name, scenario=scenario, data='cifar10' if d == 'digits' else d) # digits stand in
         placed_runs.append(TableRun(run, cell))
     return placed_runs
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #fafdf661
-FEWER = PAIRS | dict(lite=(10,)) # clients of the trained runs of Table 5
+FEWER = dict(PAIRS, lite=(10,)) # clients of the trained runs of Table 5
 
 def mapl_tested(rows:pd.DataFrame)->pd.DataFrame:
     "Rows of test images, at the moment at which a method is tested."
@@ -113,8 +113,9 @@ def mapl_where(scenario, data, profile)->str:
 def mapl_published(artifact:str, **equal)->pd.DataFrame:
     "Published accuracies of a table, with our names of the methods; FedClassAvg is MAPL's copy of it."
     varied = dict(table5='clients', table6='cgl_steps').get(artifact)
-    if artifact == 'table4': equal = dict(comm_budget='none') | equal
-    columns = dict(scenario='scenario', data='dataset') | ({varied: varied} if varied else {})
+    if artifact == 'table4': equal.setdefault('comm_budget', 'none')
+    columns = dict(scenario='scenario', data='dataset')
+    if varied: columns[varied] = varied
     words = dict(label=dict(FedClassAvg=COPY))
     cells = published_cells('mapl', artifact, columns=columns, words=words, **equal)
     if varied == 'cgl_steps':

@@ -73,9 +73,8 @@ def window_numbers(rows:pd.DataFrame)->pd.DataFrame: # round, ratio, across; wha
     early = rows[rows['round'] <= rows.settings.map(starts)] # no graph had been learned yet
     for key, S in client_matrices(MAPL, early, 'likeness').items():
         if not np.ptp(S - np.diag(S.diagonal())): continue    # nothing was compared yet
-        line = dict(zip([*MAPL_RUN, 'round'], [*key[:4], key[-1]]))
         after_a_step = first_step(torch.from_numpy(np.array(S))).numpy() # from equal weights
-        lines.append(line | dict(ratio=across_to_nearest(S), across=percent_across(after_a_step)))
+        lines.append((*key[:4], key[-1], across_to_nearest(S), percent_across(after_a_step)))
     return pd.DataFrame(lines, columns=[*MAPL_RUN, 'round', 'ratio', 'across'])
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #5dbe408d
@@ -139,8 +138,8 @@ def graph_numbers(rows:pd.DataFrame, profile:str)->pd.DataFrame: # one row per r
     S, table = client_matrices(MAPL, rows, 'likeness'), []
     for k, W in client_matrices(MAPL, rows, 'weight').items():
         gap = similarity_gap(S[k]) if np.ptp(S[k]) else np.nan
-        line = dict(what=MAPL.say(*k[1:-2], profile), seed=k[-2], round=k[-1])
-        table.append(line | dict(across=percent_across(W), uneven=unevenness(W), apart=gap))
+        table.append(dict(what=MAPL.say(*k[1:-2], profile), seed=k[-2], round=k[-1],
+                          across=percent_across(W), uneven=unevenness(W), apart=gap))
     return pd.DataFrame(table)
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #7c632d25
@@ -191,8 +190,9 @@ def map_numbers(maps:pd.DataFrame, rows:pd.DataFrame, profile:str)->pd.DataFrame
         kinds = same_kind(a.n_clients, len(BACKBONES)) # clients get architectures in turn
         for kind, pairs in dict(cluster=same_cluster(a.n_clients), architecture=kinds).items():
             share, chance = nearest_share(m.client, m.nearest, pairs)
-            line |= {f'own {kind}': 100*share, f'{kind}, by chance': 100*chance}
-        lines.append(line | dict(images=len(m)))
+            line[f'own {kind}'], line[f'{kind}, by chance'] = 100*share, 100*chance
+        line['images'] = len(m)
+        lines.append(line)
     table = pd.DataFrame(lines)
     return table.sort_values(['what', 'round'], kind='stable') if lines else table
 

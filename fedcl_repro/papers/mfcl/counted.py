@@ -238,7 +238,8 @@ def judge_images(what:str, near:pd.DataFrame, hard:str, easy='')->Verdict:
     correlations = ' and '.join(f'{near[a].mean():.2f} by {a}' for a in attacks)
     tried = near[attacks].dropna()
     def margin(tried): # of each module
-        return ((tried[easy] if easy else SOMETHING_SEEN) - tried[hard]).groupby('module').mean()
+        seen = tried[easy] if easy else SOMETHING_SEEN
+        return (seen - tried[hard]).groupby('module').mean()
     c = Claim(what, tuple(attacks), margin, told=f'correlation {correlations}', place='MFCL 5.6.2')
     n = tried.index.unique('module').size
     images = f'{len(tried)} images of {n} module{"s" * (n > 1)}'

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['MFCL_FILE', 'MFCL_SIZES', 'VARIED', 'UNTRAINED', 'SMALL_RESOURCES', 'BASELINES', 'OWN_EPOCHS', 'MFCL_SYMBOLS',
            'MFCL_COLUMNS', 'MFCL_WORDS', 'MFCL_POSITIVES', 'MFCL_NORMS', 'PAIRINGS', 'MFCL_MEASURES', 'LAYERS', 'MFCL',
-           'ALL_OTHERS', 'MEASURED_BY', 'COUNTED', 'AS_WIDE', 'BN_VARIANTS', 'cell_of', 'Setting', 'run_of', 'ours',
-           'each_setting', 'extremes', 'floors', 'varied', 'rival', 'with_value', 'labelled_by', 'of_metric',
-           'say_setting', 'cell_of_mfcl', 'mfcl_published', 'tested_layer', 'costs_in', 'borne_out', 'best_under_skew',
-           'by_data', 'judge_skew', 'bytes_counted', 'sent_beside', 'judge_traffic', 'repeated_norms', 'beside_columns',
-           'before_its_norm', 'table2', 'group_of', 'table5', 'table6', 'table16', 'table17', 'table1', 'table15',
-           'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone', 'draw_lines', 'by_setting']
+           'ALL_OTHERS', 'MEASURED_BY', 'COUNTED', 'AS_WIDE', 'BATCH_NORM', 'OWN_BUFFERS', 'BATCH_NORMS', 'cell_of',
+           'Setting', 'run_of', 'ours', 'each_setting', 'extremes', 'floors', 'varied', 'rival', 'with_value',
+           'labelled_by', 'of_metric', 'say_setting', 'cell_of_mfcl', 'mfcl_published', 'tested_layer', 'costs_in',
+           'borne_out', 'best_under_skew', 'by_data', 'judge_skew', 'bytes_counted', 'sent_beside', 'judge_traffic',
+           'repeated_norms', 'beside_columns', 'before_its_norm', 'table2', 'group_of', 'table5', 'table6', 'table16',
+           'table17', 'table1', 'table15', 'dealt_classes', 'table7', 'table4', 'fig8', 'fig9', 'twins', 'floors_alone',
+           'draw_lines', 'by_setting']
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #09590ceb
 from dataclasses import dataclass, replace
@@ -55,7 +56,7 @@ VARIED = dict( # column of a cell: where a run has it, and the value if it has n
 def cell_of(run:Run)->dict:
     "The settings that the tables vary; digits stand in for CIFAR-10."
     data = 'cifar10' if run.data.name == 'digits' else run.data.name
-    return dict(data=data) | {column: setting(run, *place) for column, place in VARIED.items()}
+    return dict(data=data, **{column: setting(run, *place) for column, place in VARIED.items()})
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #ccdd2381
 @dataclass(frozen=True)
@@ -70,11 +71,13 @@ def run_of(method, setting:Setting, network:str, model:dict, **changes)->TableRu
     "One run in a setting, on a network with these settings (deeper for Tiny-ImageNet)."
     network = parse_spec(network)
     if setting.data == 'tiny_imagenet': network = network(**MFCL_FILE['deep'].get(network.name, {}))
-    size = MFCL_SIZES[setting.profile]['base'] | MFCL_FILE['other_data'].get(setting.data, {})
-    partition = Spec.of('equal_dirichlet', concentration=setting.xi)
-    seeds = dict(seed=setting.seed, partition_seed=setting.seed)
-    settings = dict(data=setting.data, partition=partition, model=network(**model)) | seeds
-    run = Run.of(method, **dict(n_clients=10, augmentation='simclr') | size | settings | changes)
+    settings = dict(n_clients=10, augmentation='simclr')
+    settings.update(MFCL_SIZES[setting.profile]['base'])
+    settings.update(MFCL_FILE['other_data'].get(setting.data, {}))
+    settings.update(data=setting.data, model=network(**model), seed=setting.seed, partition_seed=setting.seed,
+                    partition=Spec.of('equal_dirichlet', concentration=setting.xi))
+    settings.update(changes)
+    run = Run.of(method, **settings)
     return TableRun(run, cell_of(run))
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #43e7acef
@@ -82,11 +85,11 @@ def ours(setting:Setting, model={}, run={}, **method)->TableRun:
     "One run of MFCL; `model`, `run` and `method` change settings of the network, the run and the method."
     size = MFCL_SIZES[setting.profile]
     has_twins = model.get('norm', 'tn').startswith('tn') # other norms do not depend on which views are twins
-    positives = {} if has_twins else dict(positives='twins')
-    spec = Spec.of('mfcl', **size['method'] | positives | method)
+    spec = Spec.of('mfcl', **size['method'])
+    if not has_twins: spec = spec(positives='twins')
     rate = .001 if setting.data == 'tiny_imagenet' else size['lr']
-    run = dict(optimiser=Spec.of('adam', lr=rate, fresh=True)) | run
-    return run_of(spec, setting, size['model'], model, **run)
+    run = {'optimiser': Spec.of('adam', lr=rate, fresh=True), **run}
+    return run_of(spec(**method), setting, size['model'], model, **run)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #9798ef60
 def each_setting(profile:str, xis=(.01,), data=None)->list[Setting]:
@@ -108,7 +111,8 @@ def floors(setting:Setting, run={}, **common)->list[TableRun]:
     other layers. `run` and `common` change settings of all of them."""
     rounds = MFCL_SIZES[setting.profile]['method']['phase1'] + 1
     def untrained(probe): return ours(setting, probe=probe, phase1=1, run=UNTRAINED | run, **common)
-    phase1 = dict(run=dict(n_rounds=rounds, eval_every=rounds) | run, probe='enc', positives='twins') | common
+    phase1 = {'probe': 'enc', 'positives': 'twins', **common}
+    phase1['run'] = {'n_rounds': rounds, 'eval_every': rounds, **run}
     trained = [ours(setting, dict(norm=norm), **phase1) for norm in ('tn', 'gn')]
     return [untrained('proj'), untrained('pixels'), untrained('enc'), *trained]
 
@@ -137,7 +141,8 @@ def rival(name:str, setting:Setting, model={}, **run)->TableRun:
     settings = dict(optimiser=optimiser, n_rounds=n_rounds, eval_every=eval_every, local_epochs=epochs)
     if 'views' not in methods()[name].about.get('needs', ''): settings['augmentation'] = 'crop_flip(pad=2)'
     if setting.profile == 'quick': settings['batch_size'] = 32
-    return run_of(name, setting, network, model, **settings | run)
+    settings.update(run)
+    return run_of(name, setting, network, model, **settings)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #382afbfc
 MFCL_SYMBOLS = dict(xi='ξ', cut='cut', per_group='Λ', K='K')
@@ -195,9 +200,10 @@ def mfcl_published(artifact:str, by='')->pd.DataFrame:
 MFCL_POSITIVES = 'across', 'twins', 'alone' # which views are positives
 MFCL_NORMS = 'bn', 'gn', 'tn'
 PAIRINGS = 'pair', 'strangers', 'alone'
-MFCL_MEASURES = {column: labelled_by(column) for column in ('cut', 'per_group', 'K')}
-MFCL_MEASURES |= dict(silhouette=of_metric('silhouette'))
-MFCL_MEASURES |= {name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}
+MFCL_MEASURES = {
+    **{column: labelled_by(column) for column in ('cut', 'per_group', 'K')},
+    'silhouette': of_metric('silhouette'),
+    **{name: of_metric(f'partner, {name}', 100) for name in PAIRINGS}}
 LAYERS = dict(proj=AFTER_PROJECTION, chi=BEFORE_PROJECTION, enc='encoder', pixels='pixels')
 
 def tested_layer(run:Run)->str:
@@ -331,7 +337,9 @@ def table2(profile):
     return runs + [rival(m, setting) for setting in settings for m in BASELINES] + repeated_norms(profile)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e5e6fd72
-BN_VARIANTS = ({}, dict(run=dict(buffers='local')), dict(run=dict(buffers='local'), probe_on='received'))
+BATCH_NORM, OWN_BUFFERS = dict(norm='bn'), dict(buffers='local')
+BATCH_NORMS = (dict(model=BATCH_NORM), dict(model=BATCH_NORM, run=OWN_BUFFERS),
+               dict(model=BATCH_NORM, run=OWN_BUFFERS, probe_on='received'))
 
 def group_of(profile:str)->dict[str,int]:
     "The number of channels in a group, if the network of this size sets it."
@@ -340,15 +348,14 @@ def group_of(profile:str)->dict[str,int]:
 @experiment(MFCL, 'mfcl/table5', 'Norms in FedSimCLR and MFCL', cells='table5')
 def table5(profile):
     skewed, group = MFCL_SIZES[profile]['skewed'], group_of(profile)
-    batch_norms = [dict(model=dict(norm='bn')) | variant for variant in BN_VARIANTS]
     other_norms = [dict(model=dict(norm=norm)) for norm in ('gn', 'tn', 'tn_code')]
     positives = [dict(positives=p) for p in MFCL_POSITIVES]
-    mfcl = varied(profile, other_norms + batch_norms + positives, skewed)
+    mfcl = varied(profile, [*other_norms, *BATCH_NORMS, *positives], skewed)
     networks = [{}, dict(norm='gn', **group), dict(norm='tn', **group)]
     fedsimclr = [rival('fedsimclr', setting, network)
                  for setting in each_setting(profile, skewed) for network in networks]
     even = each_setting(profile, [xi for xi in extremes(profile) if xi not in skewed])
-    without_skew = [ours(setting, **variant) for setting in even for variant in batch_norms]
+    without_skew = [ours(setting, **variant) for setting in even for variant in BATCH_NORMS]
     return mfcl + fedsimclr + without_skew + repeated_norms(profile)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #e92695d4

@@ -17,7 +17,7 @@ from fedcl_repro.papers.mfcl.experiments import (
 # %% ../../../nbs/papers/mfcl/network.ipynb #ne7w0007
 def alike(setting:Setting, norm='tn', **method)->TableRun:
     "A run of MFCL on the network of its baselines."
-    return ours(setting, MFCL_SIZES[setting.profile]['alike'] | dict(norm=norm), **method)
+    return ours(setting, dict(MFCL_SIZES[setting.profile]['alike'], norm=norm), **method)
 
 def floors_alike(setting:Setting)->list[TableRun]:
     "The same network without training, and thumbnails, which need no network."
