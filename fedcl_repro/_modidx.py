@@ -1993,6 +1993,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                      'fedcl_repro/federation/rehearsal.py'),
                                                   'fedcl_repro.federation.rehearsal.lost_memory': ( 'federation/rehearsal.html#lost_memory',
                                                                                                     'fedcl_repro/federation/rehearsal.py'),
+                                                  'fedcl_repro.federation.rehearsal.narrow_strides': ( 'federation/rehearsal.html#narrow_strides',
+                                                                                                       'fedcl_repro/federation/rehearsal.py'),
                                                   'fedcl_repro.federation.rehearsal.not_affine': ( 'federation/rehearsal.html#not_affine',
                                                                                                    'fedcl_repro/federation/rehearsal.py'),
                                                   'fedcl_repro.federation.rehearsal.rehearse': ( 'federation/rehearsal.html#rehearse',

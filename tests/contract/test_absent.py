@@ -10,7 +10,7 @@ from fedcl_repro.parts.fields import select
 from fedcl_repro.runs.run import Run, federation, stages
 
 SMALL = dict(data='digits', n_clients=6, n_rounds=4, scarcity='all_clients(share=0.2)')
-RESNET = "resnet18_cifar(width=8, proj=(32, 32), pred=(32, 32))"
+RESNET = "resnet18_cifar(width=8, proj=(64, 64), pred=(64, 64))"
 PLAIN = 'crop_flip(pad=1, flip=0.0)'
 MFCL = "mfcl(kind='small', width=8, per_group=4, norm='{}', out=32)"
 

@@ -18,7 +18,7 @@ from fedcl_repro import simulate
 from fedcl_repro.core import Spec
 from fedcl_repro.federation.method import Method, stages_of
 from fedcl_repro.federation.optimisers import OPTIMISERS
-from fedcl_repro.federation.rehearsal import Refused, global_draws, rehearse
+from fedcl_repro.federation.rehearsal import Refused, global_draws, narrow_strides, rehearse
 from fedcl_repro.parts.models import Dropout
 from fedcl_repro.runs.run import Run, check_federation, federation, methods
 from fedcl_repro.runs.simulate import data_spec, fitting, method_spec, model_spec
@@ -637,3 +637,23 @@ def test_batch_norm_on_single_images_is_warned_of(settings, n):
 
 def test_a_module_has_its_own_beginning():
     with refusal("beginning='own'"): simulate('fedavg', X, Y, model=Net(), beginning='own', **SMALL)
+
+
+@pytest.mark.parametrize('layer, refused', [
+    (lambda: nn.Conv2d(4, 8, 1, stride=2), True), (lambda: nn.Conv2d(7, 2, 1, stride=(1, 2)), True),
+    (lambda: nn.Conv2d(8, 8, 1, stride=2), False), (lambda: nn.Conv2d(1, 8, 1, stride=2), False),
+    (lambda: nn.Conv2d(4, 8, 1), False), (lambda: nn.Conv2d(4, 8, 3, stride=2), False)], ids=str)
+def test_layers_whose_gradient_is_wrong_on_some_processors_are_named(layer, refused, monkeypatch):
+    "By oneDNN with AVX2 and no AVX-512; nothing is trained here, as it may end the process."
+    def processor(has): monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: has)
+    net = nn.ModuleDict(dict(body=nn.Sequential(nn.ReLU(), layer())))
+    processor('AVX2')
+    assert narrow_strides(net) == ['body.1'] * refused
+    processor('AVX512')
+    assert narrow_strides(net) == []
+
+
+def test_a_network_with_a_narrow_stride_is_refused_before_it_trains(monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: 'AVX2')
+    said = said_of('resnet18_cifar(width=4, proj=(64, 64), pred=(64, 64))')
+    assert said.startswith('refused: body.') and 'Give it 8 channels' in said, said
