@@ -110,10 +110,11 @@ def rehearsing_clients(fed:Fed)->Fed:
 # %% ../../nbs/federation/rehearsal.ipynb #d6e21f49
 def rehearse_network(r:RehearsalCopy, i:int, needs:list):
     "Refuse an architecture whose outputs a method cannot use, or which is more than its fields."
-    c, x, before, arch = r.exact.client(i), r.images(i), global_draws(), r.exact.arch[i]
-    narrow = narrow_strides(r.exact.nets[arch]) if r.exact.dtype == torch.float32 else []
-    if narrow and x.device.type == 'cpu' and torch.backends.mkldnn.enabled: raise Refused(narrow[0] + NARROW)
+    narrow = narrow_strides(r.exact.nets[r.exact.arch[i]])
+    by_onednn = r.exact.dtype == torch.float32 and str(r.exact.device) == 'cpu'
+    if narrow and by_onednn: raise Refused(narrow[0] + NARROW)
     compare_forward(r, i)
+    c, x, before, arch = r.exact.client(i), r.images(i), global_draws(), r.exact.arch[i]
     compare_outputs(r, i, c, x, needs)
     forgotten = lost_memory(r, i, c, x)
     if global_draws() != before: raise Refused(drawing_layers(r.exact.nets[arch]) + DRAWS_OUTSIDE)
@@ -131,7 +132,8 @@ def narrow_strides(net:nn.Module)->list[str]: # of layers whose gradient is wron
     def is_narrow(m):
         strided = isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1) and max(m.stride) > 1
         return strided and m.groups == 1 and 1 < m.in_channels < 8
-    if torch.backends.cpu.get_cpu_capability() != 'AVX2': return []
+    has = torch.backends.cpu.get_cpu_capability()
+    if has != 'AVX2' or not torch.backends.mkldnn.enabled: return []
     return [name for name, m in net.named_modules() if is_narrow(m)]
 
 def compare_outputs(r:RehearsalCopy, i:int, c:dict, x:Tensor, needs:list):
