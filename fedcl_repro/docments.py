@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from importlib.machinery import PathFinder, SourceFileLoader
 
 # %% ../nbs/docments.ipynb #7740017e
-def comments_beside(node, lines:list)->dict[str, str]: # names of parameters or of a field, or 'return' -> comment
+def comments_beside(node, lines:list)->dict[str, str]: # names, or 'return' -> comment
     "The comments beside the parameters of a function, or the fields of a class."
     if isinstance(node, ast.ClassDef):
         fields = [f for f in node.body if isinstance(f, ast.AnnAssign)]

@@ -319,6 +319,7 @@ class Shown:
         elif options.table or options.csv: raise ValueError('there is no table here to write')
         if options.figure: draw_run_curves(self.curves, options.figure)
 
+# %% ../../nbs/commands/show.ipynb #cfdf59ea
 def show_runs(store:Store, ids:list, last=0)->Shown: # last: so many, the newest; 0: all
     "Print a table of runs, their curves, and the place of their rows."
     if last and len(ids) > last: print(f'the newest {last} runs; --last 0 shows all')

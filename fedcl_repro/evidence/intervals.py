@@ -130,8 +130,8 @@ class Spread:
 
 # %% ../../nbs/evidence/intervals.ipynb #89eebd49
 def pooled_spread(tables)->Spread: # None if nothing was repeated
-    """The spread in tables replicate x label, one for each setting: what a replicate adds to all its labels is
-    common, the rest is each number's own."""
+    """The spread in tables replicate x label, one for each setting: what a replicate adds to all its labels
+    is common, the rest is each number's own."""
     tables = [t.dropna(axis=1).to_numpy(dtype=float) for t in tables]
     tables = [values for values in tables if len(values) > 1 and values.shape[1]]
     if not tables: return None

@@ -165,6 +165,7 @@ def from_bytes(content:bytes, tables:dict=None, device='cpu', expect:Callable=No
     if tables is not None: tables |= {k: v for k, v in message.items() if isinstance(v, Deferred)}
     return message, header
 
+# %% ../../nbs/federation/messages.ipynb #284b00df
 def read_message(content:bytes, tables:dict, device, expect, most:tuple)->tuple: # (message, about)
     "The message in these bytes; forms are checked before numbers are read."
     if len(content) > most[1]: raise BadMessage(f'{len(content):,} bytes, at most {most[1]:,} are expected')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROWS', 'STEP', 'NARROW', 'RUNNING_MEANS', 'DRAWS_OUTSIDE', 'WAYS_OUT', 'Refused', 'rehearse', 'RehearsalCopy', 'wave',
-           'rehearsing_clients', 'rehearse_network', 'narrow_strides', 'compare_outputs', 'form', 'lost_memory',
+           'rehearsing_clients', 'rehearse_network', 'compare_outputs', 'form', 'narrow_strides', 'lost_memory',
            'unsaved', 'same', 'follow_fields', 'rehearse_rounds', 'compare_companions', 'compare_buffers', 'not_affine',
            'compare_forward', 'global_draws', 'drawing_layers']
 
@@ -123,19 +123,6 @@ def rehearse_network(r:RehearsalCopy, i:int, needs:list):
                       'make it a buffer of floats, filled in place, as in self.mean.copy_(new)')
     follow_fields(r, i, c, x)
 
-NARROW = (' is a 1x1 convolution with a stride, of 2 to 7 channels: without AVX-512, oneDNN writes its '
-          'gradient beyond its memory (oneDNN issue 6035). Give it 8 channels, or set '
-          'torch.backends.mkldnn.enabled = False')
-
-def narrow_strides(net:nn.Module)->list[str]: # of layers whose gradient is wrong on this processor
-    "1x1 convolutions with a stride that read few channels; only processors with AVX2 and no AVX-512 have any."
-    def is_narrow(m):
-        strided = isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1) and max(m.stride) > 1
-        return strided and m.groups == 1 and 1 < m.in_channels < 8
-    has = torch.backends.cpu.get_cpu_capability()
-    if has != 'AVX2' or not torch.backends.mkldnn.enabled: return []
-    return [name for name, m in net.named_modules() if is_narrow(m)]
-
 def compare_outputs(r:RehearsalCopy, i:int, c:dict, x:Tensor, needs:list):
     b, n_classes = len(x), r.exact.n_classes
     r.fault = f'the model does not read inputs of shape {tuple(x.shape[1:])} in {str(r.exact.dtype)[6:]}'
@@ -151,6 +138,20 @@ def compare_outputs(r:RehearsalCopy, i:int, c:dict, x:Tensor, needs:list):
         raise Refused('this method reads a vector for each class from the head: make it one nn.Linear')
 
 def form(v)->str: return f'shape {tuple(v.shape)}' if isinstance(v, Tensor) else f"a {type(v).__name__}"
+
+# %% ../../nbs/federation/rehearsal.ipynb #d6e21f4a
+NARROW = (' is a 1x1 convolution with a stride, of 2 to 7 channels: without AVX-512, oneDNN writes its '
+          'gradient beyond its memory (oneDNN issue 6035). Give it 8 channels, or set '
+          'torch.backends.mkldnn.enabled = False')
+
+def narrow_strides(net:nn.Module)->list[str]: # of layers whose gradient is wrong on this processor
+    "1x1 convolutions with a stride that read few channels; of processors with AVX2 and no AVX-512."
+    def is_narrow(m):
+        strided = isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1) and max(m.stride) > 1
+        return strided and m.groups == 1 and 1 < m.in_channels < 8
+    has = torch.backends.cpu.get_cpu_capability()
+    if has != 'AVX2' or not torch.backends.mkldnn.enabled: return []
+    return [name for name, m in net.named_modules() if is_narrow(m)]
 
 # %% ../../nbs/federation/rehearsal.ipynb #277be8b9
 def lost_memory(r:RehearsalCopy, i:int, c:dict, x:Tensor)->list[str]: # of names, or of 'something'
@@ -214,6 +215,7 @@ def rehearse_rounds(r:RehearsalCopy, stages:tuple, executor:str):
         for i, c in clients.items(): compare_companions(r, i, c, tested)
     finally: execute.close()
 
+# %% ../../nbs/federation/rehearsal.ipynb #94aad485
 def compare_companions(r:RehearsalCopy, i:int, c:dict, fn):
     "Warn of predictions that depend on the images that are tested together."
     x = r.images(i, 'test')

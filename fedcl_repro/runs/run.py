@@ -279,6 +279,7 @@ def weights_digest(make, spec:Spec, shape:tuple, n_classes:int, seed:int)->str: 
     return digest_of([np.array(f'{k} {v.dtype} {v.requires_grad}') for k, v in tensors]
                      + [v.detach().contiguous().view(-1).view(torch.uint8).numpy() for _, v in tensors])
 
+# %% ../../nbs/runs/run.ipynb #dc512e32
 def digest_of(arrays:list)->str: # 12 hex digits
     hasher = hashlib.sha256()
     for a in map(np.asarray, arrays): hasher.update(f'{a.dtype} {a.shape}'.encode() + a.tobytes())

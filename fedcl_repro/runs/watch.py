@@ -112,6 +112,7 @@ def wandb(place:str, settings:dict)->Callable:
         if not rows: run.finish()
     return write
 
+# %% ../../nbs/runs/watch.ipynb #c1db1738
 def mlflow(place:str, settings:dict)->Callable:
     "A run of MLflow, in a database in the folder or on a server."
     from mlflow import MlflowClient

@@ -21,7 +21,8 @@ from ..runs.store import Store
 from ..runs.rows import read_rows
 from ..runs.workers import tell_problems, train_all
 from ..data.partition import PARTITIONS
-from ..runs.rows import data_in_words, evaluations_in_words, in_short, per_round, results_of, table_of_means
+from ..runs.rows import (
+    data_in_words, evaluations_in_words, in_short, per_round, results_of, table_of_means)
 from .latex import PaperTable
 
 # %% ../../nbs/show/compare.ipynb #dc5d864f

@@ -192,6 +192,7 @@ def reasons_of(
     beside = list(names[small | table.verdict.isin(DECIDED)])
     return {reason: 'all' if rows == beside else ', '.join(rows) for reason, rows in reasons.items()}
 
+# %% ../../nbs/show/tables.ipynb #36ad5407
 def with_notes(blocks:dict)->tuple[dict, list[str]]: # heading -> table; sentences
     "The tables, and each reason once with the rows that it concerns in each of them."
     rows_of = {}
