@@ -163,7 +163,7 @@ TO_COMPARE = Argument(['methods'], nargs=-1, required=True, metavar='METHOD METH
 REPLICATES = number('--seeds', 3, 1, 'replicates, each a seed and a partition (3)')
 FOR_PAPER = [
     text('--figure --out figure', 'FILE', 'draw the curves to a file (.pdf, .svg, .png)'),
-    text('--table', 'FILE.tex', 'the table in LaTeX, for the package booktabs'),
+    text('--table', 'FILE.tex', 'the table in LaTeX, for booktabs and longtable'),
     text('--csv', 'FILE.csv', 'the numbers of the table'),
 ]
 @verb('compare', TO_COMPARE, REPLICATES, *RUN_SETTINGS, *FOR_PAPER, *TRAINING)

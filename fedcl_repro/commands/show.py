@@ -8,8 +8,8 @@ __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'NUMBERS', 'INDEX', 'FEW', 'spec_t
            'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in',
            'file_stamps', 'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of',
            'quoted', 'files_of', 'given_path', 'mean_of', 'Shown', 'show_runs', 'print_answer', 'show_artifact',
-           'has_numbers', 'heading_of', 'tables_beside_published', 'rank_of', 'marked', 'sentences_judged',
-           'sentence_judged', 'show_verb', 'shown_as_asked']
+           'has_numbers', 'heading_of', 'tables_beside_published', 'rank_of', 'marked', 'without_constants',
+           'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import contextlib
@@ -310,10 +310,10 @@ class Shown:
 
     def write(self, options):
         "Write the files that are asked for."
-        texts = {heading: marked(t) for heading, t in self.tables.items()}
+        texts, alike = without_constants({heading: marked(t) for heading, t in self.tables.items()})
         marks = ' Bold: the best of ours in each setting; †: its interval overlaps that of the best.'
         label = f'tab:{Path(options.table or "").stem}'
-        caption = f'{self.title}.{marks * any("rank" in t for t in self.tables.values())}'
+        caption = f'{self.title}.{alike}{marks * any("rank" in t for t in self.tables.values())}'
         numbers = [t.assign(setting=heading) if heading else t for heading, t in self.tables.items()]
         if texts: write_tables(options, PaperTable(texts, caption, label), pd.concat(numbers))
         elif options.table or options.csv: raise ValueError('there is no table here to write')
@@ -408,6 +408,13 @@ def marked(table:pd.DataFrame)->pd.DataFrame:
     marks = {'best': '**{}**', '': '{}', 'not distinguishable from best': '{} †'}
     shown = [marks[rank].format(ours) for rank, ours in zip(table['rank'], table.ours)]
     return as_texts(table.assign(ours=shown).drop(columns='rank'))
+
+def without_constants(tables:dict)->tuple[dict, str]: # tables: heading -> texts
+    "The tables without the columns that say one thing in all lines, and a sentence that says it instead."
+    lines = pd.concat(tables.values())
+    columns = [c for c in lines.columns[1:] if len(lines) > 1 and lines[c].nunique() == 1]
+    in_words = '; '.join(f'{c} {lines[c].iloc[0]}' for c in columns)
+    return {h: t.drop(columns=columns) for h, t in tables.items()}, f' In all lines: {in_words}.' * bool(columns)
 
 def sentences_judged(verdicts:list)->list[str]:
     "Each claim, and each cell whose numbers are only in words, with its verdict and the evidence below it."

@@ -26,6 +26,7 @@ import torch
 import fedcl_repro
 from fedcl_repro import cli
 from fedcl_repro.commands import train as train_commands
+from fedcl_repro.commands.show import without_constants
 from fedcl_repro.commands.study import read_study
 from fedcl_repro.evidence import experiments
 from fedcl_repro.evidence.ask import cells_by_run, runs_in, run_sizes
@@ -168,7 +169,7 @@ def compiled(folder, *tables):
     rules = ''.join(rf'\newcommand\{name}rule{{\hline}}' for name in ('top', 'mid', 'bottom'))
     lines = [r'\documentclass{article}',
              rf'\IfFileExists{{booktabs.sty}}{{\usepackage{{booktabs}}}}{{{rules}}}',
-             r'\usepackage{graphicx}', r'\begin{document}', *tables, r'\end{document}']
+             r'\usepackage{graphicx,longtable}', r'\begin{document}', *tables, r'\end{document}']
     (folder/'paper.tex').write_text('\n'.join(lines))
     done = subprocess.run(['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'paper'], cwd=folder,
                           capture_output=True, text=True)
@@ -206,7 +207,7 @@ def test_the_paper_table_has_the_numbers_of_the_comparison(store):
     assert numbers_of(unknown).low.isna().all() and 'no interval yet' in str(paper_table(unknown, 'interval'))
 
 
-@pytest.mark.parametrize('name', ['fedcosr/table2', 'mfcl/table2', 'mapl/table1', 'fedcosr/fig5'])
+@pytest.mark.parametrize('name', ['fedcosr/table2', 'mfcl/table2', 'mapl/table1', 'fedcosr/fig5', 'fedssc/table1'])
 def test_the_tables_of_an_artifact_compile(name, tmp_path):
     table, csv = tmp_path/'t.tex', tmp_path/'t.csv'
     said('show', name, '--table', table, '--csv', csv)
@@ -216,7 +217,15 @@ def test_the_tables_of_an_artifact_compile(name, tmp_path):
     if name == 'fedcosr/table2':
         assert r'FedGH & 88.95 & \textbf{87.01} & ' in text and r'$^\dagger$ &' in text
     assert all(block.count(r'\textbf') <= 1 for block in blocks)
-    compiled(tmp_path, r'\footnotesize', text)
+    for says in ('Overfull', 'Float too large'): assert says not in compiled(tmp_path, text)
+
+
+def test_what_all_lines_of_a_table_share_is_in_its_caption():
+    table = pd.DataFrame(dict(method=['FedAvg', 'FedPer'], images='10 %', ours=['1.0', '2.0']))
+    shown = {'A': table, 'B': table.assign(ours='3.0')}
+    assert without_constants(shown)[1] == ' In all lines: images 10 %.'
+    assert all(list(t) == ['method', 'ours'] for t in without_constants(shown)[0].values())
+    assert without_constants({'A': table[:1]})[1] == '' # of one line, all is said in it
 
 
 @pytest.mark.parametrize('words, says', [
