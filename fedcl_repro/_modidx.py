@@ -524,6 +524,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'fedcl_repro/data/own_data.py'),
                                            'fedcl_repro.data.own_data.column_of_rows': ( 'data/own_data.html#column_of_rows',
                                                                                          'fedcl_repro/data/own_data.py'),
+                                           'fedcl_repro.data.own_data.columns_in_words': ( 'data/own_data.html#columns_in_words',
+                                                                                           'fedcl_repro/data/own_data.py'),
                                            'fedcl_repro.data.own_data.features': ( 'data/own_data.html#features',
                                                                                    'fedcl_repro/data/own_data.py'),
                                            'fedcl_repro.data.own_data.features_of': ( 'data/own_data.html#features_of',

@@ -362,14 +362,21 @@ def test_a_data_set_of_hugging_face():
 
 
 @pytest.mark.parametrize('change, given, says', [
-    ({}, dict(labels='diagnose'), "no column 'diagnose' for the label, but age, dose"),
-    ({}, {}, 'which column is the label? label=NAME: age, dose'),
+    ({}, dict(labels='diagnose'), "no column 'diagnose' for the label (did you mean 'diagnosis'?), but age, dose"),
+    ({}, {}, 'client=NAME if a column says whose row it is: age, dose'),
     ({}, dict(labels='diagnosis'), "the column 'hospital' holds no numbers"),
     (dict(age=math.nan), dict(labels='diagnosis', clients='hospital'), "'age' lacks 60 values"),
     (dict(hospital=None), dict(labels='diagnosis', clients='hospital'), '60 rows have no hospital'),
 ])
 def test_a_table_that_does_not_say_enough_is_refused(change, given, says):
     with pytest.raises(ValueError, match=re.escape(says)): data_spec(PATIENTS.assign(**change), **given)
+
+
+def test_of_many_columns_the_first_and_the_last_are_named():
+    pixels = {f'p{k}': range(60) for k in range(64)}
+    names = "66 columns: p0, p1, p2, ..., p61, p62, p63, ward, diagnosis"
+    with pytest.raises(ValueError, match=names):
+        data_spec(pd.DataFrame(dict(**pixels, ward=1, diagnosis=PATIENTS.diagnosis)))
 
 
 @pytest.mark.parametrize('name', ['none.csv', 'none.npz', 'some/none', 'none.parquet(label=y)'])
