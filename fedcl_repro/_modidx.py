@@ -1117,6 +1117,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                          'fedcl_repro/evidence/experiments.py'),
                                                   'fedcl_repro.evidence.experiments.TableRun.with_settings': ( 'evidence/experiments.html#tablerun.with_settings',
                                                                                                                'fedcl_repro/evidence/experiments.py'),
+                                                  'fedcl_repro.evidence.experiments.assigned': ( 'evidence/experiments.html#assigned',
+                                                                                                 'fedcl_repro/evidence/experiments.py'),
                                                   'fedcl_repro.evidence.experiments.belonging': ( 'evidence/experiments.html#belonging',
                                                                                                   'fedcl_repro/evidence/experiments.py'),
                                                   'fedcl_repro.evidence.experiments.check_injected': ( 'evidence/experiments.html#check_injected',

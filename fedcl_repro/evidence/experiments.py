@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['PROFILES', 'EXPERIMENTS', 'PAGE_OPTIONS', 'COMMITTED_COLUMNS', 'BY_CLIENT', 'TableRun', 'experiments', 'paper_of',
            'table_runs', 'shown_table_runs', 'made_once', 'runs_of', 'shown_runs', 'reseeded', 'with_cells',
-           'named_methods', 'data_title', 'no_runs', 'read_option', 'check_injected', 'parameters_of', 'Page',
-           'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder', 'in_package', 'default_store',
-           'committed_path', 'maps_path', 'hits_path', 'save_results', 'with_kept_rows', 'committed_rows',
-           'run_records', 'committed_runs', 'check_saved', 'config_key', 'committed', 'committed_run', 'save_hits',
-           'read_hits', 'committed_hits', 'committed_maps', 'committed_note', 'committed_verdicts', 'judged',
-           'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page',
+           'named_methods', 'data_title', 'no_runs', 'read_option', 'check_injected', 'assigned', 'parameters_of',
+           'Page', 'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder', 'in_package',
+           'default_store', 'committed_path', 'maps_path', 'hits_path', 'save_results', 'with_kept_rows',
+           'committed_rows', 'run_records', 'committed_runs', 'check_saved', 'config_key', 'committed', 'committed_run',
+           'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note', 'committed_verdicts',
+           'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page',
            'claims_of', 'evidence_on']
 
 # %% ../../nbs/evidence/experiments.ipynb #6a77b91a
@@ -159,18 +159,29 @@ def read_option(what:str, value, default):
     check_type(what, value, default)
     return value
 
-def check_injected(names:dict, known):
-    "Refuse a parameter that papermill injected into a page with these names, and that it does not have."
-    injected = (source for source in names.get('In', ()) if source.startswith('# Parameters')) # by papermill
-    for node in (node for source in injected for node in ast.parse(source).body):
-        name = getattr(getattr(node, 'targets', [None])[0], 'id', None)
-        if name is None or name in known: continue
-        hint = did_you_mean(name, known)
-        raise ValueError(f"this page has no parameter {name!r}{hint}: it knows {', '.join(known)}")
+def check_injected(names:dict):
+    """Refuse a parameter that papermill injected into a page with these names, and that the cell above has not
+    got, or has with another type."""
+    cells = names.get('In', ())
+    for cell, injected in zip(cells, cells[1:]):
+        if not injected.startswith('# Parameters'): continue # papermill's
+        defaults = assigned(cell)
+        for name in assigned(injected):
+            if name not in defaults:
+                known = ', '.join(defaults)
+                hint = did_you_mean(name, defaults)
+                raise ValueError(f'this page has no parameter {name!r}{hint}: it knows {known}')
+            read_option(name, names[name], ast.literal_eval(defaults[name]))
+
+def assigned(cell:str)->dict[str, ast.expr]: # name -> the value given to it
+    "The assignments of a cell, with types or without."
+    nodes = ast.parse(cell).body
+    typed = {node.target.id: node.value for node in nodes if isinstance(node, ast.AnnAssign)}
+    return typed | {node.targets[0].id: node.value for node in nodes if isinstance(node, ast.Assign)}
 
 def parameters_of(names:dict)->tuple: # (profile, options)
     "The parameters among the names of a page."
-    check_injected(names, ('profile', *PAGE_OPTIONS))
+    check_injected(names)
     return names['profile'], {k: names[k] for k in PAGE_OPTIONS if k in names}
 
 # %% ../../nbs/evidence/experiments.ipynb #8611149d

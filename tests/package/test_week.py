@@ -863,8 +863,10 @@ TABLE2, COMPARE = ROOT/'nbs/papers/fedcosr/table2.ipynb', ROOT/'nbs/bench/compar
 @pytest.mark.parametrize('page, given, says', [
     (TABLE2, dict(seed=2), "no parameter 'seed' (did you mean 'seeds'?)"),
     (TABLE2, dict(profile='light'), "unknown profile 'light'"),
-    (COMPARE, dict(round=2), "no parameter 'round' (did you mean 'rounds'?)")])
-def test_an_unknown_parameter_ends_a_page(page, given, says, tmp_path):
+    (COMPARE, dict(round=2), "no parameter 'round' (did you mean 'rounds'?)"),
+    (COMPARE, dict(rounds='two'), "rounds must be like 10 (int), got 'two' (str)"),
+    (TABLE2, dict(seeds='two'), "seeds must be like 0 (int), got 'two' (str)")])
+def test_a_wrong_parameter_ends_a_page(page, given, says, tmp_path):
     assert says in papermill_error(str(page), str(tmp_path/'out.ipynb'), given)
 
 
