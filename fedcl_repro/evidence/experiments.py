@@ -160,7 +160,7 @@ def read_option(what:str, value, default):
     return value
 
 def check_injected(names:dict):
-    """Refuse a parameter that papermill injected into a page with these names, and that the cell above has not
+    """Refuse a parameter that papermill injected into this page, and that the cell above has not
     got, or has with another type."""
     cells = names.get('In', ())
     for cell, injected in zip(cells, cells[1:]):
