@@ -230,11 +230,11 @@ def print_missing(study:Study, options):
     for name, runs in runs_asked(study.experiments, options).items():
         if not runs: continue
         run_states = states(runs, committed_of(name, study.profile))
-        lines.append(plan_line(f'{name} {study.profile}', run_states))
+        lines.append(plan_line(f'{name} {study.profile}', run_states, repeat=not study.listed))
     if not lines:
         names = ', '.join(study.experiments)
         raise ValueError(f'{names}: nothing to train in profile {study.profile}')
-    if len(lines) > 1: lines.insert(0, plan_line('all together', list(every.values())))
+    if len(lines) > 1: lines.insert(0, plan_line('all together', [*every.values()], repeat=not study.listed))
     print(*lines, sep='\n')
 
 # %% ../../nbs/commands/train.ipynb #4462d373

@@ -72,14 +72,18 @@ def state_of(run:Run, store:Store, data_root=None, committed={})->Standing: # co
     return Standing('waiting', seconds) if rounds else Standing('not begun')
 
 # %% ../../nbs/evidence/plan.ipynb #dda973d2
-def plan_line(what:str, states:list)->str: # of Standing
+def plan_line(
+    what:str, states:list, # of Standing
+    repeat=False,          # whether committed runs are trained, too
+)->str:
     "'mapl/fig4 lite: 3 of 9 runs to train, 1 of them waiting; 5 finished, 1 committed, in 41 s'"
     counts = Counter(s.word for s in states)
-    to_train = sum(counts[state] for state in TO_TRAIN)
+    to_train = sum(counts[state] for state in TO_TRAIN) + repeat * counts['committed']
     lacking = to_train or counts['without data'] or counts['not possible']
     missing = f'{to_train} of {amount_of(len(states), "run")} to train' if lacking else 'nothing to train'
     waiting = f', {counts["waiting"]} of them waiting at a checkpoint' if counts['waiting'] else ''
     other_words = [f'{n} {state}' for state, n in counts.items() if state not in TO_TRAIN]
+    other_words += ['a file that names the artifact leaves these out'] * (repeat and counts['committed'] > 0)
     seconds = sum(s.seconds for s in states)
     took = [f'{seconds:,.0f} s until now'] if seconds else []
     return f'{what}: ' + '; '.join([missing + waiting, *filter(None, [', '.join(other_words)]), *took])

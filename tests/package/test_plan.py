@@ -112,6 +112,9 @@ def test_what_is_committed_is_left_out_of_a_file_of_experiments(tmp_path, monkey
     asked = ['run', str(tmp_path/'backlog.toml'), '--seeds', '1', '--store', str(tmp_path/'empty')]
     assert main([*asked, '--dry']) == 0
     assert '1 committed' in capsys.readouterr().out
+    n = sum(r.seed < 1 for r in runs_of(name, 'quick'))
+    assert main(['run', name, '--seeds', '1', '--dry', '--store', str(tmp_path/'empty')]) == 0
+    assert f'{n} of {n} runs to train' in capsys.readouterr().out, 'who names the artifact repeats it'
     assert not (tmp_path/'empty').exists(), 'counting writes nothing'
     assert main([*asked, '--jobs', '1']) == 0
     others = [run_id(r) for r in runs_of(name, 'quick') if r.seed < 1 and r != first]
