@@ -6,10 +6,10 @@
 __all__ = ['PLOT_MARKS', 'PICTURES', 'FONTS', 'NUMBERS', 'INDEX', 'FEW', 'spec_text', 'stored', 'names_method', 'shown_of',
            'rows_of', 'width', 'paragraph', 'as_texts', 'fitted_text', 'text_chart', 'run_curves', 'curves_of_methods',
            'curves_of_clients', 'draw_run_curves', 'check_outputs', 'save_picture_as', 'table_of_runs', 'results_in',
-           'file_stamps', 'read_index', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'command_of',
-           'quoted', 'files_of', 'given_path', 'mean_of', 'Shown', 'show_runs', 'print_answer', 'show_artifact',
-           'has_numbers', 'heading_of', 'tables_beside_published', 'rank_of', 'marked', 'without_constants',
-           'sentences_judged', 'sentence_judged', 'show_verb', 'shown_as_asked']
+           'file_stamps', 'read_index', 'command_of', 'quoted', 'files_of', 'given_path', 'Shown', 'show_run',
+           'show_committed', 'print_run', 'end_in_words', 'mean_of', 'show_runs', 'has_numbers', 'heading_of',
+           'tables_beside_published', 'rank_of', 'marked', 'without_constants', 'sentences_judged', 'sentence_judged',
+           'print_answer', 'show_artifact', 'show_verb', 'shown_as_asked']
 
 # %% ../../nbs/commands/show.ipynb #2f4597b6
 import contextlib
@@ -33,7 +33,7 @@ from fedcl_repro.evidence.experiments import (
     PROFILES, committed, committed_path, committed_run, committed_verdicts, default_store, experiments,
     shown_table_runs)
 from ..evidence.comparable import CurveEnd, curve_ends
-from ..evidence.ask import cells_by_run, runs_in, run_sizes
+from ..evidence.cells import cells_by_run, run_sizes, runs_in
 from ..data.datasets import file_state
 from ..runs.run import REGISTERS, changed_part, changed_settings, load_registers, methods
 from ..user_code import is_own
@@ -213,54 +213,6 @@ def read_index(path:Path)->dict[str, dict]: # run id -> line
     except (OSError, ValueError): return {}
     return {line['run']: line for line in lines if isinstance(line, dict) and 'run' in line}
 
-# %% ../../nbs/commands/show.ipynb #563f00f4
-def show_run(store:Store, id:str)->'Shown':
-    "Print a run of a store, and where its files are."
-    shown = print_run(rows_of(store, [id]), store.check(id), id)
-    print(f'rows: {store.folder(id).resolve() / "rows.csv"}; settings: run.json beside them')
-    if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')
-    return shown
-
-def show_committed(rows:pd.DataFrame, record:dict, path:Path)->'Shown':
-    "Print a committed run."
-    id = record['run']
-    shown = print_run(with_names(rows, record).assign(run=id, **shown_of(record['config'])), record, id)
-    print(f'rows: {path.resolve()}')
-    return shown
-
-def print_run(rows:pd.DataFrame, record:dict, id:str)->'Shown':
-    "Print a run: its tests, its curve, and the command that repeats it, which has all unusual settings."
-    config = record['config']
-    print(paragraph(f"run {id}: {spec_text(config['method'])}"))
-    for moment in ('merged', 'trained'):
-        results = summary(rows, moment)
-        for r in results.itertuples():
-            sd = f'sd over clients {r.sd_clients:.2f}'
-            print(f'  {moment:8} micro {r.micro:.2f} %  macro {r.macro:.2f} %  {sd}')
-            last = f'; the last alone: {r.last:.2f} %' * (r.evaluations > 1)
-            print(paragraph(f'  {moment:8} {evaluations_in_words(results)}{last}'))
-        for end in curve_ends(rows, moment):
-            if end.n > 1: print(paragraph(f'  {moment:8} {end_in_words(end)}'))
-    if (rows.split == 'valid').any():
-        best = summary(rows, at='valid').iloc[0]
-        print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
-    if 'stopped_after' in record:
-        print(f"  stopped after round {record['stopped_after']} of {config['n_rounds']}: "
-              f"no better validation accuracy in {config['patience']} evaluations")
-    last_round = rows['round'].max()
-    if 'client_name' in rows: print(f'  clients, merged, round {last_round}:\n{fitted_text(by_client(rows))}')
-    for metric in config.get('metrics', []):
-        print(f'  {metric} {mean_of(rows, metric):.4f} (merged, round {last_round}, mean over clients)')
-    curves = run_curves(rows) | curves_of_clients(rows)
-    print(text_chart(curves, min(60, width() - 9)))
-    print(f'again: {command_of(config)}')
-    return Shown(curves, {'': table_of_runs(rows)}, f'Run {id}')
-
-# %% ../../nbs/commands/show.ipynb #563f00fb
-def end_in_words(end:CurveEnd)->str:
-    "The late mean of a curve, and whether the curve is level."
-    return f"last {end.n} evaluations: mean {end.mean:.2f} %; {end.words or 'the curve is level'}"
-
 # %% ../../nbs/commands/show.ipynb #8d2fc24a
 def command_of(config:dict)->str:
     "The command that repeats a run, from its configuration; what is as usual is left out."
@@ -294,12 +246,6 @@ def given_path(data:dict)->str: # "patients.csv(label='diagnosis')"
     columns = {k: v for k, v in data.items() if k not in ('name', 'path') and v not in ('', 0, [], ())}
     return str(Spec.of(data['path'], **columns))
 
-# %% ../../nbs/commands/show.ipynb #563f00fc
-def mean_of(rows:pd.DataFrame, metric:str)->float:
-    "Mean over clients of a metric of the merged models at the last round."
-    rows = rows[(rows.metric == metric) & (rows.moment == 'merged') & (rows.split == 'test')]
-    return rows[rows['round'] == rows['round'].max()].value.mean() if len(rows) else math.nan
-
 # %% ../../nbs/commands/show.ipynb #085bdf49
 @dataclass(frozen=True)
 class Shown:
@@ -310,14 +256,72 @@ class Shown:
 
     def write(self, options):
         "Write the files that are asked for."
+        if self.tables: self.write_tables(options)
+        elif options.table or options.csv: raise ValueError('there is no table here to write')
+        if options.figure: draw_run_curves(self.curves, options.figure)
+
+    def write_tables(self, options):
         texts, alike = without_constants({heading: marked(t) for heading, t in self.tables.items()})
         marks = ' Bold: the best of ours in each setting; †: its interval overlaps that of the best.'
         label = f'tab:{Path(options.table or "").stem}'
         caption = f'{self.title}.{alike}{marks * any("rank" in t for t in self.tables.values())}'
         numbers = [t.assign(setting=heading) if heading else t for heading, t in self.tables.items()]
-        if texts: write_tables(options, PaperTable(texts, caption, label), pd.concat(numbers))
-        elif options.table or options.csv: raise ValueError('there is no table here to write')
-        if options.figure: draw_run_curves(self.curves, options.figure)
+        write_tables(options, PaperTable(texts, caption, label), pd.concat(numbers))
+
+# %% ../../nbs/commands/show.ipynb #563f00f4
+def show_run(store:Store, id:str)->'Shown':
+    "Print a run of a store, and where its files are."
+    shown = print_run(rows_of(store, [id]), store.check(id), id)
+    print(f'rows: {store.folder(id).resolve() / "rows.csv"}; settings: run.json beside them')
+    if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')
+    return shown
+
+def show_committed(rows:pd.DataFrame, record:dict, path:Path)->'Shown':
+    "Print a committed run."
+    id = record['run']
+    shown = print_run(with_names(rows, record).assign(run=id, **shown_of(record['config'])), record, id)
+    print(f'rows: {path.resolve()}')
+    return shown
+
+# %% ../../nbs/commands/show.ipynb #e0783b70
+def print_run(rows:pd.DataFrame, record:dict, id:str)->'Shown':
+    "Print a run: its tests, its curve, and the command that repeats it, which has all unusual settings."
+    config = record['config']
+    print(paragraph(f"run {id}: {spec_text(config['method'])}"))
+    for moment in ('merged', 'trained'):
+        results = summary(rows, moment)
+        for r in results.itertuples():
+            sd = f'sd over clients {r.sd_clients:.2f}'
+            print(f'  {moment:8} micro {r.micro:.2f} %  macro {r.macro:.2f} %  {sd}')
+            last = f'; the last alone: {r.last:.2f} %' * (r.evaluations > 1)
+            print(paragraph(f'  {moment:8} {evaluations_in_words(results)}{last}'))
+        for end in curve_ends(rows, moment):
+            if end.n > 1: print(paragraph(f'  {moment:8} {end_in_words(end)}'))
+    if (rows.split == 'valid').any():
+        best = summary(rows, at='valid').iloc[0]
+        print(f"  round {int(best['round'])}, which validation chose: micro {best.micro:.2f} %")
+    if 'stopped_after' in record:
+        print(f"  stopped after round {record['stopped_after']} of {config['n_rounds']}: "
+              f"no better validation accuracy in {config['patience']} evaluations")
+    last_round = rows['round'].max()
+    if 'client_name' in rows: print(f'  clients, merged, round {last_round}:\n{fitted_text(by_client(rows))}')
+    for metric in config.get('metrics', []):
+        print(f'  {metric} {mean_of(rows, metric):.4f} (merged, round {last_round}, mean over clients)')
+    curves = run_curves(rows) | curves_of_clients(rows)
+    print(text_chart(curves, min(60, width() - 9)))
+    print(f'again: {command_of(config)}')
+    return Shown(curves, {'': table_of_runs(rows)}, f'Run {id}')
+
+# %% ../../nbs/commands/show.ipynb #563f00fb
+def end_in_words(end:CurveEnd)->str:
+    "The late mean of a curve, and whether the curve is level."
+    return f"last {end.n} evaluations: mean {end.mean:.2f} %; {end.words or 'the curve is level'}"
+
+# %% ../../nbs/commands/show.ipynb #563f00fc
+def mean_of(rows:pd.DataFrame, metric:str)->float:
+    "Mean over clients of a metric of the merged models at the last round."
+    rows = rows[(rows.metric == metric) & (rows.moment == 'merged') & (rows.split == 'test')]
+    return rows[rows['round'] == rows['round'].max()].value.mean() if len(rows) else math.nan
 
 # %% ../../nbs/commands/show.ipynb #cfdf59ea
 def show_runs(store:Store, ids:list, last=0)->Shown: # last: so many, the newest; 0: all
@@ -332,6 +336,68 @@ def show_runs(store:Store, ids:list, last=0)->Shown: # last: so many, the newest
     if len(ids) > len(curves): print(f'curves: the first {len(curves)} of {len(ids)} runs')
     print(f'rows: {store.root.resolve()}/RUN/rows.csv')
     return Shown(curves, {'': table}, 'Accuracy in percent, mean of the last evaluations')
+
+# %% ../../nbs/commands/show.ipynb #40c41e79
+def has_numbers(v:Verdict)->bool: # v: a cost or a number of rounds has only evidence in words
+    "Whether a verdict is about a cell whose published and own numbers it carries."
+    has_values = v.label and v.margin is not None and v.published is not None
+    return bool(has_values) and not math.isnan(v.published)
+
+def heading_of(v:Verdict)->str: # 'practical CIFAR-10, spread'
+    "The setting of a cell, and what is measured unless it is accuracy."
+    measure, _, setting = v.what.partition(v.label)
+    return setting.removeprefix(', ') + (f", {measure.removesuffix(' of ')}" if measure else '')
+
+def tables_beside_published(
+    verdicts:list,
+    runs={}, # of which these are, see `cells_by_run`
+)->dict[str, pd.DataFrame]: # by setting
+    """The compared cells of each setting, in the paper's order and the highest published number first:
+    method, published, ours, interval, verdict, images, rounds, replicates, rate."""
+    cells = list(filter(has_numbers, verdicts))
+    by_heading = {heading_of(v): [] for v in cells}
+    for v in sorted(cells, key=attrgetter('published'), reverse=True): by_heading[heading_of(v)].append(v)
+    def line(v, others):
+        measure = v.what.partition(v.label)[0] # 'spread of FedCoSR, practical CIFAR-10'
+        cell_runs = runs_in(runs, v.what.removeprefix(measure))
+        between = '{:.1f} to {:.1f}'.format(*v.interval) if v.interval else ''
+        return dict(method=v.label, published=f'{v.published:g}', ours=f'{v.margin:.2f}', interval=between,
+                    verdict=v.word, **(run_sizes(cell_runs) if cell_runs else {}), **rank_of(v, others))
+    return {heading: pd.DataFrame([line(v, group) for v in group]) for heading, group in by_heading.items()}
+
+# %% ../../nbs/commands/show.ipynb #da89477c
+def rank_of(v:Verdict, others:list)->dict: # empty for a spread, and for the only cell of a setting
+    "Whether our accuracy is the best of a setting, or its interval overlaps that of the best."
+    if len(others) == 1 or not v.what.startswith(v.label): return {}
+    best = max(others, key=attrgetter('margin'))
+    overlaps = v.interval and best.interval and v.interval[1] >= best.interval[0]
+    return dict(rank='best' if v is best else 'not distinguishable from best' if overlaps else '')
+
+def marked(table:pd.DataFrame)->pd.DataFrame:
+    "The texts of a table, the best of ours in bold and a mark at what is not distinguishable from it."
+    if 'rank' not in table: return as_texts(table)
+    marks = {'best': '**{}**', '': '{}', 'not distinguishable from best': '{} †'}
+    shown = [marks[rank].format(ours) for rank, ours in zip(table['rank'], table.ours)]
+    return as_texts(table.assign(ours=shown).drop(columns='rank'))
+
+def without_constants(tables:dict)->tuple[dict, str]: # tables: heading -> texts
+    "The tables without the columns that say one thing in all lines, and a sentence that says it instead."
+    lines = pd.concat(tables.values())
+    columns = [c for c in lines.columns[1:] if len(lines) > 1 and lines[c].nunique() == 1]
+    in_words = '; '.join(f'{c} {lines[c].iloc[0]}' for c in columns)
+    sentence = f' In all lines: {in_words}.' if columns else ''
+    return {h: t.drop(columns=columns) for h, t in tables.items()}, sentence
+
+# %% ../../nbs/commands/show.ipynb #c5eb0b3d
+def sentences_judged(verdicts:list)->list[str]:
+    "Each claim, and each cell whose numbers are only in words, with its verdict and the evidence below it."
+    return [sentence_judged(v) for v in verdicts if v.kind == 'claim' or v.evidence and not has_numbers(v)]
+
+def sentence_judged(v:Verdict)->str: # v: its place is `ours` if the paper does not say it
+    sentence = f'{v.what} ({v.source})' if v.source else v.what
+    verdict = f'{v.said}: {v.evidence}' if v.evidence else v.said
+    return '\n'.join([textwrap.fill(sentence, width()),
+                      textwrap.fill(verdict, width(), initial_indent='  ', subsequent_indent='  ')])
 
 # %% ../../nbs/commands/show.ipynb #085bdf4b
 def print_answer(verdicts:list):
@@ -366,65 +432,6 @@ def show_artifact(name:str)->Shown:
     for text in sentences_judged(verdicts): print(f'\n{text}')
     if len(rows): print(f'rows: {committed_path(name, profile).resolve()}')
     return Shown(curves, tables, title)
-
-# %% ../../nbs/commands/show.ipynb #40c41e79
-def has_numbers(v:Verdict)->bool: # v: a cost or a number of rounds has only evidence in words
-    "Whether a verdict is about a cell whose published and own numbers it carries."
-    has_values = v.label and v.margin is not None and v.published is not None
-    return bool(has_values) and not math.isnan(v.published)
-
-def heading_of(v:Verdict)->str: # 'practical CIFAR-10, spread'
-    "The setting of a cell, and what is measured unless it is accuracy."
-    measure, _, setting = v.what.partition(v.label)
-    return setting.removeprefix(', ') + (f", {measure.removesuffix(' of ')}" if measure else '')
-
-def tables_beside_published(
-    verdicts:list,
-    runs={}, # of which these are, see `cells_by_run`
-)->dict[str, pd.DataFrame]: # by setting
-    """The compared cells of each setting, in the paper's order and the highest published number first:
-    method, published, ours, interval, verdict, images, rounds, replicates, rate."""
-    cells = list(filter(has_numbers, verdicts))
-    by_heading = {heading_of(v): [] for v in cells}
-    for v in sorted(cells, key=attrgetter('published'), reverse=True): by_heading[heading_of(v)].append(v)
-    def line(v, others):
-        measure = v.what.partition(v.label)[0] # 'spread of FedCoSR, practical CIFAR-10'
-        cell_runs = runs_in(runs, v.what.removeprefix(measure))
-        between = '{:.1f} to {:.1f}'.format(*v.interval) if v.interval else ''
-        return dict(method=v.label, published=f'{v.published:g}', ours=f'{v.margin:.2f}', interval=between,
-                    verdict=v.word, **(run_sizes(cell_runs) if cell_runs else {}), **rank_of(v, others))
-    return {heading: pd.DataFrame([line(v, group) for v in group]) for heading, group in by_heading.items()}
-
-def rank_of(v:Verdict, others:list)->dict: # empty for a spread, and for the only cell of a setting
-    "Whether our accuracy is the best of a setting, or its interval overlaps that of the best."
-    if len(others) == 1 or not v.what.startswith(v.label): return {}
-    best = max(others, key=attrgetter('margin'))
-    overlaps = v.interval and best.interval and v.interval[1] >= best.interval[0]
-    return dict(rank='best' if v is best else 'not distinguishable from best' if overlaps else '')
-
-def marked(table:pd.DataFrame)->pd.DataFrame:
-    "The texts of a table, the best of ours in bold and a mark at what is not distinguishable from it."
-    if 'rank' not in table: return as_texts(table)
-    marks = {'best': '**{}**', '': '{}', 'not distinguishable from best': '{} †'}
-    shown = [marks[rank].format(ours) for rank, ours in zip(table['rank'], table.ours)]
-    return as_texts(table.assign(ours=shown).drop(columns='rank'))
-
-def without_constants(tables:dict)->tuple[dict, str]: # tables: heading -> texts
-    "The tables without the columns that say one thing in all lines, and a sentence that says it instead."
-    lines = pd.concat(tables.values())
-    columns = [c for c in lines.columns[1:] if len(lines) > 1 and lines[c].nunique() == 1]
-    in_words = '; '.join(f'{c} {lines[c].iloc[0]}' for c in columns)
-    return {h: t.drop(columns=columns) for h, t in tables.items()}, f' In all lines: {in_words}.' * bool(columns)
-
-def sentences_judged(verdicts:list)->list[str]:
-    "Each claim, and each cell whose numbers are only in words, with its verdict and the evidence below it."
-    return [sentence_judged(v) for v in verdicts if v.kind == 'claim' or v.evidence and not has_numbers(v)]
-
-def sentence_judged(v:Verdict)->str: # v: its place is `ours` if the paper does not say it
-    sentence = f'{v.what} ({v.source})' if v.source else v.what
-    verdict = f'{v.said}: {v.evidence}' if v.evidence else v.said
-    return '\n'.join([textwrap.fill(sentence, width()),
-                      textwrap.fill(verdict, width(), initial_indent='  ', subsequent_indent='  ')])
 
 # %% ../../nbs/commands/show.ipynb #23d3acc3
 def show_verb(options)->int:

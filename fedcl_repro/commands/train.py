@@ -26,7 +26,7 @@ from ..federation.loop import EXECUTORS
 from fedcl_repro.evidence.experiments import (
     default_store, experiments, has_data, papers_folder, runs_of, save_results, table_runs,
     why_missing)
-from ..evidence.ask import cells_by_run, runs_in
+from ..evidence.cells import cells_by_run, runs_in
 from ..evidence.majority import write_majority_of
 from ..publish.execute import checked_parameters, execute_pages, notebook_of, read_verdicts
 from ..evidence.plan import committed_of, plan_line, state_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from .ask import Paper
+from .cells import Paper
 from ..runs.rows import MEASURED, per_round, pooled
 
 # %% ../../nbs/evidence/curve_measures.ipynb #6210b3cf

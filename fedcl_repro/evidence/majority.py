@@ -16,7 +16,7 @@ import pandas as pd
 
 from ..core import Spec, write_text
 from ..data.datasets import find_root
-from .ask import Paper
+from .cells import Paper
 from .experiments import committed, committed_runs, has_data, papers_folder
 from ..runs.record import MEASURE_COLUMNS
 from ..runs.rows import described

@@ -49,7 +49,7 @@ FIRST = { # folder -> its first pages in this order
     'methods': 'basic fedcosr fedssc mfcl mapl fedsimclr personal_layers prototypes proximal mixing moon '
                'perfedavg fedproc fedpac feddyn byol orchestra fsl heterofl splitmix featarc',
     'runs': 'run store train',
-    'evidence': 'experiments claim verdict intervals ask',
+    'evidence': 'experiments claim verdict intervals cells decision ask as_published',
     'show': 'tables result_page',
     'papers/fedcosr': 'claims', 'papers/fedssc': 'claims', 'papers/mfcl': 'claims', 'papers/mapl': 'claims',
     '': 'map glossary cli core user_code',

@@ -15,7 +15,7 @@ from functools import partial
 
 from matplotlib import rc_context
 
-from ..evidence.ask import PAPER_OF, our_cells
+from ..evidence.cells import PAPER_OF, our_cells
 from ..evidence.claim import paper_file
 from ..evidence.comparable import curve_ends, smaller
 from ..evidence.experiments import (

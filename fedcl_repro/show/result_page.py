@@ -25,7 +25,8 @@ from ..runs.representations import maps_of
 from .badge import badge, counts_as_badges
 from .tables import (
     HOW_TO_READ, folded_html, nice_table, sectioned_table, show_dots, show_table, with_code)
-from ..evidence.ask import Paper, claim_list, span
+from ..evidence.as_published import claim_list
+from ..evidence.cells import Paper, span
 from ..evidence.verdict import (
     OURS, PAPER_SIZE, Verdict, amount_of, rests_on, verdict_counts, verdict_table)
 

@@ -21,7 +21,7 @@ from pandas.io.formats.style import Styler
 
 from .badge import badge_beside
 from ..evidence.majority import majority_of, with_majority
-from ..evidence.ask import MOMENTS, Paper, by_seed, key_columns, our_cells
+from ..evidence.cells import MOMENTS, Paper, by_seed, key_columns, our_cells
 from ..evidence.verdict import DECIDED, SMALLER_RUNS, between_words, compare
 from ..federation.method import BOTH_LAYERS
 from ..runs.rows import LATE, LATE_TESTS

@@ -27,7 +27,7 @@ from .drawings import bubbles
 from ..evidence.experiments import committed, committed_verdicts
 from .figures import curves, labels_at_ends, say_start
 from .result_page import rows_in_words, verdicts_in_words
-from ..evidence.ask import PAPER_OF
+from ..evidence.cells import PAPER_OF
 from ..runs.rows import LATE_TESTS, late_rounds, per_round
 from ..evidence.verdict import OURS
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedcl_repro.evidence.intervals import Spread, images_redrawn, interval, moved
 from fedcl_repro.evidence.claim import Claim, above, best, level, ordered
-from fedcl_repro.evidence.ask import Chance, answer, turned
+from fedcl_repro.evidence.decision import Chance, answer, turned
 
 COMMON, OWN = 2., .35 # points: what all methods of a replicate share, and what each has for itself
 LABELS = 'ABCDEF'
@@ -137,7 +137,8 @@ def test_images_are_drawn_from_the_seeds_whose_hits_are_known():
     "FedSSC's seed 0 has no hits; those of seeds 1 to 5 say how much test images add."
     from fedcl_repro.papers.fedssc.experiments import FEDSSC
     from fedcl_repro.evidence.experiments import committed, committed_hits
-    from fedcl_repro.evidence.ask import ask, by_seed, facts_by_setting, shared_images
+    from fedcl_repro.evidence.ask import ask, facts_by_setting, shared_images
+    from fedcl_repro.evidence.cells import by_seed
     rows = committed('fedssc/table1', 'lite')
     (key, numbers), = by_seed(FEDSSC.measured(rows, 'accuracy'), FEDSSC.keys).items()
     facts = facts_by_setting(FEDSSC, rows)[key]
@@ -190,7 +191,7 @@ def test_a_claim_says_where_its_sign_is_another():
 
 
 def test_both_moments_stand_side_by_side():
-    from fedcl_repro.evidence.ask import our_cells
+    from fedcl_repro.evidence.cells import our_cells
     from fedcl_repro.evidence.experiments import committed
     from fedcl_repro.papers.fedcosr.experiments import FEDCOSR
     from fedcl_repro.papers.mapl.experiments import MAPL

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from golden import golden_run
 
-from fedcl_repro.evidence.ask import ask, at_layer, our_cells
+from fedcl_repro.evidence.ask import ask
+from fedcl_repro.evidence.cells import at_layer, our_cells
 from fedcl_repro.evidence.claim import above
 from fedcl_repro.evidence.experiments import committed, committed_rows
 from fedcl_repro.federation.evaluation import evaluate

@@ -57,7 +57,7 @@ def test_majority_classes_are_those_of_their_partitions():
 
 
 def test_course_quotes_means_over_replicates():
-    from fedcl_repro.evidence.ask import our_cells
+    from fedcl_repro.evidence.cells import our_cells
     from fedcl_repro.evidence.experiments import committed
     from fedcl_repro.papers.fedcosr.experiments import FEDCOSR
     cells = our_cells(FEDCOSR, committed('fedcosr/table2', 'lite'),

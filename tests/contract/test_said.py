@@ -3,7 +3,8 @@ import pytest
 
 from fedcl_repro.evidence.experiments import PROFILES, experiments
 from fedcl_repro.evidence.claim import above, claims
-from fedcl_repro.evidence.ask import PAPER_OF, claims_on_published
+from fedcl_repro.evidence.as_published import claims_on_published
+from fedcl_repro.evidence.cells import PAPER_OF
 from fedcl_repro.runs.rows import read_rows
 
 NAMES = [name for name in experiments() if not name.endswith('/claims')]

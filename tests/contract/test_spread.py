@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from spread import spreads_now
 
-from fedcl_repro.evidence.ask import spreads_path
+from fedcl_repro.evidence.cells import spreads_path
 
 
 def test_the_spreads_are_those_of_the_committed_rows():

@@ -9,7 +9,8 @@ from fedcl_repro.papers.arena import experiments as arena
 from fedcl_repro.evidence.experiments import EXPERIMENTS, experiments, runs_of, table_runs
 from fedcl_repro.evidence.intervals import ALPHA
 from fedcl_repro.runs.store import Store
-from fedcl_repro.evidence.ask import answer, owner_of
+from fedcl_repro.evidence.cells import owner_of
+from fedcl_repro.evidence.decision import answer
 from fedcl_repro.runs.rows import described
 from fedcl_repro.evidence.verdict import OURS
 

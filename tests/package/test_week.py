@@ -29,7 +29,7 @@ from fedcl_repro.commands import train as train_commands
 from fedcl_repro.commands.show import without_constants
 from fedcl_repro.commands.study import read_study
 from fedcl_repro.evidence import experiments
-from fedcl_repro.evidence.ask import cells_by_run, runs_in, run_sizes
+from fedcl_repro.evidence.cells import cells_by_run, run_sizes, runs_in
 from fedcl_repro.parts import contrastive
 from fedcl_repro.publish.execute import papermill_error
 from fedcl_repro.runs.models import network_input

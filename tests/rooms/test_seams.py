@@ -34,7 +34,8 @@ class Reversed(Executor):
 PAPER = '''
 from fedcl_repro.evidence.experiments import EXPERIMENTS, TableRun
 from fedcl_repro.evidence.claim import above, claims
-from fedcl_repro.evidence.ask import Paper, ask
+from fedcl_repro.evidence.ask import ask
+from fedcl_repro.evidence.cells import Paper
 from fedcl_repro.runs.run import Run
 
 def say(data, profile): return data

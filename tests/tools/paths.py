@@ -29,7 +29,7 @@ def simulate_a_step():
 
 
 def row_to_cell():
-    from fedcl_repro.evidence.ask import our_cells
+    from fedcl_repro.evidence.cells import our_cells
     from fedcl_repro.evidence.experiments import committed
     from fedcl_repro.papers.fedcosr.experiments import FEDCOSR
     our_cells(FEDCOSR, committed('fedcosr/table2', 'lite'), ['label', 'column'])

@@ -8,7 +8,7 @@ import pandas as pd
 from fedcl_repro.core import Spec, write_text
 from fedcl_repro.evidence.experiments import PROFILES, committed, experiments
 from fedcl_repro.evidence.intervals import pooled_spread
-from fedcl_repro.evidence.ask import MEASURES, PAPER_OF, run_facts, spreads_path
+from fedcl_repro.evidence.cells import MEASURES, PAPER_OF, run_facts, spreads_path
 from fedcl_repro.runs.rows import table_of_means
 
 SHOWN = 'table', 'figure', 'text'

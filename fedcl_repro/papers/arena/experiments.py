@@ -22,8 +22,8 @@ from ...evidence.claim import above, best, claims, paper_file
 from ...runs.run import Run, methods
 from ...runs.store import Store, time_spent
 from ...runs.sweep import run_with, sweep, trials
-from ...evidence.ask import (
-    AFTER, Paper, SHARE_WORDS, after_epoch, ask, experiment, share_of)
+from ...evidence.ask import ask, experiment
+from ...evidence.cells import AFTER, SHARE_WORDS, Paper, after_epoch, share_of
 from ...evidence.verdict import Verdict, OURS
 from ...runs.rows import table_of_means
 

@@ -10,7 +10,8 @@ from itertools import product
 
 import pandas as pd
 
-from ...evidence.ask import Paper, experiment
+from ...evidence.ask import experiment
+from ...evidence.cells import Paper
 from ...evidence.experiments import TableRun, reseeded
 from ...evidence.published import read_published
 from .experiments import SIZES

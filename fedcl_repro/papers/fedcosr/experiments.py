@@ -34,10 +34,12 @@ from ...evidence.claim import Claim, lead, paper_file
 from ...show.result_page import display_all, say_line
 from ...runs.run import Run, label, methods, setting
 from ...show.tables import draw_dots, noted_table, show_dots, show_table
-from fedcl_repro.evidence.ask import (
-    Paper, after_epoch, ask_across, beside_published, by_seed, claim_of_runs, experiment, facts_by_setting,
-    images_and_rounds, published_cells, all_measures, run_facts, share_of, size_told, span,
-    stated)
+from ...evidence.as_published import stated
+from ...evidence.ask import ask_across, experiment, facts_by_setting, size_told
+from fedcl_repro.evidence.cells import (
+    Paper, after_epoch, all_measures, beside_published, by_seed, images_and_rounds, published_cells,
+    run_facts, share_of, span)
+from ...evidence.decision import claim_of_runs
 from ...evidence.verdict import Verdict, SIZE_WORDS as SIZES_DIFFER, cell_verdicts
 from ...runs.rows import summary
 

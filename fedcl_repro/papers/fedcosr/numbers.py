@@ -13,7 +13,8 @@ from .statements import SIXTEEN
 from .experiments import FEDCOSR, PUBLISHED_AS, columns_of
 from ...evidence.published import PAPER_NAMES, published
 from ...evidence.claim import Claim, lead
-from ...evidence.ask import ask, stated
+from ...evidence.as_published import stated
+from ...evidence.ask import ask
 from ...evidence.verdict import Verdict
 
 # %% ../../../nbs/papers/fedcosr/numbers.ipynb #num00005

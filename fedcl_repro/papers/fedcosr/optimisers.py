@@ -9,7 +9,8 @@ __all__ = ['IN_TABLE2', 'IN_OWN_WORKS', 'BOTH_OPTIMISERS', 'own_settings', 'as_o
 from dataclasses import replace
 
 from ...core import Spec
-from ...evidence.ask import Paper, experiment
+from ...evidence.ask import experiment
+from ...evidence.cells import Paper
 from ...evidence.experiments import TableRun
 from ...federation.optimisers import OPTIMISERS
 from .experiments import REDUCED, compared, runs, say, seed_of

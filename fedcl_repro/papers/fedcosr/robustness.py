@@ -19,7 +19,9 @@ from .experiments import (
 from ...evidence.experiments import TableRun, no_runs
 from ...runs.run import methods
 from ...evidence.claim import Claim, claims, lead
-from ...evidence.ask import Paper, ask_across, by_seed, claim_of_runs, experiment
+from ...evidence.ask import ask_across, experiment
+from ...evidence.cells import Paper, by_seed
+from ...evidence.decision import claim_of_runs
 from ...evidence.ask import facts_by_setting
 from ...evidence.verdict import Verdict, OURS, claim
 

@@ -19,9 +19,10 @@ from .statements import SIXTEEN, FEDCOSR_SAID, PATHOLOGICAL, PRACTICAL
 from .experiments import FEDCOSR, OFTEN, margins_grow, of_split, published_table
 from ...evidence.experiments import claims_page
 from ...evidence.claim import Claim, above, lead
-from ...evidence.ask import (
-    answer, as_published, ask_across, by_seed, chance_across, complete, facts_by_setting, not_run,
-    published_tables, stated)
+from ...evidence.as_published import as_published, published_tables, stated
+from ...evidence.ask import ask_across, chance_across, facts_by_setting, not_run
+from ...evidence.cells import by_seed
+from ...evidence.decision import answer, complete
 from ...evidence.verdict import Verdict, OURS
 
 # %% ../../../nbs/papers/fedcosr/several_tables.ipynb #25862da8

@@ -20,8 +20,10 @@ from ...evidence.experiments import TableRun, claims_page, named_methods, reseed
 from ...evidence.published import published
 from ...evidence.claim import Claim, paper_file
 from ...runs.run import Run
-from ...evidence.ask import (
-    Paper, ask_across, by_seed, claim_of_runs, experiment, facts_by_setting, stated)
+from ...evidence.as_published import stated
+from ...evidence.ask import ask_across, experiment, facts_by_setting
+from ...evidence.cells import Paper, by_seed
+from ...evidence.decision import claim_of_runs
 from ...evidence.verdict import ONE_RUN, SMALLER_RUNS, Verdict
 from ...runs.rows import per_round
 

@@ -46,8 +46,11 @@ from .matrices import of_matrices
 from fedcl_repro.papers.mapl.statements import (
     MAPL_BASELINES, BUDGET, BUDGET_SHARE, COPY, GRAPHS, HETEROGENEOUS, HOMOGENEOUS, LOSSES, MAPL_SAID, PAIRS,
     STEPS)
-from ...evidence.ask import Paper, judge_published, by_seed, cells_judged, claims_on_published
-from ...evidence.ask import experiment, published_noise, published_cells, share_possible, stated
+from ...evidence.as_published import claims_on_published, judge_published
+from ...evidence.cells import Paper, by_seed, cells_judged
+from ...evidence.as_published import published_noise, share_possible, stated
+from ...evidence.ask import experiment
+from ...evidence.cells import published_cells
 from ...runs.rows import in_short
 from ...evidence.verdict import IN_NOISE, Verdict, claim
 from ...runs.rows import per_round

@@ -34,7 +34,8 @@ from ...runs.representations import plane
 from ...show.result_page import display_all
 from ...runs.run import dataset, setting, shards
 from ...show.tables import noted_table
-from ...evidence.ask import claim_of_runs, experiment
+from ...evidence.ask import experiment
+from ...evidence.decision import claim_of_runs
 from ...evidence.verdict import Verdict, claim
 
 # %% ../../../nbs/papers/mapl/graphs.ipynb #27f140b5

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from ...evidence.ask import Paper
+from ...evidence.cells import Paper
 from ...runs.rows import table_of_means
 
 # %% ../../../nbs/papers/mapl/matrices.ipynb #32841e56

@@ -29,7 +29,8 @@ from ...evidence.published import published
 from ...evidence.claim import Claim, above
 from ...show.result_page import display_all
 from ...show.tables import noted_table
-from ...evidence.ask import Chance, answer, replicates_in_words, stated
+from ...evidence.as_published import stated
+from ...evidence.decision import Chance, answer, replicates_in_words
 from ...evidence.verdict import Verdict, claim, verdict_table
 
 # %% ../../../nbs/papers/mfcl/counted.ipynb #9f4309e4

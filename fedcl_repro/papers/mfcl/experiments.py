@@ -34,9 +34,10 @@ from ...evidence.claim import Claim, lead, paper_file
 from ...runs.representations import projected
 from ...show.result_page import table_view
 from ...runs.run import Run, methods, setting
-from ...evidence.ask import (
-    Paper, as_published, ask_across, by_seed, claims_on_published, experiment, facts_by_setting,
-    judge_published, layer_views, published_cells, published_tables)
+from ...evidence.as_published import (
+    as_published, claims_on_published, judge_published, published_tables)
+from ...evidence.ask import ask_across, experiment, facts_by_setting, layer_views
+from ...evidence.cells import Paper, by_seed, published_cells
 from ...evidence.verdict import Verdict, claim
 from ...runs.rows import summary
 

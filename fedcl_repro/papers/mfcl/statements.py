@@ -14,7 +14,7 @@ from itertools import product
 
 from ...evidence.claim import (
     Claim, above, as_labels, best, claims, closer, level, limited, ordered, paper_file)
-from ...evidence.ask import published_evidence
+from ...evidence.as_published import published_evidence
 
 # %% ../../../nbs/papers/mfcl/statements.ipynb #7531ae65
 TN, GN, BN = EACH_NORM = ['MFCL(TN)', 'MFCL(GN)', 'MFCL(BN)']
