@@ -15,10 +15,11 @@ from ..user_code import is_own, used_files
 from ..papers.arena.experiments import (
     arena_answers, arena_label, arena_runs, arena_shown, arena_specs, arena_table, arena_verdicts,
     settings_chosen, tuned_in_arena, write_arena_tuning)
+from ..evidence.verdict import amount_of
 from ..evidence.experiments import why_missing, with_cells
 from ..runs.run import methods
 from ..runs.rows import read_rows
-from .show import fitted_text, width
+from .show import fitted_text, paragraph, width
 from .train import prepared_store, train_as_asked, training_of
 
 # %% ../../nbs/commands/arena.ipynb #daeb93a9
@@ -50,7 +51,12 @@ def arena_verb(options)->int:
     n_failed = train_as_asked(runs, store, options)
     rows = with_cells(read_rows(runs, store, options.data_root), placed_runs)
     if not len(rows): return n_failed
-    for name, trial in chosen.items(): print(f"{name}: {', '.join(f'{k}={v}' for k, v in trial.items())}")
+    for name, trial in chosen.items():
+        in_words = ', '.join(f'{k}={v}' for k, v in trial.items())
+        print(f'{name}: {in_words}, chosen on validation images by the same grid as for the others')
+    n = len({run.seed for run in runs})
+    place = f'profile {profile}: {runs[0].data.name}, {runs[0].n_rounds} rounds, {amount_of(n, "replicate")}'
+    print(paragraph(f'{place}; accuracy in percent, of all test images (pooled) and as the mean over clients'))
     print(fitted_text(arena_shown(arena_table(rows, store))))
     for line in arena_answers(arena_verdicts(rows, profile, user_specs)).itertuples():
         why = textwrap.fill(line.why, width(), initial_indent='  ', subsequent_indent='  ')

@@ -86,12 +86,10 @@ def by_family(rows:list)->list[str]:
 
 # %% ../../nbs/commands/list.ipynb #fcc7f1b0
 def row_line(row:dict)->str:
-    "An entry in one line of the terminal."
-    room = max(20, width() - 22)
+    "An entry: its name, and beside it what it is."
     text = row.get('about') or row.get('title', '')
     if 'default' in row: text = f"{row['default']!r}: {text}"
-    text = text if len(text) <= room else text[:room - 1].rstrip() + '…'
-    return f"{row['name']:21} {text}"
+    return textwrap.fill(f"{row['name']:21} {text}", max(42, width()), subsequent_indent=' ' * 22)
 
 def details(row:dict)->str:
     "All facts about an entry: settings with their ranges, and the paper of a method."

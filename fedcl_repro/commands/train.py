@@ -211,6 +211,8 @@ def run_verb(options)->int:
     runs = wanted_runs(study, options)
     store = prepared_store(options)
     if options.save: check_folder(papers_folder(), 'FEDCL_PAPERS')
+    if study.experiments and study.profile == 'quick':
+        print('profile quick: digits stand in for the data of the paper, which --profile lite has')
     n_failed = train_as_asked(runs, store, options, wait=not study.listed)
     if options.save: save_rows(study.experiments, store, options)
     else: show_finished(runs, store, options)

@@ -83,7 +83,7 @@ def plan_line(
     missing = f'{to_train} of {amount_of(len(states), "run")} to train' if lacking else 'nothing to train'
     waiting = f', {counts["waiting"]} of them waiting at a checkpoint' if counts['waiting'] else ''
     other_words = [f'{n} {state}' for state, n in counts.items() if state not in TO_TRAIN]
-    other_words += ['a file that names the artifact leaves these out'] * (repeat and counts['committed'] > 0)
+    other_words += ['left out if a file names the artifact'] * (repeat and counts['committed'] > 0)
     seconds = sum(s.seconds for s in states)
     took = [f'{seconds:,.0f} s until now'] if seconds else []
     return f'{what}: ' + '; '.join([missing + waiting, *filter(None, [', '.join(other_words)]), *took])

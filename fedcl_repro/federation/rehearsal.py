@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core import user_line
 from .evaluation import clients_at, evaluate
 from .executors import make_executor
 from .fed import Fed, pixels
 from .local_step import NonFinite
 from .loop import sweep_client
-from .method import NET, Sweep, ce, logits, represent, steps
+from .method import NET, Sweep, ce, logits, nothing, represent, steps
 from .networks import Worker
 from .rounds import begin, one_round
 from ..parts.models import as_parts, built, copied, is_users, made_as_named
@@ -46,7 +47,7 @@ def rehearse(fed:Fed, stages:tuple, needs='', executor='loop')->list[str]: # nee
     except Exception as e:
         kind = '' if type(e) is ValueError else f'{type(e).__name__}: '
         hint = next((f'. {text}' for part, text in WAYS_OUT.items() if part in str(e)), '')
-        raise Refused(f'{r.fault}: {kind}{e}{hint}') from e
+        raise Refused(f'{r.fault}: {kind}{e}{user_line(e)}{hint}') from e
     finally: np.random.set_state(numbers), random.setstate(python) # as all code shares them
     return list(dict.fromkeys(r.warnings))
 
@@ -209,6 +210,9 @@ def rehearse_rounds(r:RehearsalCopy, stages:tuple, executor:str):
             state = one_round(execute, stages, replace(state, round=n))
         r.fault = 'the models cannot be tested after a round'
         for moment in 'merged', 'trained': evaluate(execute, stages, state, moment)
+        if not r.sent and any(stage.method.upload is not nothing for stage in stages):
+            parts = ', '.join(f"'{part}.'" for part in r.fed.nets[r.fed.arch[0]])
+            r.warnings.append(f'clients send nothing, so each trains alone: their network has {parts}')
         if global_draws() != before: raise Refused(f'the method {DRAWS_OUTSIDE}')
         method, clients = clients_at(execute, stages, state, 'merged')
         tested = method.probe.output if method.probe.represent else method.predict

@@ -21,7 +21,8 @@ def at_least_float32(loss):
     def raised(t): return at_least_single(t) if isinstance(t, Tensor) else t
     @wraps(loss)
     def precise(z, *operands, **settings):
-        with torch.autocast(z.device.type, enabled=False):
+        device = z.device.type if isinstance(z, Tensor) else 'cpu' # another type is refused by the loss
+        with torch.autocast(device, enabled=False):
             return loss(raised(z), *map(raised, operands), **{k: raised(v) for k, v in settings.items()})
     return precise
 
@@ -29,6 +30,10 @@ def check_operands(temp=1., **tensors): # name=(tensor, letters of its dimension
     "Refuse tensors whose dimensions differ from their letters, and a temperature that is not above 0."
     sizes = {}
     for name, (t, letters) in tensors.items():
+        if not isinstance(t, Tensor): raise ValueError(f'{name} must be a tensor, got {type(t).__name__}')
+        if name == 'y' and t.is_floating_point():
+            raise ValueError(f'y, the classes, must be whole numbers, got {t.dtype}')
+        if name == 'have' and t.dtype != torch.bool: raise ValueError(f'have must be bool, got {t.dtype}')
         letters = letters.split()
         fits = t.ndim == len(letters) and all(sizes.setdefault(d, n) == n for d, n in zip(letters, t.shape))
         if fits: continue

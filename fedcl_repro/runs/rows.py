@@ -158,7 +158,9 @@ def data_in_words(data:Spec)->str: # 'digits', 'patients.csv' or 'own data'
 # %% ../../nbs/runs/rows.ipynb #3b48de75
 def read_rows(runs, store:Store, data_root=None)->pd.DataFrame:
     "Rows of the finished runs, with what the rows of a run share. A run that is not finished has no rows."
-    columns = [*RUN_COLUMNS, *MEASURE_COLUMNS]
+    runs, columns = list(runs), [*RUN_COLUMNS, *MEASURE_COLUMNS]
+    wrong = next((run for run in runs if isinstance(run, str)), None)
+    if wrong: raise ValueError(f'{wrong!r} is no run but an id: its rows are store.read({wrong!r})[0]')
     tables, data = [], data_digests(runs, data_root)
     for run in dict.fromkeys(runs):
         id = run_id(run, data_root)

@@ -123,7 +123,9 @@ def resolved(method, settings:dict)->dict[str, object]: # setting -> value
     run_fields = {f.name: f for f in fields(Run)}
     for k in settings:
         if k in run_fields: continue
-        hint = did_you_mean(k, run_fields)
+        part = k.split('.')[0]
+        of_part = f": write {part}='NAME({k.split('.')[-1]}=...)'" if '.' in k and part in REGISTERS else ''
+        hint = of_part or did_you_mean(k, run_fields)
         raise ValueError(f"a run has no setting {k!r}{hint}: it knows {', '.join(run_fields)}")
     values = {k: plain(settings.get(k, f.default)) for k, f in run_fields.items()}
     values['method'] = method

@@ -108,7 +108,7 @@ class Simulation:
     folder: object = field(default=None, repr=False) # keeps the store as long as the result exists
     process: int = field(default_factory=os.getpid, repr=False)
 
-    def __str__(self):
+    def __repr__(self):
         result = results_of(self.rows)
         numbers = f'accuracy {result.micro.item():.1f} % (sd over clients {result.sd_clients.item():.1f})'
         federation = f'{self.run.n_clients} clients, {in_short(self.run.partition, PARTITIONS)}'
@@ -222,7 +222,10 @@ def named_data(data, folder='')->Spec: # data: a name, a path, or a `Spec`
     path, bracket, settings = (text, '', '') if Path(folder, text).exists() else text.partition('(')
     place = Path(folder, path) if Path(folder, path).exists() else Path(path)
     is_path = isinstance(data, Path) or '/' in path or Path(path).suffix.lower() in ('.npz', *TABLES)
-    if not is_path and (path in DATASETS or not place.exists()): return parse_spec(text)
+    if not is_path and (path in DATASETS or not (place.exists() or Path(path).suffix)): return parse_spec(text)
+    if place.suffix.lower() not in ('.npz', *TABLES) and not place.is_dir():
+        kinds = ', '.join(('.npz', *TABLES))
+        raise ValueError(f'{path}: data are a folder of pictures or a file that ends in {kinds}')
     options = dict(parse_spec(f'own({settings}').settings) if bracket else {}
     return Spec.of('own', path=str(place.expanduser().resolve()), **options)
 

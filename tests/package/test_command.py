@@ -331,6 +331,54 @@ def test_a_tilde_of_the_clients_folder_is_the_home(tmp_path, monkeypatch):
     assert not (tmp_path/'~').exists()
 
 
+def test_a_run_says_on_what_and_runs_differ_in_what_is_shown(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '200')
+    few = ['--set', 'n_clients=3', 'n_rounds=1', '--store', str(tmp_path)]
+    for more in ([], ['--set', 'scarcity=all_clients(share=0.5)']):
+        assert cli.main(['run', '--method', 'fedavg', *few, *more]) == 0
+    said = capsys.readouterr().out
+    assert 'fedavg on digits, 3 clients, dirichlet, 1 round\n' in said
+    assert '\n  scarcity all_clients(share=0.5)\n' in said
+    assert cli.main(['show', '--store', str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count('scarcity all_clients(share=0.5)') == 1
+
+
+def test_a_stand_in_is_called_one(tmp_path, capsys):
+    assert cli.main(['run', 'fedcosr/precision', '--seeds', '1', '--store', str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith('profile quick: digits stand in for the data of the paper')
+
+
+OF_A_USER = """
+from fedcl_repro.federation.method import METHODS, Method, send
+@METHODS.add('typo', title='Typo', family='local', owner='personal')
+def typo():
+    'A prefix that no field has.'
+    return Method(upload=send('bdy.'))
+@METHODS.add('broken', title='Broken', family='local', owner='personal')
+def broken():
+    'A merge that fails.'
+    return Method(merge=lambda client, message: client + 1)
+"""
+CALLS = """
+import sys
+from fedcl_repro import cli
+small = ['--set', 'n_clients=3', 'n_rounds=1', '--use', 'my.py', '--store', 'runs']
+codes = [cli.main(['run', '--method', name, *small]) for name in ('typo', 'broken')]
+print('codes', codes)
+"""
+
+
+def test_faults_of_a_users_method_are_told_and_its_runs_are_shown(tmp_path):
+    (tmp_path/'my.py').write_text(OF_A_USER)
+    done = subprocess.run([sys.executable, '-c', CALLS], cwd=tmp_path, capture_output=True, text=True)
+    assert 'codes [0, 2]' in done.stdout, done.stderr
+    assert "clients send nothing, so each trains alone: their network has 'body.', 'head.'" in done.stderr
+    assert '(my.py, line 10)' in done.stderr
+    show = [sys.executable, '-m', 'fedcl_repro.cli', 'show', 'typo', '--store', 'runs']
+    shown = subprocess.run(show, cwd=tmp_path, capture_output=True, text=True) # where it is not registered
+    assert 'typo' in shown.stdout, shown.stderr
+
+
 def test_the_command_that_repeats_a_run_quotes_its_metrics():
     run = Run.of('fedavg', metrics=('top_k(k=2)', 'auc'))
     assert "--metrics 'top_k(k=2)' auc" in command_of(config(run))

@@ -34,6 +34,7 @@ from fedcl_repro.parts import contrastive
 from fedcl_repro.publish.execute import papermill_error
 from fedcl_repro.runs.models import network_input
 from fedcl_repro.runs.record import MEASURE_COLUMNS
+from fedcl_repro.runs.rows import read_rows
 from fedcl_repro.runs.run import dataset, run_id, run_recorded
 from fedcl_repro.runs.simulate import data_spec, named_data
 from fedcl_repro.runs.store import Store
@@ -286,6 +287,36 @@ def test_a_table_that_cannot_be_used_is_refused_for_what_it_is(change, sep, says
     table.to_csv(tmp_path/'t.csv', sep=sep, index=False)
     with pytest.raises(ValueError, match=re.escape(says)):
         dataset(named_data(f'{tmp_path}/t.csv(label=diagnosis, client=hospital)'), '')
+
+
+@pytest.mark.parametrize('column, told', [
+    (range(60), True), ([5] + list(range(59)), False), ([k / 7 for k in range(60)], False)], ids=str)
+def test_a_column_that_numbers_the_rows_is_told(column, told, recwarn):
+    data_spec(PATIENTS.assign(patient=column).drop(columns='hospital'), 'diagnosis')
+    assert told == any("'patient' has another whole number" in str(w.message) for w in recwarn)
+
+
+@pytest.mark.parametrize('name', ['d.cvs', 'd.cvs(label=y)', 'd.xlsx(label=y)'])
+def test_a_file_of_another_kind_is_told_the_kinds(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path/'d.xlsx').touch()
+    with pytest.raises(ValueError, match='a folder of pictures or a file that ends in .npz, .csv'):
+        named_data(name)
+
+
+def test_a_result_is_shown_in_one_sentence():
+    result = fedcl_repro.simulate('fedavg', n_clients=2, n_rounds=1)
+    assert repr(result) == str(result) and repr(result).startswith('FedAvg on digits, 2 clients')
+
+
+def test_an_id_is_no_run():
+    with pytest.raises(ValueError, match="'996b6db0ab' is no run but an id: its rows are store.read"):
+        read_rows(['996b6db0ab'], Store('runs'))
+
+
+def test_a_setting_of_a_part_is_told_how_it_is_written():
+    with pytest.raises(ValueError, match=re.escape("write optimiser='NAME(lr=...)'")):
+        fedcl_repro.simulate('fedavg', **{'optimiser.lr': .1})
 
 
 def test_results_of_a_moment_that_nothing_has_are_refused():
