@@ -56,7 +56,8 @@ def arena_verb(options)->int:
         print(f'{name}: {in_words}, chosen on validation images by the same grid as for the others')
     n = len({run.seed for run in runs})
     place = f'profile {profile}: {runs[0].data.name}, {runs[0].n_rounds} rounds, {amount_of(n, "replicate")}'
-    print(paragraph(f'{place}; accuracy in percent, of all test images (pooled) and as the mean over clients'))
+    measures = 'accuracy in percent, of all test images (pooled) and as the mean over clients'
+    print(paragraph(f'{place}; {measures}'))
     print(fitted_text(arena_shown(arena_table(rows, store))))
     for line in arena_answers(arena_verdicts(rows, profile, user_specs)).itertuples():
         why = textwrap.fill(line.why, width(), initial_indent='  ', subsequent_indent='  ')

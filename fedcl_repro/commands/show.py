@@ -77,6 +77,7 @@ def shown_of(config:dict)->dict[str, object]:
                 partition=config['partition']['name'], clients=config['n_clients'], seed=config['seed'],
                 settings=other_settings(config) or None)
 
+# %% ../../nbs/commands/show.ipynb #43a28e30
 TOLD_ELSEWHERE = 'method', 'data', 'partition', 'n_clients', 'n_rounds', 'seed', 'partition_seed'
 
 def other_settings(config:dict)->str: # 'scarcity all_clients(share=0.3), batch_size 10'
@@ -214,6 +215,7 @@ def results_in(store:Store, ids:list)->pd.DataFrame:
         if old: write_text(path, ''.join(json.dumps(line) + '\n' for line in lines.values()))
     return pd.DataFrame([lines[id] for id in ids if id in lines]).drop(columns='files')
 
+# %% ../../nbs/commands/show.ipynb #29c12b27
 def file_stamps(store:Store, id:str)->list: # whatever is written to them, this is another list
     "The version of this package, and identity, bytes and last change of the files that a result is from."
     states = [file_state(store.folder(id)/name) for name in ('run.json', 'rows.csv')]
@@ -238,6 +240,7 @@ def command_of(config:dict)->str:
         else: words.append(f"{option}{'' if option.endswith('=') else ' '}{quoted(str(value))}")
     return ' '.join(words + [f'--use {shlex.quote(file)}' for file in files_of(config)])
 
+# %% ../../nbs/commands/show.ipynb #35ac13f7
 def quoted(text:str)->str:
     "A word of a command, readable where it has single quotes."
     return f'"{text}"' if "'" in text and not set('"$`!\\') & set(text) else shlex.quote(text)
@@ -363,6 +366,7 @@ def heading_of(v:Verdict)->str: # 'practical CIFAR-10, spread'
     measure, _, setting = v.what.partition(v.label)
     return setting.removeprefix(', ') + (f", {measure.removesuffix(' of ')}" if measure else '')
 
+# %% ../../nbs/commands/show.ipynb #9ab637f6
 def tables_beside_published(
     verdicts:list,
     runs={}, # of which these are, see `cells_by_run`
@@ -383,6 +387,7 @@ def tables_beside_published(
         return pd.DataFrame([line(v, text, group) for v, text in zip(group, texts)])
     return {heading: lines(group) for heading, group in by_heading.items()}
 
+# %% ../../nbs/commands/show.ipynb #d6876d1d
 def alike_in_digits(numbers:list)->list[str]:
     "Numbers as texts, all with as many decimals as the one that has most."
     decimals = max(len(f'{v:.10g}'.partition('.')[2]) for v in numbers)
@@ -430,6 +435,7 @@ def print_answer(verdicts:list):
     claim = card_claim(verdicts)
     if claim: print(paragraph(f'{sign(claim.word)}  ' + ': '.join(sentence_and_answer(claim, verdicts))))
 
+# %% ../../nbs/commands/show.ipynb #dbabdbcb
 def show_artifact(name:str)->Shown:
     """Print the published numbers of a table beside ours, or the curves of a figure, from committed rows; and
     the paper's claims, each with its verdict."""

@@ -585,8 +585,8 @@ def features_of(table)->np.ndarray: # (n, d) float64
     if not table.shape[1]: raise ValueError('the table has no column besides label and client: give features')
     counters = [c for c in table if table[c].dtype.kind in 'iu' and len(table) > 20 and table[c].is_unique]
     if counters:
-        warnings.warn(f'the column {counters[0]!r} has another whole number in each row: leave it out of the file '
-                      'if it only numbers the rows', stacklevel=2)
+        warnings.warn(f'the column {counters[0]!r} has another whole number in each row: leave it out of the '
+                      'file if it only numbers the rows', stacklevel=2)
     gaps = [c for c in table if table[c].isna().any()]
     if gaps: raise ValueError(f'the column {gaps[0]!r} lacks {table[gaps[0]].isna().sum()} values: fill them')
     return table.to_numpy(dtype=np.float64)

@@ -189,7 +189,8 @@ def test_every_executor_is_listed_and_can_be_asked_for(capsys):
     from fedcl_repro.cli import main
     from fedcl_repro.federation.loop import EXECUTORS
     main(['list', 'executors'])
-    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[0] for line in lines if not line.startswith(' ')] # a long line is continued
     assert listed == list(EXECUTORS) and {'loop', 'graphs'} <= set(listed)
     for verb in (['run', '--method', 'fedavg'], ['reproduce']):
         assert main([*verb, '--executor', 'lop']) == 2
