@@ -222,7 +222,8 @@ def named_data(data, folder='')->Spec: # data: a name, a path, or a `Spec`
     path, bracket, settings = (text, '', '') if Path(folder, text).exists() else text.partition('(')
     place = Path(folder, path) if Path(folder, path).exists() else Path(path)
     is_path = isinstance(data, Path) or '/' in path or Path(path).suffix.lower() in ('.npz', *TABLES)
-    if not is_path and (path in DATASETS or not (place.exists() or Path(path).suffix)): return parse_spec(text)
+    is_name = path in DATASETS or not place.exists() and not Path(path).suffix
+    if is_name and not is_path: return parse_spec(text)
     if place.suffix.lower() not in ('.npz', *TABLES) and not place.is_dir():
         kinds = ', '.join(('.npz', *TABLES))
         raise ValueError(f'{path}: data are a folder of pictures or a file that ends in {kinds}')

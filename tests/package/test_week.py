@@ -208,7 +208,8 @@ def test_the_paper_table_has_the_numbers_of_the_comparison(store):
     assert numbers_of(unknown).low.isna().all() and 'no interval yet' in str(paper_table(unknown, 'interval'))
 
 
-@pytest.mark.parametrize('name', ['fedcosr/table2', 'mfcl/table2', 'mapl/table1', 'fedcosr/fig5', 'fedssc/table1'])
+@pytest.mark.parametrize(
+    'name', ['fedcosr/table2', 'mfcl/table2', 'mapl/table1', 'fedcosr/fig5', 'fedssc/table1'])
 def test_the_tables_of_an_artifact_compile(name, tmp_path):
     table, csv = tmp_path/'t.tex', tmp_path/'t.csv'
     said('show', name, '--table', table, '--csv', csv)
@@ -393,7 +394,7 @@ def test_a_data_set_of_hugging_face():
 
 
 @pytest.mark.parametrize('change, given, says', [
-    ({}, dict(labels='diagnose'), "no column 'diagnose' for the label (did you mean 'diagnosis'?), but age, dose"),
+    ({}, dict(labels='diagnose'), "the label (did you mean 'diagnosis'?), but age, dose"),
     ({}, {}, 'client=NAME if a column says whose row it is: age, dose'),
     ({}, dict(labels='diagnosis'), "the column 'hospital' holds no numbers"),
     (dict(age=math.nan), dict(labels='diagnosis', clients='hospital'), "'age' lacks 60 values"),
