@@ -53,7 +53,7 @@ def arena_verb(options)->int:
     if not len(rows): return n_failed
     for name, trial in chosen.items():
         in_words = ', '.join(f'{k}={v}' for k, v in trial.items())
-        print(f'{name}: {in_words}, chosen on validation images by the same grid as for the others')
+        print(paragraph(f'{name}: {in_words}, chosen on validation images with the budget of the others'))
     n = len({run.seed for run in runs})
     place = f'profile {profile}: {runs[0].data.name}, {runs[0].n_rounds} rounds, {amount_of(n, "replicate")}'
     measures = 'accuracy in percent, of all test images (pooled) and as the mean over clients'
