@@ -224,7 +224,7 @@ def named_data(data, folder='')->Spec: # data: a name, a path, or a `Spec`
     is_path = isinstance(data, Path) or '/' in path or Path(path).suffix.lower() in ('.npz', *TABLES)
     is_name = path in DATASETS or not place.exists() and not Path(path).suffix
     if is_name and not is_path: return parse_spec(text)
-    if place.suffix.lower() not in ('.npz', *TABLES) and not place.is_dir():
+    if place.suffix.lower() not in ('', '.npz', *TABLES) and not place.is_dir():
         kinds = ', '.join(('.npz', *TABLES))
         raise ValueError(f'{path}: data are a folder of pictures or a file that ends in {kinds}')
     options = dict(parse_spec(f'own({settings}').settings) if bracket else {}
