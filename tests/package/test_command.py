@@ -19,6 +19,7 @@ from fedcl_repro.evidence.citations import citations, citations_of, reference_te
 from fedcl_repro.show.compare import Comparison, replicates
 from fedcl_repro.runs.run import Run, config, methods, run_id
 from fedcl_repro.runs.store import Store, save_checkpoint
+from fedcl_repro.commands import train as train_commands
 from fedcl_repro.commands.list import registers
 from fedcl_repro.commands.show import command_of, fitted_text, tables_beside_published
 from fedcl_repro.show.result_page import card_claim, sentence_and_answer
@@ -343,7 +344,8 @@ def test_a_run_says_on_what_and_runs_differ_in_what_is_shown(tmp_path, capsys, m
     assert capsys.readouterr().out.count('scarcity all_clients(share=0.5)') == 1
 
 
-def test_a_stand_in_is_called_one(tmp_path, capsys):
+def test_a_stand_in_is_called_one(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(train_commands, 'train_as_asked', lambda *asked, **keywords: 0)
     assert cli.main(['run', 'fedcosr/precision', '--seeds', '1', '--store', str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith('profile quick: digits stand in for the data of the paper')
 
