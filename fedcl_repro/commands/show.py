@@ -191,8 +191,8 @@ def save_picture_as(figure, path):
     print(f'figure: {expanded(path).resolve()}')
 
 # %% ../../nbs/commands/show.ipynb #085bdf4c
-RESULT_COLUMNS = ['run', 'method', 'data', 'partition', 'clients', 'seed', 'settings', 'round', 'micro', 'macro',
-                  'sd_clients']
+RESULT_COLUMNS = ['run', 'method', 'data', 'partition', 'clients', 'seed', 'settings',
+                  'round', 'micro', 'macro', 'sd_clients']
 
 def table_of_runs(rows:pd.DataFrame)->pd.DataFrame:
     "Percent: accuracy of merged models over the last evaluations."
