@@ -351,7 +351,8 @@ def show_runs(store:Store, ids:list, last=0)->Shown: # last: so many, the newest
     print(fitted_text(table.rename(columns=dict(sd_clients='sd')).drop(columns='settings')))
     for settings, of_these in table.groupby('settings').run: # those at their defaults have none
         others = f' and {len(of_these) - 3} others' if len(of_these) > 3 else ''
-        print(paragraph(f"{', '.join(of_these[:3])}{others}: {settings}"))
+        whose = 'all' if len(of_these) == len(table) else ', '.join(of_these[:3]) + others
+        print(paragraph(f'{whose}: {settings}'))
     half = 'or of the second half of a shorter curve'
     print(paragraph(f'percent, mean of the last {LATE_TESTS} evaluations, {half}; sd: over clients'))
     print(text_chart(curves, min(60, width() - 9)))
