@@ -224,7 +224,8 @@ def practical_counts(
         hopeless = n_drawn >= 250 and n_drawn * cells >= 2**20 and 10 * best < least
         if hopeless: break
     raise ValueError(
-        f'no partition in {n_drawn} draws gives each of {n_clients} clients {least:g} images '
+        f'no partition in {n_drawn} draws gives each of {n_clients} clients {least:g} of '
+        f'the {n.sum():g} images '
         f'at concentration {concentration:g}: at best the smallest client had {max(best, 0)}. '
         'Lower the minimum, raise the concentration or ask for fewer clients')
 
