@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TOLD_ELSEWHERE', 'PLOT_MARKS', 'PICTURES', 'FONTS', 'RESULT_COLUMNS', 'INDEX', 'FEW', 'spec_text', 'stored',
-           'names_method', 'shown_of', 'other_settings', 'rows_of', 'width', 'paragraph', 'as_texts', 'fitted_text',
-           'text_chart', 'run_curves', 'curves_of_methods', 'curves_of_clients', 'draw_run_curves', 'check_outputs',
+           'shown_of', 'other_settings', 'rows_of', 'width', 'paragraph', 'as_texts', 'fitted_text', 'text_chart',
+           'run_curves', 'curves_of_methods', 'curves_of_clients', 'draw_run_curves', 'check_outputs',
            'save_picture_as', 'table_of_runs', 'results_in', 'file_stamps', 'read_index', 'command_of', 'quoted',
            'files_of', 'given_path', 'Shown', 'show_run', 'show_committed', 'print_run', 'end_in_words', 'mean_of',
            'show_runs', 'has_numbers', 'heading_of', 'tables_beside_published', 'alike_in_digits', 'rank_of', 'marked',
@@ -64,11 +64,6 @@ def stored(store:Store, last=0, start='')->dict[str, dict]: # run id -> provenan
     return records
 
 # %% ../../nbs/commands/show.ipynb #f8b382fc
-def names_method(store:Store, id:str, name:str)->bool:
-    "Whether a run is of a method; its rows are not read."
-    record = json_in((store.folder(id)/'run.json').read_text(encoding='utf-8'), id)
-    return record['config']['method']['name'] == name
-
 def shown_of(config:dict)->dict[str, object]:
     "The columns of a run in a table, from its configuration."
     data = config['data']
@@ -84,7 +79,6 @@ def other_settings(config:dict)->str: # 'scarcity all_clients(share=0.3), batch_
     "The unusual settings of a run that have no column of their own."
     changed = {k: v for k, v in changed_settings(config).items() if k not in TOLD_ELSEWHERE}
     return ', '.join(f'{k} {spec_text(v)}' for k, v in changed.items())
-
 
 # %% ../../nbs/commands/show.ipynb #f8b382fe
 def rows_of(store:Store, ids)->pd.DataFrame:
@@ -218,15 +212,16 @@ def results_in(store:Store, ids:list)->pd.DataFrame:
 
 # %% ../../nbs/commands/show.ipynb #29c12b27
 def file_stamps(store:Store, id:str)->list: # whatever is written to them, this is another list
-    "This version and its columns, and identity, bytes and last change of the files that a result is from."
+    "The version of this package, and identity, bytes and last change of the files that a result is from."
     states = [file_state(store.folder(id)/name) for name in ('run.json', 'rows.csv')]
-    return [fedcl_repro.__version__, *RESULT_COLUMNS, *(n for state in states for n in state)]
+    return [fedcl_repro.__version__, *(n for state in states for n in state)]
 
 def read_index(path:Path)->dict[str, dict]: # run id -> line
-    "The lines of an index; none if it is damaged."
+    "The lines of an index that have all columns; none if it is damaged."
     try: lines = [json_in(line, str(path)) for line in path.read_text(encoding='utf-8').splitlines()]
     except (OSError, ValueError): return {}
-    return {line['run']: line for line in lines if isinstance(line, dict) and 'run' in line}
+    complete = [line for line in lines if isinstance(line, dict) and line.keys() >= {*RESULT_COLUMNS}]
+    return {line['run']: line for line in complete}
 
 # %% ../../nbs/commands/show.ipynb #8d2fc24a
 def command_of(config:dict)->str:
@@ -272,17 +267,17 @@ class Shown:
 
     def write(self, options):
         "Write the files that are asked for."
-        if self.tables: self.write_tables(options)
+        if self.tables: write_tables(options, *self.for_paper(options.table))
         elif options.table or options.csv: raise ValueError('there is no table here to write')
         if options.figure: draw_run_curves(self.curves, options.figure)
 
-    def write_tables(self, options):
+    def for_paper(self, file)->tuple: # (PaperTable, its numbers); the file's name is the label
         texts, alike = without_constants({heading: marked(t) for heading, t in self.tables.items()})
         marks = ' Bold: our best accuracy in each setting; †: its interval overlaps that of the best.'
-        label = f'tab:{Path(options.table or "").stem}'
+        label = f'tab:{Path(file or "").stem}'
         caption = f'{self.title}.{alike}{marks * any("rank" in t for t in self.tables.values())}'
         numbers = [t.assign(setting=heading) if heading else t for heading, t in self.tables.items()]
-        write_tables(options, PaperTable(texts, caption, label), pd.concat(numbers))
+        return PaperTable(texts, caption, label), pd.concat(numbers)
 
 # %% ../../nbs/commands/show.ipynb #563f00f4
 def show_run(store:Store, id:str)->'Shown':
@@ -303,10 +298,11 @@ def show_committed(rows:pd.DataFrame, record:dict, path:Path)->'Shown':
 def print_run(rows:pd.DataFrame, record:dict, id:str)->'Shown':
     "Print a run: its tests, its curve, and the command that repeats it, which has all unusual settings."
     config = record['config']
-    place = '{data}, {clients} clients, {partition}'.format(**shown_of(config))
+    columns = shown_of(config)
+    place = '{data}, {clients} clients, {partition}'.format(**columns)
     rounds = amount_of(config['n_rounds'], 'round')
     print(paragraph(f"run {id}: {spec_text(config['method'])} on {place}, {rounds}"))
-    if other_settings(config): print(paragraph(f'  {other_settings(config)}'))
+    if columns['settings']: print(paragraph(f"  {columns['settings']}"))
     for moment in ('merged', 'trained'):
         results = summary(rows, moment)
         for r in results.itertuples():
@@ -480,14 +476,16 @@ def shown_as_asked(what:str, store:Store, last=20)->Shown: # last: so many runs,
     if '/' in what: return show_artifact(what)
     of_method = what in methods()
     newest = last + 1 if last and not what else 0
-    ids = list(stored(store, newest, start='' if of_method else glob.escape(what)))
+    records = stored(store, newest, start='' if of_method else glob.escape(what))
+    ids = list(records)
     if what and len(ids) == 1 and not of_method: return show_run(store, ids[0])
     committed_rows = committed_run(what) if len(what) > 3 and not ids else None
     if committed_rows: return show_committed(*committed_rows)
-    if of_method: ids = [id for id in ids if names_method(store, id, what)]
-    elif what and not ids: ids = [id for id in stored(store, 0) if names_method(store, id, what)] # a user's
+    if what and not of_method and not ids: # a method of a user may not be registered here
+        of_method, records = True, stored(store)
+    if of_method: ids = [id for id, about in records.items() if about['config']['method']['name'] == what]
     if ids: return show_runs(store, ids, last)
-    finished = f'{len(list(stored(store, last=0)))} finished runs in {store.root.resolve()}'
+    finished = f'{len(records)} finished runs in {store.root.resolve()}'
     if not what: raise ValueError(f'nothing to show: {finished}. `fedcl run --method fedavg` trains one')
     of_paper = [n for n, e in experiments().items() if e.about['paper'] == what]
     if of_paper:

@@ -225,8 +225,8 @@ def practical_counts(
         if hopeless: break
     raise ValueError(
         f'no partition in {n_drawn} draws gives each of {n_clients} clients {least:g} of '
-        f'the {n.sum():g} images '
-        f'at concentration {concentration:g}: at best the smallest client had {max(best, 0)}. '
+        f'the {n.sum():g} images at concentration {concentration:g}: '
+        f'at best the smallest client had {max(best, 0)}. '
         'Lower the minimum, raise the concentration or ask for fewer clients')
 
 # %% ../../nbs/data/partition.ipynb #db49663c

@@ -221,12 +221,12 @@ def named_data(data, folder='')->Spec: # data: a name, a path, or a `Spec`
     if not text: raise ValueError("data is empty: name a data set such as 'digits', an npz file or a folder")
     path, bracket, settings = (text, '', '') if Path(folder, text).exists() else text.partition('(')
     place = Path(folder, path) if Path(folder, path).exists() else Path(path)
-    is_path = isinstance(data, Path) or '/' in path or Path(path).suffix.lower() in ('.npz', *TABLES)
+    kinds = '.npz', *TABLES
+    is_path = isinstance(data, Path) or '/' in path or Path(path).suffix.lower() in kinds
     is_name = path in DATASETS or not place.exists() and not Path(path).suffix
     if is_name and not is_path: return parse_spec(text)
-    if place.suffix.lower() not in ('', '.npz', *TABLES) and not place.is_dir():
-        kinds = ', '.join(('.npz', *TABLES))
-        raise ValueError(f'{path}: data are a folder of pictures or a file that ends in {kinds}')
+    if place.suffix.lower() not in ('', *kinds) and not place.is_dir():
+        raise ValueError(f"{path}: data are a folder of pictures or a file that ends in {', '.join(kinds)}")
     options = dict(parse_spec(f'own({settings}').settings) if bracket else {}
     return Spec.of('own', path=str(place.expanduser().resolve()), **options)
 

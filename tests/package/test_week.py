@@ -394,8 +394,10 @@ def test_a_data_set_of_hugging_face():
 
 
 @pytest.mark.parametrize('change, given, says', [
-    ({}, dict(labels='diagnose'), "the label (did you mean 'diagnosis'?), but age, dose"),
-    ({}, {}, 'client=NAME if a column says whose row it is: age, dose'),
+    ({}, dict(labels='diagnose'),
+     "no column 'diagnose' for the label (did you mean 'diagnosis'?), but age, dose"),
+    ({}, {}, 'which column is the label? label=NAME, and client=NAME if a column says whose row it is: '
+             'age, dose'),
     ({}, dict(labels='diagnosis'), "the column 'hospital' holds no numbers"),
     (dict(age=math.nan), dict(labels='diagnosis', clients='hospital'), "'age' lacks 60 values"),
     (dict(hospital=None), dict(labels='diagnosis', clients='hospital'), '60 rows have no hospital'),
