@@ -47,11 +47,10 @@ def docs_verb(options):
     of which it is made."""
     if options.notebooks: return notebooks_to(options.notebooks)
     import webbrowser
-    from fedcl_repro.publish.site import build_site, docs_extra
+    from fedcl_repro.publish.site import Stages, build_site, docs_extra
     docs_extra() # before anything is written
     check_folder(options.out, '--out')
-    print('building the site takes some minutes', file=sys.stderr, flush=True)
-    path, warnings = build_site(options.out)
+    with Stages() as stages: path, warnings = build_site(options.out, stages)
     print(warnings, file=sys.stderr, end='')
     print(f'site: {path.resolve()}')
     if not options.no_open: webbrowser.open(path.resolve().as_uri())

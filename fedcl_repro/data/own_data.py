@@ -356,7 +356,7 @@ def own_fingerprint(x, y, n_train:int, n_classes:int, columns:dict)->str: # 12 h
     return digest_so_far.hexdigest()[:12]
 
 # %% ../../nbs/data/own_data.ipynb #fcc62cc8
-def read_own(path, *, layout='', value_range=(), side=0, **columns)->Dataset: # columns: label, client, image
+def read_own(path, *, layout='', value_range=(), side=0, **columns)->Dataset: # columns: label, client, image, without
     "A data set from an npz file, a folder of pictures, or a table."
     path = Path(path).expanduser()
     if not path.exists():
@@ -557,9 +557,12 @@ def columns_in_words(table)->str: # 'age, dose, diagnosis', or '66 columns: p0, 
 # %% ../../nbs/data/own_data.ipynb #ee20304b
 COUNTER = 'Unnamed: 0' # the name that a data frame's index has in a file
 
-def own_table(table, label='', client='', image='', *, side=0, folder='.', value_range=())->Dataset:
+def own_table(
+    table, label='', client='', image='', without=(), *, side=0, folder='.', value_range=(),
+)->Dataset: # without: columns that are not read
     "A data set from a data frame."
     if not len(table): raise ValueError('the table has no rows')
+    table = table.drop(columns=[table_column(table, name, (), 'without') for name in without])
     label = table_column(table, label, ('label', 'y'), 'the label')
     client = table_column(table, client, ('client',), 'the client')
     rest = [c for c in table if c not in (label, client)]
@@ -573,7 +576,8 @@ def own_table(table, label='', client='', image='', *, side=0, folder='.', value
     if image:
         x = picture_arrays([Path(folder)/f for f in table[image]], folder, side)
         if len(rest) > 1: warnings.warn(f"not read: {', '.join(c for c in rest if c != image)}", stacklevel=2)
-    elif words: raise ValueError(f'the column {words[0]!r} holds no numbers: encode it or leave it out')
+    elif words: raise ValueError(f'the column {words[0]!r} holds no numbers: encode it, or leave it out '
+                                f'(without={words[0]})')
     else: x = features_of(table[rest])
     y, kind = table[label].to_numpy(), 'NCHW' if image else ''
     if y.dtype.kind not in 'iu' or y.min(): y = y.astype(str)
@@ -585,8 +589,8 @@ def features_of(table)->np.ndarray: # (n, d) float64
     if not table.shape[1]: raise ValueError('the table has no column besides label and client: give features')
     counters = [c for c in table if table[c].dtype.kind in 'iu' and len(table) > 20 and table[c].is_unique]
     if counters:
-        warnings.warn(f'the column {counters[0]!r} has another whole number in each row: leave it out of the '
-                      'file if it only numbers the rows', stacklevel=2)
+        warnings.warn(f'the column {counters[0]!r} has another whole number in each row: leave it out '
+                      f'if it only numbers the rows (without={counters[0]})', stacklevel=2)
     gaps = [c for c in table if table[c].isna().any()]
     if gaps: raise ValueError(f'the column {gaps[0]!r} lacks {table[gaps[0]].isna().sum()} values: fill them')
     return table.to_numpy(dtype=np.float64)
@@ -638,11 +642,15 @@ def own(
     label='',       # columns of a table
     client='',
     image='',       # paths of pictures
+    without=None,   # a column that is not read, or several: ('id', 'name')
     side=0,         # pixels: pictures are cut to squares and scaled
 )->Dataset:
     """Your own file (.npz, .csv, .parquet, .feather) or folder of pictures: `--data pictures.npz`,
     `--data "patients.csv(label=diagnosis, client=hospital)"`, `--data "scans(side=32)"`."""
-    columns = dict(label=label, client=client, image=image)
+    left_out = [without] if isinstance(without, str) else without or ()
+    if not isinstance(left_out, (list, tuple)):
+        raise ValueError(f"without names a column, or several as ('id', 'name'), got {without!r}")
+    columns = dict(label=label, client=client, image=image, without=left_out)
     return read_own(own_path(root, path), layout=layout, value_range=value_range, side=side, **columns)
 
 def own_path(root, path:str)->Path:

@@ -10,7 +10,7 @@ __all__ = ['IMPORTS', 'RENDERED', 'DOCUMENTS', 'FRONT', 'WITH_LINK', 'SITE_SETTI
            'write_sources', 'setup', 'write_formula', 'anchor', 'add_anchors', 'home_of', 'page_named', 'link_names',
            'escaped', 'add_shapes', 'skip_values', 'AsWritten', 'written_defaults', 'write_defaults',
            'restore_signatures', 'with_badge', 'with_links', 'bar_html', 'with_bars', 'complete_page', 'write_static',
-           'copy_notebooks', 'text_of_page', 'write_texts', 'docs_extra', 'build_site']
+           'copy_notebooks', 'text_of_page', 'write_texts', 'docs_extra', 'Stages', 'build_site']
 
 # %% ../../nbs/publish/site.ipynb #629bcecd
 import ast
@@ -26,6 +26,7 @@ from io import StringIO
 from pathlib import Path
 
 import click
+from tqdm import tqdm
 
 import fedcl_repro
 
@@ -479,8 +480,22 @@ def docs_extra()->tuple: # what builds a site, and where it does so
         raise ValueError(f'the site needs the extra `docs`: {extra}') from e
     return Sphinx, docutils_namespace
 
-def build_site(out)->tuple: # (path of its first page, warnings as text)
-    "Build the site into a folder."
+class Stages(StringIO):
+    "A stream that turns what Sphinx writes about its work into a bar: `reading sources... [ 40%]`."
+    def __init__(self):
+        super().__init__()
+        self.bar = tqdm(total=100, ncols=80, bar_format='{desc:17} {percentage:3.0f}%|{bar}| {elapsed}')
+    def write(self, text):
+        share = re.fullmatch(r'(\w[\w ]+)\.\.\. \[ *(\d+)%\] ', click.unstyle(text))
+        if not share: return
+        self.bar.n = int(share[2])
+        self.bar.set_description_str(share[1])
+    def close(self):
+        self.bar.close()
+        super().close()
+
+def build_site(out, stages=None)->tuple: # (path of its first page, warnings as text)
+    "Build the site into a folder. `stages`: a stream for what is being done."
     Sphinx, docutils_namespace = docs_extra()
     out, warnings = Path(out), StringIO()
     # Pictures of outputs are kept beside the built pages.
@@ -488,7 +503,7 @@ def build_site(out)->tuple: # (path of its first page, warnings as text)
         sources, built = Path(work) / 'sources', Path(work) / 'site'
         write_sources(sources)
         trees = Path(work) / 'doctrees'
-        options = dict(confoverrides=SITE_SETTINGS, status=None, warning=warnings, parallel=cores())
+        options = dict(confoverrides=SITE_SETTINGS, status=stages, warning=warnings, parallel=cores())
         Sphinx(sources, None, built, trees, 'html', **options).build(force_all=True)
         finish(built)
         copy_notebooks(built)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['simulate', 'train_under_bar', 'check_measured', 'Simulation', 'data_spec', 'with_columns', 'dataset_given',
-           'copied_dataset', 'named_data', 'fitting', 'tested_on_given', 'model_spec', 'name_by_content', 'method_spec',
-           'one_model_for_all']
+           'copied_dataset', 'named_data', 'known_dataset', 'fitting', 'tested_on_given', 'model_spec',
+           'name_by_content', 'method_spec', 'one_model_for_all']
 
 # %% ../../nbs/runs/simulate.ipynb #d2a39351
 import contextlib
@@ -224,11 +224,17 @@ def named_data(data, folder='')->Spec: # data: a name, a path, or a `Spec`
     kinds = '.npz', *TABLES
     is_path = isinstance(data, Path) or '/' in path or Path(path).suffix.lower() in kinds
     is_name = path in DATASETS or not place.exists() and not Path(path).suffix
-    if is_name and not is_path: return parse_spec(text)
+    if is_name and not is_path: return known_dataset(parse_spec(text))
     if place.suffix.lower() not in ('', *kinds) and not place.is_dir():
         raise ValueError(f"{path}: data are a folder of pictures or a file that ends in {', '.join(kinds)}")
     options = dict(parse_spec(f'own({settings}').settings) if bracket else {}
     return Spec.of('own', path=str(place.expanduser().resolve()), **options)
+
+def known_dataset(data:Spec)->Spec:
+    "The same, if a data set has this name; the error says that no file has it."
+    try: DATASETS[data.name]
+    except ValueError as e: raise ValueError(f'{e}; nor is there a file or folder {data.name}') from e
+    return data
 
 # %% ../../nbs/runs/simulate.ipynb #91e3c79e
 def fitting(data:Spec, settings:dict, model=None, data_root=None, kept=True)->dict[str, object]:

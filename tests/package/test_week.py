@@ -106,6 +106,8 @@ z, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
     (lambda: contrastive.supcon(z, y, float('nan')), 'must be above 0, got nan'),
     (lambda: contrastive.model_contrast(z, z[:, :2], z, .5), r'z_glob must be of shape \(b, k\), b = 4'),
     (lambda: contrastive.prototype_contrast(z, y, z[0], 1.), r'prototypes must be of shape \(C, k\)'),
+    (lambda: contrastive.infonce(z, y + 3, z, y == y, 1.), 'y, the classes, must lie in 0 to 3, got 4'),
+    (lambda: contrastive.global_and_local(z, y - 1, z, y == y, 1.), 'must lie in 0 to 3, got -1'),
 ])
 def test_a_loss_names_what_does_not_fit(call, says):
     with pytest.raises(ValueError, match=says): call()
@@ -216,6 +218,8 @@ def test_the_tables_of_an_artifact_compile(name, tmp_path):
     assert len(pd.read_csv(csv)) and r'\bottomrule' in table.read_text()
     text = table.read_text()
     blocks = text.split(r'\midrule')[1:]
+    explained = 'Verdict: the published number lies inside (agrees)' in text
+    assert explained == ('& verdict' in text or 'verdict open' in text)
     if name == 'fedcosr/table2':
         assert r'FedGH & 88.95 & \textbf{87.01} & ' in text and r'$^\dagger$ &' in text
     assert all(block.count(r'\textbf') <= 1 for block in blocks)
@@ -295,6 +299,32 @@ def test_a_table_that_cannot_be_used_is_refused_for_what_it_is(change, sep, says
 def test_a_column_that_numbers_the_rows_is_told(column, told, recwarn):
     data_spec(PATIENTS.assign(patient=column).drop(columns='hospital'), 'diagnosis')
     assert told == any("'patient' has another whole number" in str(w.message) for w in recwarn)
+
+
+@pytest.mark.parametrize('without', ["'number'", "('number', 'name')"])
+def test_columns_are_left_out_by_name(without, tmp_path, recwarn):
+    table = PATIENTS.assign(number=range(60))
+    if 'name' in eval(without): table['name'] = [f'patient {k}' for k in range(60)]
+    table.to_csv(tmp_path/'t.csv', index=False)
+    PATIENTS.to_csv(tmp_path/'kept.csv', index=False)
+    def read(name, more=''):
+        return dataset(named_data(f'{tmp_path}/{name}(label=diagnosis, client=hospital{more})'), '')
+    assert read('t.csv', f', without={without}').fingerprint == read('kept.csv').fingerprint and not recwarn
+
+
+@pytest.mark.parametrize('without, says', [
+    ('ages', "no column 'ages' for without (did you mean 'age'?)"),
+    ('7', 'without names a column, or several'),
+    ('diagnosis', "no column 'diagnosis' for the label")])
+def test_a_column_that_cannot_be_left_out_is_told(without, says, tmp_path):
+    PATIENTS.to_csv(tmp_path/'t.csv', index=False)
+    with pytest.raises(ValueError, match=re.escape(says)):
+        dataset(named_data(f'{tmp_path}/t.csv(label=diagnosis, client=hospital, without={without})'), '')
+
+
+def test_a_name_that_is_no_data_set_may_have_been_a_folder():
+    with pytest.raises(ValueError, match="unknown dataset 'pic'.*nor is there a file or folder pic"):
+        named_data('pic(side=16)')
 
 
 @pytest.mark.parametrize('name', ['d.cvs', 'd.cvs(label=y)', 'd.xlsx(label=y)'])

@@ -213,9 +213,14 @@ def test_docs_ends_well_when_the_site_was_made(tmp_path, monkeypatch, capsys):
     "A warning is said, and the site is there: 0. (Without a site it is an error.)"
     import fedcl_repro.publish.site as site
     from fedcl_repro.cli import main
-    monkeypatch.setattr(site, 'build_site', lambda out: (tmp_path/'index.html', 'a warning of Sphinx\n'))
+    def build_site(out, stages):
+        stages.write('loading pickled... done')
+        stages.write('\x1b[01mreading sources... \x1b[39;49;00m[ 40%] ')
+        return tmp_path/'index.html', 'a warning of Sphinx\n'
+    monkeypatch.setattr(site, 'build_site', build_site)
     assert main(['docs', '--no-open', '--out', str(tmp_path)]) == 0
     said = capsys.readouterr()
+    assert 'reading sources    40%|' in said.err and 'loading' not in said.err
     assert 'a warning of Sphinx' in said.err and f'site: {tmp_path.resolve()/"index.html"}' in said.out
 
 
