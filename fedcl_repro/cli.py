@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SHORT', 'EARLIER', 'REPORT', 'OF_RUN', 'NAMES', 'TO_COMPARE', 'REPLICATES', 'FOR_PAPER', 'GRID', 'TUNE', 'LISTS',
            'WHAT', 'RESULT', 'LAST', 'SITE', 'COPY_TO', 'METHOD', 'CLIENTS', 'CLIENT', 'Fedcl', 'fedcl', 'verb',
-           'printable', 'coloured', 'Screened', 'wrapped', 'main', 'Kept', 'paged', 'entry']
+           'plain_warnings', 'printable', 'coloured', 'Screened', 'wrapped', 'main', 'Kept', 'paged', 'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import inspect
@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
@@ -111,6 +112,17 @@ def verb(module:str, *options)->Callable:
         texts = dict(help=help, short_help=help, epilog=examples.strip('\n'))
         fedcl.add_command(Verb(name, callback=answer, params=list(options), **texts))
     return declare
+
+# %% ../nbs/cli.ipynb #c44a3609
+@contextmanager
+def plain_warnings():
+    "What the library warns of reads as the command's other words, without the line that warned."
+    def in_words(message, category, file, *place, **source):
+        is_ours = category is UserWarning and file.startswith(os.path.dirname(fedcl_repro.__file__))
+        return f'fedcl: {message}\n' if is_ours else with_place(message, category, file, *place, **source)
+    with_place, warnings.formatwarning = warnings.formatwarning, in_words
+    try: yield
+    finally: warnings.formatwarning = with_place
 
 # %% ../nbs/cli.ipynb #69995808
 REPORT = text('--out', 'FOLDER', 'folder of the report; the pages are executed in copies there', 'report')
@@ -334,7 +346,7 @@ def main(argv=None)->int:
     try:
         args = list(sys.argv[1:] if argv is None else argv)
         if not args: return print(fedcl.summary()) or 0
-        with fedcl.make_context('fedcl', args) as ctx: return fedcl.invoke(ctx)
+        with plain_warnings(), fedcl.make_context('fedcl', args) as ctx: return fedcl.invoke(ctx)
     except click.exceptions.Exit as e: return e.exit_code # after help or version
     except click.UsageError as e:
         e.show()

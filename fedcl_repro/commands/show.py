@@ -258,8 +258,8 @@ def given_path(data:dict)->str: # "patients.csv(label='diagnosis')"
     return str(Spec.of(data['path'], **columns))
 
 # %% ../../nbs/commands/show.ipynb #085bdf49
-VERDICT_KEY = (' Verdict: the published number lies inside (agrees) or outside (differs) our interval, or is open: '
-               f'one run, smaller runs, or an interval of more than {WIDE:g} points.')
+VERDICT_KEY = (' Verdict: the published number lies inside (agrees) or outside (differs) our interval, '
+               f'or is open: one run, smaller runs, or an interval of more than {WIDE:g} points.')
 
 @dataclass(frozen=True)
 class Shown:
@@ -278,9 +278,10 @@ class Shown:
         texts, alike = without_constants({heading: marked(t) for heading, t in self.tables.items()})
         marks = (' Bold: our best accuracy in each setting (a spread has no best); '
                  '†: its interval overlaps that of the best.')
-        is_judged = any('verdict' in t for t in self.tables.values())
+        columns = set().union(*self.tables.values())
         label = f'tab:{Path(file or "").stem}'
-        caption = f'{self.title}.{alike}{marks * any("rank" in t for t in self.tables.values())}{VERDICT_KEY * is_judged}'
+        said = marks * ('rank' in columns) + VERDICT_KEY * ('verdict' in columns)
+        caption = f'{self.title}.{alike}{said}'
         numbers = [t.assign(setting=heading) if heading else t for heading, t in self.tables.items()]
         return PaperTable(texts, caption, label), pd.concat(numbers)
 

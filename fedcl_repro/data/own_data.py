@@ -356,8 +356,8 @@ def own_fingerprint(x, y, n_train:int, n_classes:int, columns:dict)->str: # 12 h
     return digest_so_far.hexdigest()[:12]
 
 # %% ../../nbs/data/own_data.ipynb #fcc62cc8
-def read_own(path, *, layout='', value_range=(), side=0, **columns)->Dataset: # columns: label, client, image, without
-    "A data set from an npz file, a folder of pictures, or a table."
+def read_own(path, *, layout='', value_range=(), side=0, **columns)->Dataset:
+    "A data set from an npz file, a folder of pictures, or a table, of which `columns` name some."
     path = Path(path).expanduser()
     if not path.exists():
         raise ValueError(f'no such file or folder: {path}; `fedcl list datasets` lists data sets by name')
@@ -576,8 +576,9 @@ def own_table(
     if image:
         x = picture_arrays([Path(folder)/f for f in table[image]], folder, side)
         if len(rest) > 1: warnings.warn(f"not read: {', '.join(c for c in rest if c != image)}", stacklevel=2)
-    elif words: raise ValueError(f'the column {words[0]!r} holds no numbers: encode it, or leave it out '
-                                f'(without={words[0]})')
+    elif words:
+        raise ValueError(f'the column {words[0]!r} holds no numbers: encode it, or leave it out '
+                         f'(without={words[0]})')
     else: x = features_of(table[rest])
     y, kind = table[label].to_numpy(), 'NCHW' if image else ''
     if y.dtype.kind not in 'iu' or y.min(): y = y.astype(str)

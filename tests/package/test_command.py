@@ -376,6 +376,7 @@ def test_faults_of_a_users_method_are_told_and_its_runs_are_shown(tmp_path):
     assert 'codes [0, 2]' in done.stdout, done.stderr
     assert "clients send nothing, so each trains alone: their network has 'body.', 'head.'" in done.stderr
     assert '(my.py, line 10)' in done.stderr
+    assert '\nfedcl: ' in f'\n{done.stderr}' and 'UserWarning' not in done.stderr
     show = [sys.executable, '-m', 'fedcl_repro.cli', 'show', 'typo', '--store', 'runs']
     shown = subprocess.run(show, cwd=tmp_path, capture_output=True, text=True) # where it is not registered
     assert 'typo' in shown.stdout, shown.stderr

@@ -58,6 +58,8 @@ def test_completion_help_and_type_checkers_see_the_same_names():
     jedi = pytest.importorskip('jedi')
     text = 'import fedcl_repro\nfedcl_repro.'
     assert set(homes) <= {c.name for c in jedi.Script(text, path=ROOT/'x.py').complete()}
+    call = jedi.Script('from fedcl_repro import infonce\ninfonce(', path=ROOT/'x.py').get_signatures()[0]
+    assert [p.name for p in call.params] == ['z', 'y', 'mean', 'have', 'temp']
     assert len(doctest.DocTestParser().get_examples(fedcl_repro.__doc__)) == 3
 
 
