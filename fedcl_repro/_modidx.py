@@ -262,6 +262,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fedcl_repro/commands/train.py'),
                                             'fedcl_repro.commands.train.study_of': ( 'commands/train.html#study_of',
                                                                                      'fedcl_repro/commands/train.py'),
+                                            'fedcl_repro.commands.train.tell_other_file': ( 'commands/train.html#tell_other_file',
+                                                                                            'fedcl_repro/commands/train.py'),
                                             'fedcl_repro.commands.train.train_as_asked': ( 'commands/train.html#train_as_asked',
                                                                                            'fedcl_repro/commands/train.py'),
                                             'fedcl_repro.commands.train.training_of': ( 'commands/train.html#training_of',

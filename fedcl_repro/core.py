@@ -77,10 +77,12 @@ class Spec:
 
 # %% ../nbs/core.ipynb #a8fc114a
 def parse_value(text:str): # a Python literal
-    "Read one setting from a command line: `0.1`, `inf`, `True`, `None`, `(1, 2)`, or else a word."
+    "Read one setting from a command line: `0.1`, `inf`, `True`, `None`, `(1, 2)`, a word, or `(some, words)`."
     if text in ('inf', '-inf'): return float(text)
     try: return ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError): return text
+    except (ValueError, SyntaxError, RecursionError, MemoryError): pass
+    in_brackets = re.fullmatch(r'[(\[]([\w.\s]+(?:,[\w.\s]+)*),?[)\]]', text) if ',' in text else None
+    return tuple(parse_value(part.strip()) for part in in_brackets[1].split(',')) if in_brackets else text
 
 def parse_spec(text:str)->Spec:
     "Read `name` or `name(setting=value, ...)`, the text that a `Spec` prints."
@@ -88,7 +90,9 @@ def parse_spec(text:str)->Spec:
     except (ValueError, SyntaxError, RecursionError, MemoryError): call = None
     if isinstance(call, ast.Name): return Spec(call.id)
     readable = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args
-    if not readable: raise ValueError(f'cannot read {text!r:.80}: write name or name(setting=value, ...)')
+    if not readable:
+        raise ValueError(f'cannot read {text!r:.80}: write name or name(setting=value, ...), and several as '
+                         'words of their own')
     names = [k.arg for k in call.keywords]
     for name in names:
         if name is None: raise ValueError(f'cannot read {text!r:.80}: write each setting as name=value')

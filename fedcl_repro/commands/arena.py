@@ -56,7 +56,8 @@ def arena_verb(options)->int:
         print(paragraph(f'{name}: {in_words}, chosen on validation images with the budget of the others'))
     n = len({run.seed for run in runs})
     place = f'profile {profile}: {runs[0].data.name}, {runs[0].n_rounds} rounds, {amount_of(n, "replicate")}'
-    measures = 'accuracy in percent, of all test images (pooled) and as the mean over clients'
+    measures = ('accuracy in percent, of all test images (pooled) and as the mean over clients; MB to and '
+                'from a client; core-h: hours of one core for a run')
     print(paragraph(f'{place}; {measures}'))
     print(fitted_text(arena_shown(arena_table(rows, store))))
     for line in arena_answers(arena_verdicts(rows, profile, user_specs)).itertuples():

@@ -116,7 +116,7 @@ DRY = flag('--dry', 'train nothing: count what is missing')
 WITH_OPTION = 'data', 'partition', 'model', 'validation', 'patience', 'metrics' # settings with an option
 RUN_SETTINGS = [
     run_option('--data', 'such as cifar10, a folder of pictures "scans(side=32)", a file (.npz, .csv, '
-                         '.parquet, .feather) "a.csv(label=y, client=ward)"'),
+                         '.parquet, .feather) "a.csv(label=y, client=ward, without=id)"'),
     run_option('--partition', 'such as "dirichlet(concentration=0.5)"'),
     run_option('--model', 'such as cnn'),
     number('--validation', None, 0., 'share of the training images to choose a round by', 1., 'SHARE'),

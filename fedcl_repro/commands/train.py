@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['chosen', 'available_runs', 'runs_asked', 'runs_of_cell', 'asked_settings', 'one_run', 'prepared_store', 'training_of',
            'train_as_asked', 'check_options', 'asked_study', 'study_of', 'study_file', 'wanted_runs', 'run_verb',
-           'print_missing', 'finished_runs', 'show_finished', 'save_rows', 'notes_of', 'reproduce_verb',
-           'page_parameters', 'missing_data', 'report_on']
+           'print_missing', 'finished_runs', 'show_finished', 'tell_other_file', 'save_rows', 'notes_of',
+           'reproduce_verb', 'page_parameters', 'missing_data', 'report_on']
 
 # %% ../../nbs/commands/train.ipynb #a97eb47e
 import contextlib
@@ -37,7 +37,7 @@ from ..runs.store import Store
 from ..runs.workers import cores, tell_problems, train_all
 from ..runs.watch import Extras
 from .options import WITH_OPTION
-from .show import show_run, show_runs
+from .show import paragraph, show_run, show_runs
 from .study import Study, read_study
 
 # %% ../../nbs/commands/train.ipynb #3d5d7926
@@ -247,9 +247,15 @@ def finished_runs(runs:list, store:Store, options)->dict[str, Run]: # by id
 
 def show_finished(runs:list, store:Store, options):
     "Show the finished runs, whether trained now or earlier."
-    finished = list(finished_runs(runs, store, options))
-    if len(finished) == 1: show_run(store, finished[0])
-    elif finished: show_runs(store, finished)
+    finished = finished_runs(runs, store, options)
+    for id, run in finished.items(): tell_other_file(run, store.check(id)['config']['data'])
+    if len(finished) == 1: show_run(store, *finished)
+    elif finished: show_runs(store, list(finished))
+
+def tell_other_file(run:Run, trained_on:dict):
+    "Print that a run was trained on a file with the same content, by whose name it is shown."
+    path, other = (dict(data).get('path') for data in (run.data.settings, trained_on))
+    if path != other: print(paragraph(f'{path} holds the data of {other}, of which this run is'))
 
 def save_rows(names:list, store:Store, options):
     "Write the rows of finished runs beside the notebooks; pages of claims have no rows of their own."

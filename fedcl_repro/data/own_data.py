@@ -95,7 +95,8 @@ def value_limits(x:np.ndarray, limits=())->tuple: # (least, most)
     low, high = float(x.min()), float(x.max())
     way_out = f'rescale to [0, 1], or say value_range=(black, white) {TOLD}'
     if not np.isfinite([low, high]).all():
-        raise ValueError(f'images hold numbers that are not finite: {way_out}')
+        raise ValueError('images hold numbers that are not finite (NaN or infinite): replace them, or leave '
+                         'these images out')
     whole, ranges = x.dtype.kind in 'iu', [(0., 1.), (-1., 1.)]
     if whole: ranges = [(0., 255.)]
     elif (x == np.rint(x)).all(): ranges.append((0., 255.))
@@ -193,7 +194,8 @@ def own_labels(
     if n_classes is not None: check_value('n_classes', n_classes, 1, Range('[1, inf)'))
     n_classes = n_classes or high + 1
     if low < 0 or high >= n_classes:
-        raise ValueError(f'labels of {n_classes} classes are 0 to {n_classes-1}, got {low} to {high}')
+        raise ValueError(f'labels of {n_classes} classes are 0 to {n_classes-1}, got {low} to {high}: '
+                         'np.unique(labels, return_inverse=True)[1] numbers them so')
     return y.astype(np.int64), n_classes
 
 # %% ../../nbs/data/own_data.ipynb #a83b62f4
@@ -577,8 +579,10 @@ def own_table(
         x = picture_arrays([Path(folder)/f for f in table[image]], folder, side)
         if len(rest) > 1: warnings.warn(f"not read: {', '.join(c for c in rest if c != image)}", stacklevel=2)
     elif words:
-        raise ValueError(f'the column {words[0]!r} holds no numbers: encode it, or leave it out '
-                         f'(without={words[0]})')
+        names = ', '.join(words)
+        asked = f'({names})' if words[1:] else names
+        raise ValueError(f'columns hold no numbers ({names}): encode them, or leave them out, with '
+                         f'"...(without={asked})" of a file, .drop(columns=...) of a data frame')
     else: x = features_of(table[rest])
     y, kind = table[label].to_numpy(), 'NCHW' if image else ''
     if y.dtype.kind not in 'iu' or y.min(): y = y.astype(str)
@@ -590,8 +594,8 @@ def features_of(table)->np.ndarray: # (n, d) float64
     if not table.shape[1]: raise ValueError('the table has no column besides label and client: give features')
     counters = [c for c in table if table[c].dtype.kind in 'iu' and len(table) > 20 and table[c].is_unique]
     if counters:
-        warnings.warn(f'the column {counters[0]!r} has another whole number in each row: leave it out '
-                      f'if it only numbers the rows (without={counters[0]})', stacklevel=2)
+        warnings.warn(f'the column {counters[0]!r} has another whole number in each row: if it only numbers '
+                      f'the rows, leave it out (without={counters[0]} of a file)', stacklevel=2)
     gaps = [c for c in table if table[c].isna().any()]
     if gaps: raise ValueError(f'the column {gaps[0]!r} lacks {table[gaps[0]].isna().sum()} values: fill them')
     return table.to_numpy(dtype=np.float64)
@@ -646,8 +650,8 @@ def own(
     without=None,   # a column that is not read, or several: ('id', 'name')
     side=0,         # pixels: pictures are cut to squares and scaled
 )->Dataset:
-    """Your own file (.npz, .csv, .parquet, .feather) or folder of pictures: `--data pictures.npz`,
-    `--data "patients.csv(label=diagnosis, client=hospital)"`, `--data "scans(side=32)"`."""
+    """Your own file or folder, instead of a name: pictures.npz, a.csv(label=y, client=ward), scans(side=32).
+    A file ends in .npz, .csv, .tsv, .parquet or .feather; in a folder, each class has a folder of pictures."""
     left_out = [without] if isinstance(without, str) else without or ()
     if not isinstance(left_out, (list, tuple)):
         raise ValueError(f"without names a column, or several as ('id', 'name'), got {without!r}")

@@ -161,7 +161,7 @@ def read_option(what:str, value, default):
 
 def check_injected(names:dict):
     """Refuse a parameter that papermill injected into this page, and that the cell above has not
-    got, or has with another type."""
+    got, or has with another type; a text (`-r`) is read."""
     cells = names.get('In', ())
     for cell, injected in zip(cells, cells[1:]):
         if not injected.startswith('# Parameters'): continue # papermill's
@@ -171,7 +171,7 @@ def check_injected(names:dict):
                 known = ', '.join(defaults)
                 hint = did_you_mean(name, defaults)
                 raise ValueError(f'this page has no parameter {name!r}{hint}: it knows {known}')
-            read_option(name, names[name], ast.literal_eval(defaults[name]))
+            names[name] = read_option(name, names[name], ast.literal_eval(defaults[name]))
 
 def assigned(cell:str)->dict[str, ast.expr]: # name -> the value given to it
     "The assignments of a cell, with types or without."
@@ -383,7 +383,9 @@ def config_key(config:dict)->str:
 
 # %% ../../nbs/evidence/experiments.ipynb #3ca34ee5
 def committed(name:str, profile='')->pd.DataFrame: # profile: by default the largest with rows
-    "The committed rows of an experiment's runs, as if read from the store; empty if there are none."
+    """The committed rows of an experiment (PAPER/ARTIFACT), as if read from the store; empty if there are none.
+    Accuracies are shares from 0 to 1; `summary` has them in percent."""
+    experiments()[name] # an unknown name is refused
     if not profile: profile = next((p for p in reversed(PROFILES) if committed_runs(name, p)), PROFILES[-1])
     by_file = {}
     for id, (path, run, _) in committed_runs(name, profile).items():

@@ -81,11 +81,12 @@ def plan_line(
     to_train = sum(counts[state] for state in TO_TRAIN) + repeat * counts['committed']
     lacking = to_train or counts['without data'] or counts['not possible']
     missing = f'{to_train} of {amount_of(len(states), "run")} to train' if lacking else 'nothing to train'
+    if repeat and counts['committed']: missing += f', {counts["committed"]} of them committed (a FILE.toml leaves these out)'
     waiting = f', {counts["waiting"]} of them waiting at a checkpoint' if counts['waiting'] else ''
-    other_words = [f'{n} {state}' for state, n in counts.items() if state not in TO_TRAIN]
-    other_words += ['left out if a file names the artifact'] * (repeat and counts['committed'] > 0)
+    counted = (*TO_TRAIN, 'committed') if repeat else TO_TRAIN
+    other_words = [f'{n} {state}' for state, n in counts.items() if state not in counted]
     seconds = sum(s.seconds for s in states)
-    took = [f'{seconds:,.0f} s until now'] if seconds else []
+    took = [f'{seconds:,.0f} s trained until now'] if seconds else []
     return f'{what}: ' + '; '.join([missing + waiting, *filter(None, [', '.join(other_words)]), *took])
 
 def committed_of(name:str, profile:str)->dict[Run, dict]: # run -> provenance

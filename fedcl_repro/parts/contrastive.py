@@ -30,6 +30,7 @@ def at_least_float32(loss:Loss)->Loss: # editors see the signature of the loss
             return loss(raised(z), *map(raised, operands), **{k: raised(v) for k, v in settings.items()})
     return precise
 
+# %% ../../nbs/parts/contrastive.ipynb #c03cde3d
 def check_operands(temp=1., **tensors): # name=(tensor, letters of its dimensions, such as 'b k')
     "Refuse tensors whose dimensions differ from their letters, and a temperature that is not above 0."
     sizes = {}
@@ -38,6 +39,8 @@ def check_operands(temp=1., **tensors): # name=(tensor, letters of its dimension
         if name == 'y' and t.is_floating_point():
             raise ValueError(f'y, the classes, must be whole numbers, got {t.dtype}')
         if name == 'have' and t.dtype != torch.bool: raise ValueError(f'have must be bool, got {t.dtype}')
+        if name not in ('y', 'have') and not t.is_floating_point():
+            raise ValueError(f'{name} must be of floating-point numbers, got {t.dtype}')
         letters = letters.split()
         fits = t.ndim == len(letters) and all(sizes.setdefault(d, n) == n for d, n in zip(letters, t.shape))
         if fits: continue

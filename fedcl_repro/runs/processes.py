@@ -23,8 +23,8 @@ from ..core import patch
 # %% ../../nbs/runs/processes.ipynb #430b440a
 class Interrupted(KeyboardInterrupt):
     "A signal came; running tasks stopped at a checkpoint. `outcomes`: their results."
-    def __init__(self, number:int, outcomes=()):
-        super().__init__(f'interrupted by {signal_name(number)}')
+    def __init__(self, number:int, outcomes=(), progress=''): # progress: what was reached, in words
+        super().__init__(f'interrupted by {signal_name(number)}' + f': {progress}' * bool(progress))
         self.number, self.outcomes = number, list(outcomes)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -56,9 +56,9 @@ def signals_noted():
         for number, handler in before.items(): signal.signal(number, handler)
         NOTED.clear() # the signals were for this block
 
-def raise_if_noted(outcomes=()):
+def raise_if_noted(outcomes=(), progress=''):
     "Raise `Interrupted` if a signal came; called after everything has stopped."
-    if noted(): raise Interrupted(noted(), outcomes)
+    if noted(): raise Interrupted(noted(), outcomes, progress)
 
 # %% ../../nbs/runs/processes.ipynb #dd2f5a26
 def with_parent():

@@ -53,7 +53,7 @@ def simulate(
     store='',        # folder that keeps the run; otherwise it is deleted with the result
     device='cpu',
     data_root=None,
-    log=(),          # loggers, see `Extras`: 'tensorboard:FOLDER', or a function of the settings
+    log=(),          # loggers: 'csv:FOLDER', 'tensorboard:FOLDER', or a function (settings) -> (rows) -> None
     quiet=False,     # no bar of progress, which a run of more than two seconds has
     **settings,      # of the run: n_clients=20, n_rounds=30, partition, optimiser, validation=0.1, seed, ...
 )->'Simulation':
@@ -86,8 +86,7 @@ def train_under_bar(run:Run, store:Store, quiet:bool, **options):
     with signals_noted(), contextlib.closing(bar):
         try: train(run, store, progress=tell, **options)
         except Stopped as e:
-            print(f'{e}; the same call goes on, if it has a store', file=sys.stderr)
-            raise_if_noted()
+            raise_if_noted(progress=f'{e}; the same call goes on, if it has a store')
 
 # %% ../../nbs/runs/simulate.ipynb #5e1f0a7b
 def check_measured(rows:pd.DataFrame, **columns):

@@ -77,6 +77,7 @@ class Comparison:
             texts.append(line.rstrip())
         missing = [name for name in self.labels if name not in [l['method'] for l in lines]]
         texts += [f'not finished: {name}' for name in missing]
+        if 'no interval yet' in ' '.join(texts): texts.append(f'no interval yet: it would be over {WIDEST:g} points')
         if self.majority is not None: texts.append(f'majority class of each client: {self.majority:.1f}')
         return '\n'.join(texts)
 
@@ -130,7 +131,7 @@ def paper_table(c:Comparison, spread='sd', label='tab:compare')->PaperTable:
     over = f'mean and {what} over {c.seeds} replicates (seed and partition)'
     if c.seeds == 1: over = 'one run of each'
     marks = (', and paired differences with 95 % intervals. Bold: the best; '
-             '†: not distinguishable from it (the paired interval contains zero)')
+             '†: not distinguishable from it (the paired interval contains zero, or there is none yet)')
     caption = f'Test accuracy in percent{c.where} ({evaluations_in_words(c.runs)}): {over}'
     return PaperTable({'': pd.DataFrame(lines)}, f'{caption}{marks * (c.seeds > 1)}.', label)
 

@@ -87,7 +87,7 @@ def test_what_is_missing_begins_with_the_total_and_has_a_line_for_each_artifact(
                  str(store.root)]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     n, m = (len(runs_of(name, 'quick')) for name in ('fedcosr/fig8', 'mapl/fig4'))
-    end = '1 of them waiting at a checkpoint; 1 finished; 3,900 s until now'
+    end = '1 of them waiting at a checkpoint; 1 finished; 3,900 s trained until now'
     assert lines == [f'fedcosr/fig8 quick: {n - 1} of {n} runs to train, {end}',
                      f'mapl/fig4 quick: {m} of {m} runs to train']
     assert first == f'all together: {n + m - 1} of {n + m} runs to train, {end}'

@@ -108,6 +108,7 @@ z, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
     (lambda: contrastive.supcon(z, y, float('nan')), 'must be above 0, got nan'),
     (lambda: contrastive.model_contrast(z, z[:, :2], z, .5), r'z_glob must be of shape \(b, k\), b = 4'),
     (lambda: contrastive.prototype_contrast(z, y, z[0], 1.), r'prototypes must be of shape \(C, k\)'),
+    (lambda: contrastive.ntxent(z.long(), .5), 'z must be of floating-point numbers, got torch.int64'),
     (lambda: contrastive.infonce(z, y + 3, z, y == y, 1.), 'y, the classes, must lie in 0 to 3, got 4'),
     (lambda: contrastive.global_and_local(z, y - 1, z, y == y, 1.), 'must lie in 0 to 3, got -1'),
 ])
@@ -220,7 +221,7 @@ def test_the_tables_of_an_artifact_compile(name, tmp_path):
     assert len(pd.read_csv(csv)) and r'\bottomrule' in table.read_text()
     text = table.read_text()
     blocks = text.split(r'\midrule')[1:]
-    explained = 'Verdict: the published number lies inside (agrees)' in text
+    explained = 'Verdict: the published number lies inside (agrees)' in text and 'has the spread of' in text
     assert explained == ('& verdict' in text or 'verdict open' in text)
     if name == 'fedcosr/table2':
         assert r'FedGH & 88.95 & \textbf{87.01} & ' in text and r'$^\dagger$ &' in text
@@ -303,10 +304,10 @@ def test_a_column_that_numbers_the_rows_is_told(column, told, recwarn):
     assert told == any("'patient' has another whole number" in str(w.message) for w in recwarn)
 
 
-@pytest.mark.parametrize('without', ["'number'", "('number', 'name')"])
+@pytest.mark.parametrize('without', ['number', "('number', 'name')", '(number, name)', '[number, name]'])
 def test_columns_are_left_out_by_name(without, tmp_path, recwarn):
     table = PATIENTS.assign(number=range(60))
-    if 'name' in eval(without): table['name'] = [f'patient {k}' for k in range(60)]
+    if 'name' in without: table['name'] = [f'patient {k}' for k in range(60)]
     table.to_csv(tmp_path/'t.csv', index=False)
     PATIENTS.to_csv(tmp_path/'kept.csv', index=False)
     def read(name, more=''):
@@ -329,6 +330,16 @@ def test_a_name_that_is_no_data_set_may_have_been_a_folder():
         named_data('pic(side=16)')
 
 
+def test_a_copy_of_a_file_is_told_whose_run_it_has(tmp_path):
+    for name in 'ab': PATIENTS.to_csv(tmp_path/f'{name}.csv', index=False)
+    def told(name):
+        data = f'{tmp_path}/{name}.csv(label=diagnosis, client=hospital)'
+        words = 'run', '--method', 'fedavg', '--set', 'n_rounds=1', '--data', data, '--store', tmp_path/'runs'
+        return ' '.join(said(*words).split())
+    assert 'holds the data of' not in told('a') + told('a')
+    assert f'{tmp_path}/b.csv holds the data of {tmp_path}/a.csv' in told('b')
+
+
 @pytest.mark.parametrize('name', ['d.cvs', 'd.cvs(label=y)', 'd.xlsx(label=y)'])
 def test_a_file_of_another_kind_is_told_the_kinds(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -340,6 +351,15 @@ def test_a_file_of_another_kind_is_told_the_kinds(name, tmp_path, monkeypatch):
 def test_a_result_is_shown_in_one_sentence():
     result = fedcl_repro.simulate('fedavg', n_clients=2, n_rounds=1)
     assert repr(result) == str(result) and repr(result).startswith('FedAvg on digits, 2 clients')
+
+
+def test_rows_of_a_paper_need_an_artifact():
+    with pytest.raises(ValueError, match="unknown experiment 'fedcosr' .did you mean 'fedcosr/"):
+        fedcl_repro.committed('fedcosr')
+
+
+def test_own_data_are_listed():
+    assert 'own' in said('list', 'datasets') and 'without=None' in said('list', 'datasets', 'own')
 
 
 def test_an_id_is_no_run():
@@ -430,7 +450,9 @@ def test_a_data_set_of_hugging_face():
      "no column 'diagnose' for the label (did you mean 'diagnosis'?), but age, dose"),
     ({}, {}, 'which column is the label? label=NAME, and client=NAME if a column says whose row it is: '
              'age, dose'),
-    ({}, dict(labels='diagnosis'), "the column 'hospital' holds no numbers"),
+    ({}, dict(labels='diagnosis'), 'columns hold no numbers (hospital): encode them, or leave them out'),
+    (dict(sex='f'), dict(labels='diagnosis'), '(hospital, sex): encode them, or leave them out, with '
+                                              '"...(without=(hospital, sex))" of a file'),
     (dict(age=math.nan), dict(labels='diagnosis', clients='hospital'), "'age' lacks 60 values"),
     (dict(hospital=None), dict(labels='diagnosis', clients='hospital'), '60 rows have no hospital'),
 ])
@@ -531,7 +553,10 @@ def log(settings):
             os.kill(os.getpid(), signal.SIGINT)
         print('rounds', sorted({row[0] for row in rows}), flush=True)
     return tell
-result = simulate('fedavg', n_clients=3, n_rounds=6, store='runs', log=log)
+try: result = simulate('fedavg', n_clients=3, n_rounds=6, store='runs', log=log)
+except KeyboardInterrupt as e:
+    print(e)
+    raise
 print(len(result.curve()))
 '''
 
@@ -539,7 +564,9 @@ print(len(result.curve()))
 def test_an_interrupted_simulation_goes_on(tmp_path, fresh, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = fresh.run(f'import os\nos.chdir({str(tmp_path)!r})\n' + INTERRUPTED)
-    assert first.returncode == 130 and 'stopped after round 3 of 6; the same call goes on' in first.stderr
+    last = first.stdout.splitlines()[-1]
+    assert first.returncode == 130 and last.startswith('interrupted by SIGINT: run '), first.stdout
+    assert 'stopped after round 3 of 6; the same call goes on' in last
     assert list((tmp_path/'runs').glob('*.ckpt'))
     second = fresh.run(f'import os\nos.chdir({str(tmp_path)!r})\n' + INTERRUPTED)
     assert second.returncode == 0, second.stderr
@@ -558,6 +585,11 @@ def test_a_logger_gets_the_settings_once_and_rows_as_they_come():
     assert [sorted({row[0] for row in some}) for some in rows] == [[1], [2], [2], []]
     told = pd.DataFrame([row for some in rows for row in some], columns=MEASURE_COLUMNS)
     pd.testing.assert_frame_equal(told, result.rows[MEASURE_COLUMNS], check_dtype=False, rtol=1e-5)
+
+
+def test_a_logger_without_a_function_of_rows_is_refused():
+    with pytest.raises(ValueError, match='returned None: a logger is a function of the settings that returns'):
+        fedcl_repro.simulate('fedper', n_clients=3, n_rounds=2, log=lambda settings: None)
 
 
 def test_a_finished_run_that_is_not_logged_is_told(tmp_path, capsys):

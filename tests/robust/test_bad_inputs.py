@@ -405,6 +405,7 @@ COMMANDS = { # what is said -> commands
     'data is empty': ['run --method fedavg --data ""'],
     'partition is empty': ['run --method fedavg --partition ""'],
     "unknown dataset 'cifar'": ['run --method fedavg --data cifar'],
+    'several as words of their own': ['run --method fedavg --metrics auc,balanced_accuracy'],
     'the method is what --method names': ['run --method fedavg --set method=moon'],
     'write --set name=value': ['run --method fedavg --set n_rounds'],
     'n_rounds is empty': ['run --method fedavg --set n_rounds='],
