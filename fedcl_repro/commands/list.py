@@ -109,7 +109,8 @@ def datasets_there(data_root=None)->list[dict]:
     root = find_root(data_root)
     if root.exists() and not root.is_dir():
         raise ValueError(f'{root} is no folder: name one with --data-root')
-    return [*(described_dataset(**row) for row in present(data_root)), described_entry('own', DATASETS['own'])]
+    rows = [described_dataset(**row) for row in present(data_root)]
+    return [*rows, described_entry('own', DATASETS['own'])]
 
 def described_dataset(name:str, **facts)->dict[str, object]:
     "The facts about a data set, and about its file."
