@@ -259,8 +259,8 @@ def given_path(data:dict)->str: # "patients.csv(label='diagnosis')"
 
 # %% ../../nbs/commands/show.ipynb #085bdf49
 COLUMNS_KEY = ('Interval: of 95 %; that of a single run has the spread of repeated ones. Verdict: the '
-               'published number lies inside (agrees) or outside (differs) our interval, or is open: one run, '
-               f'smaller runs, or an interval of more than {WIDE:g} points.')
+               'published number lies inside (agrees) or outside (differs) our interval, or is open: one '
+               f'run, smaller runs, or an interval of more than {WIDE:g} points.')
 
 @dataclass(frozen=True)
 class Shown:
