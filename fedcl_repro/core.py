@@ -77,7 +77,7 @@ class Spec:
 
 # %% ../nbs/core.ipynb #a8fc114a
 def parse_value(text:str): # a Python literal
-    "Read one setting from a command line: `0.1`, `inf`, `True`, `None`, `(1, 2)`, a word, or `(some, words)`."
+    "Read one setting of a command line: `0.1`, `inf`, `True`, `None`, `(1, 2)`, a word, `(some, words)`."
     if text in ('inf', '-inf'): return float(text)
     try: return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError): pass

@@ -651,7 +651,7 @@ def own(
     side=0,         # pixels: pictures are cut to squares and scaled
 )->Dataset:
     """Your own file or folder, instead of a name: pictures.npz, a.csv(label=y, client=ward), scans(side=32).
-    A file ends in .npz, .csv, .tsv, .parquet or .feather; in a folder, each class has a folder of pictures."""
+    A file ends in .npz, .csv, .tsv, .parquet or .feather; of pictures, each class has a folder."""
     left_out = [without] if isinstance(without, str) else without or ()
     if not isinstance(left_out, (list, tuple)):
         raise ValueError(f"without names a column, or several as ('id', 'name'), got {without!r}")

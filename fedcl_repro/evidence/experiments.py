@@ -383,7 +383,7 @@ def config_key(config:dict)->str:
 
 # %% ../../nbs/evidence/experiments.ipynb #3ca34ee5
 def committed(name:str, profile='')->pd.DataFrame: # profile: by default the largest with rows
-    """The committed rows of an experiment (PAPER/ARTIFACT), as if read from the store; empty if there are none.
+    """The committed rows of an experiment, PAPER/ARTIFACT, as if read from a store; empty if there are none.
     Accuracies are shares from 0 to 1; `summary` has them in percent."""
     experiments()[name] # an unknown name is refused
     if not profile: profile = next((p for p in reversed(PROFILES) if committed_runs(name, p)), PROFILES[-1])

@@ -81,7 +81,8 @@ def plan_line(
     to_train = sum(counts[state] for state in TO_TRAIN) + repeat * counts['committed']
     lacking = to_train or counts['without data'] or counts['not possible']
     missing = f'{to_train} of {amount_of(len(states), "run")} to train' if lacking else 'nothing to train'
-    if repeat and counts['committed']: missing += f', {counts["committed"]} of them committed (a FILE.toml leaves these out)'
+    if repeat and counts['committed']:
+        missing += f', {counts["committed"]} of them committed (a FILE.toml leaves these out)'
     waiting = f', {counts["waiting"]} of them waiting at a checkpoint' if counts['waiting'] else ''
     counted = (*TO_TRAIN, 'committed') if repeat else TO_TRAIN
     other_words = [f'{n} {state}' for state, n in counts.items() if state not in counted]

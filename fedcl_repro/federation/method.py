@@ -203,8 +203,8 @@ METHODS = Register('method',
     owner=Attribute('whose model is tested after the merge', choices=('shared', 'personal')),
     papers=Attribute('papers that compare it, separated by spaces', ''),
     revision=Attribute('raised when its results change, so that its runs are trained again', 1),
-    needs=Attribute(f"parts of the network beside body and head, and what it reads ({', '.join(OTHER_NEEDS)}): "
-                    "'proj views'", ''),
+    needs=Attribute("parts of the network beside body and head, and what it reads "
+                    f"({', '.join(OTHER_NEEDS)}): 'proj views'", ''),
     ablation=Attribute('a variant that is not compared with all others', False),
     variant=Attribute('(run) -> its name, where the run decides it', None),
     trial=Attribute('how a test sees it learn on a few samples, where defaults are too slow: '

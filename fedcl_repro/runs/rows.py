@@ -61,8 +61,8 @@ def summary(
     at='late', # `late`: the mean of the last evaluations; the `last` one; the `oracle`'s; the one that
                # validation chose (`valid`)
 )->pd.DataFrame: # one row per run; `late` also has the number of `evaluations` and the `last` accuracy
-    """Accuracy of each run in percent: of all test samples (`micro`), the mean over clients (`macro`), and its
-    standard deviation over clients (`sd_clients`)."""
+    """Accuracy of each run in percent: of all test samples (`micro`), the mean over clients (`macro`), and
+    its standard deviation over clients (`sd_clients`)."""
     choices = 'late', 'last', 'oracle', 'valid'
     if at not in choices: raise ValueError(f"at must be one of {', '.join(choices)}, got {at!r}")
     table = per_round(rows, moment)

@@ -26,7 +26,7 @@ from .store import Store
 class Extras:
     "Further outputs of a training."
     models: bool = False # the trained models
-    log: tuple = ()      # loggers: texts such as 'tensorboard:FOLDER', or functions (settings) -> (rows) -> None
+    log: tuple = ()      # loggers: texts such as 'csv:FOLDER', or functions (settings) -> (rows) -> None
 
 def has_all(store:Store, id:str, extras:Extras)->bool:
     "Whether the store has a run, and its models if they are requested."
@@ -66,8 +66,8 @@ def watcher(extras:Extras, settings:dict, before:list)->Callable: # (rows of an 
     sinks = [logger(settings) for logger in loggers(extras)]
     for logger, sink in zip(loggers(extras), sinks):
         if callable(sink): continue
-        raise ValueError(f'the logger {logger!r} returned {sink!r}: a logger is a function of the settings that '
-                         'returns a function of the rows of an evaluation')
+        raise ValueError(f'the logger {logger!r} returned {sink!r}: a logger is a function of the settings '
+                         'that returns a function of the rows of an evaluation')
     def tell(rows):
         for sink in sinks: sink(rows)
     if before: tell(before)
