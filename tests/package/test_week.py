@@ -588,7 +588,7 @@ def test_a_logger_gets_the_settings_once_and_rows_as_they_come():
 
 
 def test_a_logger_without_a_function_of_rows_is_refused():
-    with pytest.raises(ValueError, match='returned None: a logger is a function of the settings that returns'):
+    with pytest.raises(ValueError, match='returned None: a logger is a function of the'):
         fedcl_repro.simulate('fedper', n_clients=3, n_rounds=2, log=lambda settings: None)
 
 
