@@ -120,8 +120,9 @@ def text_chart(
     table = pd.DataFrame(curves)
     first_round, last_round = table.index.min(), table.index.max()
     low, high = table.min().min(), table.max().max()
-    missing = max(0, .11 * (height - 1) - (high - low)) # each line has a label of its own
-    low, high = low - missing / 2, high + missing / 2
+    span = max(high - low, .11 * (height - 1)) # each line has a label of its own
+    low = min(max(0., (low + high - span) / 2), 100 - span)
+    high = low + span
     lines = [[' '] * width for _ in range(height)]
     for mark, name in reversed(list(zip(PLOT_MARKS, table))):
         for r, v in table[name].dropna().items():

@@ -6,9 +6,10 @@
 __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_MOMENT', 'ARENA_SIZES', 'ARENA_TRIALS', 'RATE_OF_LOCAL', 'AT_THAT_RATE',
            'ARENA', 'IT_DEPENDS', 'arena_specs', 'arena_base', 'arena_grid', 'trial_base', 'arena_trials',
            'tuned_in_arena', 'arena_tuning_path', 'arena_tuning', 'settings_chosen', 'write_arena_tuning',
-           'arena_tested', 'arena_label', 'in_arena', 'arena_sides', 'arena_claims', 'rate_claims', 'arena_said',
-           'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena', 'arena_costs', 'arena_table',
-           'arena_shown', 'draw_ranks', 'names_apart', 'draw_names', 'draw_prices', 'draw_arena', 'arena_view']
+           'arena_trial_scores', 'choices_at_moments', 'arena_tested', 'arena_label', 'in_arena', 'arena_sides',
+           'arena_claims', 'rate_claims', 'arena_said', 'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked',
+           'arena', 'arena_costs', 'arena_table', 'arena_shown', 'draw_ranks', 'names_apart', 'draw_names',
+           'draw_prices', 'draw_arena', 'arena_view']
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #ccc77be9
 import numpy as np
@@ -21,11 +22,11 @@ from ...evidence.plan import committed_records, provenance_in
 from ...evidence.claim import above, best, claims, paper_file
 from ...runs.run import Run, methods
 from ...runs.store import Store, time_spent
-from ...runs.sweep import run_with, sweep, trials
+from ...runs.sweep import run_with, sweep, trial_scores, trials
 from ...evidence.ask import ask, experiment
-from ...evidence.cells import AFTER, SHARE_WORDS, Paper, after_epoch, share_of
+from ...evidence.cells import AFTER, MOMENTS, SHARE_WORDS, Paper, after_epoch, share_of
 from ...evidence.verdict import Verdict, OURS
-from ...runs.rows import table_of_means
+from ...runs.rows import read_rows, table_of_means
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #7dd091d0
 ARENA_FILE, ARENA_TUNED_AT = paper_file('arena'), {'paper': 'lite'}
@@ -96,6 +97,29 @@ def write_arena_tuning(table:pd.DataFrame):
     path.parent.mkdir(exist_ok=True)
     columns = ['profile', 'method', 'settings', 'moment', 'valid', 'test']
     write_text(path, pd.concat([other_profiles, table])[columns].to_csv(index=False, float_format='%.3f'))
+
+# %% ../../../nbs/papers/arena/experiments.ipynb #d1fe5ff7
+def arena_trial_scores(profile:str, store, data_root=None)->pd.DataFrame: # method, settings, merged, trained
+    "Validation accuracy of each finished trial at both moments, each at its best round, in percent."
+    tables = []
+    for spec in arena_specs(profile).values():
+        tried, runs = trials([spec], arena_grid(spec)), arena_trials(spec, profile)
+        by_trial = {(spec, n): [run] for n, run in enumerate(runs)}
+        rows = read_rows(runs, store, data_root)
+        at_moment = {m: trial_scores(tried, by_trial, rows, data_root, m) for m in MOMENTS}
+        valid = {m: scores.valid for m, scores in at_moment.items()}
+        tables.append(at_moment['merged'][['settings']].assign(method=spec.name, **valid))
+    return pd.concat(tables, ignore_index=True)[['method', 'settings', *MOMENTS]]
+
+def choices_at_moments(scores:pd.DataFrame, used:dict)->pd.DataFrame: # used: name of a method -> settings
+    "For each method the settings in use and those that are best after local training, with their validation."
+    lines = []
+    for name, group in scores.groupby('method', sort=False):
+        best, own = group.loc[group.trained.idxmax()], group[group.settings == used[name]].iloc[0]
+        lines.append({
+            'method': arena_label(name), 'in use': own.settings, 'validation': own.trained,
+            'best after local training': best.settings, 'its validation': best.trained})
+    return pd.DataFrame(lines)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #b171b647
 def arena_tested(rows:pd.DataFrame)->pd.DataFrame:
