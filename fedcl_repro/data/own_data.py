@@ -589,6 +589,7 @@ def own_table(
     columns = dict(client=table[client].to_numpy()) if client else {}
     return own_dataset(x, y, columns=columns, layout=kind, value_range=value_range, fidelity='own table')
 
+# %% ../../nbs/data/own_data.ipynb #06fcc09c
 def features_of(table)->np.ndarray: # (n, d) float64
     "The numbers of a data frame; a column with gaps is refused by name."
     if not table.shape[1]: raise ValueError('the table has no column besides label and client: give features')

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ..core import COUNT, check_device, check_folder, check_value
+from ..core import COUNT, check_device, check_folder, check_value, patch
 from ..evidence.intervals import WIDEST, Interval, interval
 from ..evidence.majority import scores_of
 from ..runs.run import Run, check_federation, label
@@ -26,6 +26,8 @@ from ..runs.rows import (
 from .latex import PaperTable
 
 # %% ../../nbs/show/compare.ipynb #dc5d864f
+TOO_WIDE = f'no interval yet: it would be over {WIDEST:g} points'
+
 @dataclass
 class Comparison:
     "Methods trained alike: their results, their curves, and the differences to the first."
@@ -81,20 +83,20 @@ class Comparison:
         if self.majority is not None: texts.append(f'majority class of each client: {self.majority:.1f}')
         return '\n'.join(texts)
 
-    def draw(self):
-        "The curves with a band of one standard deviation over replicates, and the majority class."
-        import matplotlib.pyplot as plt
-        from fedcl_repro.show.figures import curves, majority_line
-        fig, ax = plt.subplots(figsize=(5, 3.2))
-        curves(self.curves, 'micro', ax=ax, ylabel='test accuracy (%)')
-        majority_line(ax, self.majority)
-        ax.legend(fontsize=7, loc='center left', bbox_to_anchor=(1, .5), frameon=False)
-        plt.close(fig)
-        return fig
+# %% ../../nbs/show/compare.ipynb #6d590ef8
+@patch
+def draw(self:Comparison):
+    "The curves with a band of one standard deviation over replicates, and the majority class."
+    import matplotlib.pyplot as plt
+    from fedcl_repro.show.figures import curves, majority_line
+    fig, ax = plt.subplots(figsize=(5, 3.2))
+    curves(self.curves, 'micro', ax=ax, ylabel='test accuracy (%)')
+    majority_line(ax, self.majority)
+    ax.legend(fontsize=7, loc='center left', bbox_to_anchor=(1, .5), frameon=False)
+    plt.close(fig)
+    return fig
 
 # %% ../../nbs/show/compare.ipynb #0a56751c
-TOO_WIDE = f'no interval yet: it would be over {WIDEST:g} points'
-
 def known_ends(estimate:Interval, widest=WIDEST)->tuple[float, float]: # (low, high)
     "The ends of an interval; nan if there is none, or one that is wider than what it measures can be."
     is_known = estimate and estimate.high - estimate.low <= widest
@@ -116,6 +118,7 @@ def numbers_of(c:Comparison)->pd.DataFrame: # percent; one line per finished met
             rank='best' if line.method == best else 'not distinguishable from best' if tied else ''))
     return pd.DataFrame(lines)
 
+# %% ../../nbs/show/compare.ipynb #92f9e3f7
 def paper_table(c:Comparison, spread='sd', label='tab:compare')->PaperTable:
     "The table of a comparison for a paper."
     if spread not in ('sd', 'interval'): raise ValueError(f"the spread is 'sd' or 'interval', got {spread!r}")

@@ -6,10 +6,10 @@
 __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_MOMENT', 'ARENA_SIZES', 'ARENA_TRIALS', 'RATE_OF_LOCAL', 'AT_THAT_RATE',
            'ARENA', 'IT_DEPENDS', 'arena_specs', 'arena_base', 'arena_grid', 'trial_base', 'arena_trials',
            'tuned_in_arena', 'arena_tuning_path', 'arena_tuning', 'settings_chosen', 'write_arena_tuning',
-           'arena_trial_scores', 'choices_at_moments', 'arena_tested', 'arena_label', 'in_arena', 'arena_sides',
-           'arena_claims', 'rate_claims', 'arena_said', 'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked',
-           'arena', 'arena_costs', 'arena_table', 'arena_shown', 'draw_ranks', 'names_apart', 'draw_names',
-           'draw_prices', 'draw_arena', 'arena_view']
+           'arena_trial_scores', 'trials_path', 'write_arena_trials', 'choices_at_moments', 'arena_tested',
+           'arena_label', 'in_arena', 'arena_sides', 'arena_claims', 'rate_claims', 'arena_said', 'arena_verdicts',
+           'arena_answers', 'arena_runs', 'spot_checked', 'arena', 'arena_costs', 'arena_table', 'arena_shown',
+           'draw_ranks', 'names_apart', 'draw_names', 'draw_prices', 'draw_arena', 'arena_view']
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #ccc77be9
 import numpy as np
@@ -111,14 +111,21 @@ def arena_trial_scores(profile:str, store, data_root=None)->pd.DataFrame: # meth
         tables.append(at_moment['merged'][['settings']].assign(method=spec.name, **valid))
     return pd.concat(tables, ignore_index=True)[['method', 'settings', *MOMENTS]]
 
+def trials_path(): return arena_tuning_path().with_name('trials.csv') # of the profile `lite`
+
+def write_arena_trials(store, data_root=None):
+    "Commit the scores of the trials of the profile `lite`."
+    scores = arena_trial_scores('lite', store, data_root)
+    write_text(trials_path(), scores.to_csv(index=False, float_format='%.3f'))
+
 def choices_at_moments(scores:pd.DataFrame, used:dict)->pd.DataFrame: # used: name of a method -> settings
     "For each method the settings in use and those that are best after local training, with their validation."
     lines = []
     for name, group in scores.groupby('method', sort=False):
         best, own = group.loc[group.trained.idxmax()], group[group.settings == used[name]].iloc[0]
         lines.append({
-            'method': arena_label(name), 'in use': own.settings, 'validation': own.trained,
-            'best after local training': best.settings, 'its validation': best.trained})
+            'method': arena_label(name), 'in use': own.settings, 'accuracy': own.trained,
+            'best after local training': best.settings, 'gain': best.trained - own.trained})
     return pd.DataFrame(lines)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #b171b647
