@@ -118,6 +118,19 @@ def test_a_spot_check_answers_nothing():
     assert set(words_of(arena.arena_verdicts(rows_of('paper'), 'paper')).values()) == {'not run'}
 
 
+def test_scores_of_all_trials_are_committed_at_both_moments():
+    scores, tuned = pd.read_csv(arena.trials_path()), arena.settings_chosen(arena.arena_tuning(), 'lite')
+    specs = {spec.name: spec for spec in arena.arena_specs('lite').values()}
+    assert set(specs) - set(scores.method) <= {'mfcl_head'} # whose trials were stopped
+    assert scores[['merged', 'trained']].notna().all(axis=None)
+    for name, group in scores.groupby('method'):
+        tried = [arena.settings_chosen(line.to_frame().T.assign(profile='lite'), 'lite')[name]
+                 for _, line in group.iterrows()]
+        spec = specs[name]
+        grid = [dict(trial) for trial in arena.trials([spec], arena.arena_grid(spec))[spec]]
+        assert tried == grid and tuned[name] in tried, name
+
+
 def test_choices_replace_those_of_their_profile(tmp_path, monkeypatch):
     (tmp_path/'arena'/'results').mkdir(parents=True)
     monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path))

@@ -100,12 +100,14 @@ def write_arena_tuning(table:pd.DataFrame):
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #d1fe5ff7
 def arena_trial_scores(profile:str, store, data_root=None)->pd.DataFrame: # method, settings, merged, trained
-    "Validation accuracy of each finished trial at both moments, each at its best round, in percent."
+    """Validation accuracy of each trial at both moments, each at its best round, in percent; of the methods all
+    of whose trials are finished."""
     tables = []
     for spec in arena_specs(profile).values():
         tried, runs = trials([spec], arena_grid(spec)), arena_trials(spec, profile)
         by_trial = {(spec, n): [run] for n, run in enumerate(runs)}
         rows = read_rows(runs, store, data_root)
+        if rows.run.nunique() < len(runs): continue
         at_moment = {m: trial_scores(tried, by_trial, rows, data_root, m) for m in MOMENTS}
         valid = {m: scores.valid for m, scores in at_moment.items()}
         tables.append(at_moment['merged'][['settings']].assign(method=spec.name, **valid))
@@ -118,11 +120,13 @@ def write_arena_trials(store, data_root=None):
     scores = arena_trial_scores('lite', store, data_root)
     write_text(trials_path(), scores.to_csv(index=False, float_format='%.3f'))
 
+# %% ../../../nbs/papers/arena/experiments.ipynb #ab4377f2
 def choices_at_moments(scores:pd.DataFrame, used:dict)->pd.DataFrame: # used: name of a method -> settings
     "For each method the settings in use and those that are best after local training, with their validation."
     lines = []
     for name, group in scores.groupby('method', sort=False):
-        best, own = group.loc[group.trained.idxmax()], group[group.settings == used[name]].iloc[0]
+        own = group[group.settings == used[name]].iloc[0]
+        best = own if own.trained == group.trained.max() else group.loc[group.trained.idxmax()]
         lines.append({
             'method': arena_label(name), 'in use': own.settings, 'accuracy': own.trained,
             'best after local training': best.settings, 'gain': best.trained - own.trained})
