@@ -100,8 +100,8 @@ def write_arena_tuning(table:pd.DataFrame):
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #d1fe5ff7
 def arena_trial_scores(profile:str, store, data_root=None)->pd.DataFrame: # method, settings, merged, trained
-    """Validation accuracy of each trial at both moments, each at its best round, in percent; of the methods all
-    of whose trials are finished."""
+    """Validation accuracy of each trial at both moments, each at its best round, in percent; of methods with
+    all trials finished."""
     tables = []
     for spec in arena_specs(profile).values():
         tried, runs = trials([spec], arena_grid(spec)), arena_trials(spec, profile)
