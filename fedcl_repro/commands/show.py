@@ -290,7 +290,7 @@ class Shown:
 # %% ../../nbs/commands/show.ipynb #563f00f4
 def show_run(store:Store, id:str)->'Shown':
     "Print a run of a store, and where its files are."
-    shown = print_run(rows_of(store, [id]), store.check(id), id)
+    shown = print_run(rows_of(store, [id]), store.check(id), id, store.models(id).exists())
     print(f'rows: {store.folder(id).resolve() / "rows.csv"}; settings: run.json beside them')
     if store.models(id).exists(): print(f'models: {store.models(id).resolve()}')
     return shown
@@ -303,7 +303,7 @@ def show_committed(rows:pd.DataFrame, record:dict, path:Path)->'Shown':
     return shown
 
 # %% ../../nbs/commands/show.ipynb #e0783b70
-def print_run(rows:pd.DataFrame, record:dict, id:str)->'Shown':
+def print_run(rows:pd.DataFrame, record:dict, id:str, keeps_models=False)->'Shown':
     "Print a run: its tests, its curve, and the command that repeats it, which has all unusual settings."
     config = record['config']
     columns = shown_of(config)
@@ -332,7 +332,7 @@ def print_run(rows:pd.DataFrame, record:dict, id:str)->'Shown':
         print(f'  {metric} {mean_of(rows, metric):.4f} (merged, round {last_round}, mean over clients)')
     curves = run_curves(rows) | curves_of_clients(rows)
     print(text_chart(curves, min(60, width() - 9)))
-    print(f'again: {command_of(config)}')
+    print(f"again: {command_of(config)}{' --keep-models' * keeps_models}")
     return Shown(curves, {'': table_of_runs(rows)}, f'Run {id}')
 
 # %% ../../nbs/commands/show.ipynb #563f00fb

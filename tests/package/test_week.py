@@ -337,6 +337,7 @@ def test_a_copy_of_a_file_is_told_whose_run_it_has(tmp_path):
         words = 'run', '--method', 'fedavg', '--set', 'n_rounds=1', '--data', data, '--store', tmp_path/'runs'
         return ' '.join(said(*words).split())
     assert 'holds the data of' not in told('a') + told('a')
+    assert '--keep-models' not in told('a')
     assert f'{tmp_path}/b.csv holds the data of {tmp_path}/a.csv' in told('b')
 
 
@@ -351,6 +352,11 @@ def test_a_file_of_another_kind_is_told_the_kinds(name, tmp_path, monkeypatch):
 def test_a_result_is_shown_in_one_sentence():
     result = fedcl_repro.simulate('fedavg', n_clients=2, n_rounds=1)
     assert repr(result) == str(result) and repr(result).startswith('FedAvg on digits, 2 clients')
+
+
+def test_a_run_with_models_is_repeated_with_models(tmp_path):
+    words = 'run', '--method', 'fedavg', *OPTIONS, '--store', tmp_path
+    assert 'again: ' in said(*words, '--keep-models') and ' --keep-models\n' in said(*words)
 
 
 def test_rows_of_a_paper_need_an_artifact():
