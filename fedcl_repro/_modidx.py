@@ -4368,6 +4368,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'fedcl_repro.runs.train.write_result': ( 'runs/train.html#write_result',
                                                                                  'fedcl_repro/runs/train.py')},
             'fedcl_repro.runs.watch': { 'fedcl_repro.runs.watch.Extras': ('runs/watch.html#extras', 'fedcl_repro/runs/watch.py'),
+                                        'fedcl_repro.runs.watch.begun': ('runs/watch.html#begun', 'fedcl_repro/runs/watch.py'),
                                         'fedcl_repro.runs.watch.check_extras': ( 'runs/watch.html#check_extras',
                                                                                  'fedcl_repro/runs/watch.py'),
                                         'fedcl_repro.runs.watch.has_all': ('runs/watch.html#has_all', 'fedcl_repro/runs/watch.py'),

@@ -248,13 +248,14 @@ def finished_runs(runs:list, store:Store, options)->dict[str, Run]: # by id
 def show_finished(runs:list, store:Store, options):
     "Show the finished runs, whether trained now or earlier."
     finished = finished_runs(runs, store, options)
-    for id, run in finished.items(): tell_other_file(run, store.check(id)['config']['data'])
+    own_files = {id: run for id, run in finished.items() if run.data.name == 'own'}
+    for id, run in own_files.items(): tell_other_file(run, store.check(id)['config']['data'])
     if len(finished) == 1: show_run(store, *finished)
     elif finished: show_runs(store, list(finished))
 
 def tell_other_file(run:Run, trained_on:dict):
     "Print that a run was trained on a file with the same content, by whose name it is shown."
-    path, other = (dict(data).get('path') for data in (run.data.settings, trained_on))
+    path, other = dict(run.data.settings)['path'], trained_on['path']
     if path != other: print(paragraph(f'{path} holds the data of {other}, of which this run is'))
 
 def save_rows(names:list, store:Store, options):

@@ -11,7 +11,6 @@ __all__ = ['simulate', 'train_under_bar', 'check_measured', 'Simulation', 'data_
 import contextlib
 import inspect
 import os
-import sys
 import tempfile
 import uuid
 from dataclasses import dataclass, field, replace

@@ -365,7 +365,7 @@ def test_rows_of_a_paper_need_an_artifact():
 
 
 def test_own_data_are_listed():
-    assert 'own' in said('list', 'datasets') and 'without=None' in said('list', 'datasets', 'own')
+    assert '\nown  ' in said('list', 'datasets') and 'without=None' in said('list', 'datasets', 'own')
 
 
 def test_an_id_is_no_run():
