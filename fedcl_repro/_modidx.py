@@ -4039,6 +4039,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'fedcl_repro/runs/processes.py'),
                                             'fedcl_repro.runs.processes.Team.stop': ( 'runs/processes.html#team.stop',
                                                                                       'fedcl_repro/runs/processes.py'),
+                                            'fedcl_repro.runs.processes.Team.unclaimed': ( 'runs/processes.html#team.unclaimed',
+                                                                                           'fedcl_repro/runs/processes.py'),
                                             'fedcl_repro.runs.processes.Team.wants_another': ( 'runs/processes.html#team.wants_another',
                                                                                                'fedcl_repro/runs/processes.py'),
                                             'fedcl_repro.runs.processes.WorkerProcess': ( 'runs/processes.html#workerprocess',

@@ -164,7 +164,12 @@ class Team:
 
     def wants_another(self)->bool:
         idle = sum(w.key is None for w in self.workers)
-        return not self.stopping and len(self.workers) < self.n and idle < len(self.open)
+        return not self.stopping and len(self.workers) < self.n and idle < self.unclaimed()
+
+    def unclaimed(self)->int:
+        "Open tasks that a new worker could take; not those whose worker was killed before it could say so."
+        claims = set(os.listdir(self.claims))
+        return sum(key in self.open and str(number) not in claims for number, key in enumerate(self.tasks))
 
     def start(self):
         "One more worker. If none can be started, the existing ones do all tasks."

@@ -74,8 +74,9 @@ def prepare():
 
 
 COMMAND = """
-import signal, sys
+import faulthandler, signal, sys
 import test_kills
+faulthandler.register(signal.SIGUSR1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 test_kills.processes.START = 'fork'
 sys.exit(test_kills.command(sys.argv[1], int(sys.argv[2])))
@@ -93,8 +94,12 @@ def nursery():
 def ended(piece):
     "How a process of the nursery ended; minus the signal that ended it."
     if wait_for(lambda: gone(piece.pid), 600): return piece.wait()
+    stuck = [piece.pid, *children(piece.pid)]
+    states = [state(pid) for pid in stuck]
+    for pid in stuck: os.kill(pid, signal.SIGUSR1) # each says where it is
+    time.sleep(5)
     piece.kill()
-    raise AssertionError(f'process {piece.pid} did not end')
+    raise AssertionError(f'process {piece.pid} did not end; states: {states}\n{piece.said("stderr")}')
 
 
 def exit_code(pid, seconds=600):
@@ -114,9 +119,13 @@ def children(pid):
     except OSError: return []
 
 
-def gone(pid):
-    try: return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] == 'Z'
-    except OSError: return True
+def state(pid):
+    "R: it works, S: it waits, D: for the disk, Z: it has ended; empty if nobody remembers it."
+    try: return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0]
+    except OSError: return ''
+
+
+def gone(pid): return state(pid) in ('', 'Z')
 
 
 def wait_for(holds, seconds=300):
@@ -125,7 +134,7 @@ def wait_for(holds, seconds=300):
     while time.monotonic() < until:
         if holds(): return True
         time.sleep(.01)
-    return False
+    return holds() # the machine itself may have stood still
 
 
 def progress(store):
@@ -239,6 +248,25 @@ def test_the_second_try_has_a_new_process_and_no_idle_one_beside_it(tmp_path):
     alone, team = results['b']
     assert deaths == [('b', -9)]
     assert set(team) - set(others) == {alone} and alone not in (results['a'], results['c'])
+
+
+def test_a_worker_that_is_killed_before_it_says_what_it_took_keeps_nobody_busy(tmp_path, monkeypatch):
+    def dies_at_its_first_claim(claims, number, claimed=processes.claimed):
+        if not claimed(claims, number): return False
+        if not (tmp_path/'died').exists():
+            (tmp_path/'died').touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+    monkeypatch.setattr(processes, 'claimed', dies_at_its_first_claim)
+    started = []
+    class Counted(processes.WorkerProcess):
+        def __init__(self, *args):
+            started.append(1)
+            assert len(started) < 10, 'workers are started for a task that none can take'
+            super().__init__(*args)
+    monkeypatch.setattr(processes, 'WorkerProcess', Counted)
+    results, deaths = done_by({k: (own_id, ()) for k in range(3)}, 2)
+    assert len(results) == 3 and len(set(results.values())) > 1 and not deaths
 
 
 def test_those_that_can_be_started_do_the_work(monkeypatch):

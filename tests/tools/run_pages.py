@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FLAGS = {'notest', 'slow', 'cuda'}
+HOUR = 3600 # seconds that a cell may take: it lets the tests go first, which can be most of them
 
 
 def has_parameters(path):
@@ -33,7 +34,7 @@ def tried(path):
     "What stopped a page that is run as by nbdev-test."
     from nbdev.test import test_nb
     sys.__stderr__ = said = io.StringIO() # where nbdev writes
-    ok, _ = test_nb(str(path), skip_flags=FLAGS, basepath=ROOT)
+    ok, _ = test_nb(str(path), skip_flags=FLAGS, basepath=ROOT, cell_timeout=HOUR)
     return '' if ok else said.getvalue() or 'it failed without a word'
 
 
