@@ -24,7 +24,8 @@ MENDED = ( # pattern, replacement
     (r'<th\b([^>]*)>(\s|<p>|</p>|&nbsp;)*</th>', r'<td\1></td>'), # an empty heading heads nothing
     (r'<dl>\n((?:<dd>.*?</dd>\n)+)</dl>', lambda m: f'<div class="params">{divs(m[1])}</div>'), # a signature
     (r'(?<=<table)([^>]*) border="\d+"', r'\1'),
-    (r'<table(?! class="docutils).*?</table>', r'<div class="table-wrapper">\g<0></div>'), # it scrolls alone
+    (r'<table(?! class="(?:docutils|board)).*?</table>', # it scrolls alone
+     r'<div class="table-wrapper">\g<0></div>'),
     (r'95 % interval', '95&nbsp;% interval'),
     (r'<div id="search-results">', r'<h1>Search</h1>\g<0>'),
     (r'<span class="[npw]">([^<]*)</span>', r'\1'), # names and punctuation have the colour of all code

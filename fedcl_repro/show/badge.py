@@ -56,7 +56,7 @@ def badge(verdict:str)->str: # HTML
 def badge_beside(text:str)->str: # HTML
     """A verdict with more words, such as 'open (one run)': its badge, and the words beside it; other text as
     it is."""
-    verdict = next((verdict for verdict in LOOKS if re.match(rf'{verdict}($| at | \()', text)), '')
+    verdict = next((verdict for verdict in LOOKS if re.match(rf'{verdict}($|,| at | \()', text)), '')
     return badge(verdict) + html.escape(text[len(verdict):]) if verdict else html.escape(text)
 
 def counts_as_badges(counts:dict)->str: # HTML

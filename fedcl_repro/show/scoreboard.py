@@ -101,7 +101,7 @@ def plot_html(line:Headline)->str: # HTML
         parts.append(f'<i class="band {verdict}" style="left:{low:.2f}%;width:{high - low:.2f}%"></i>')
     if line.published is not None:
         start = along(line.published)
-        if abs(start - to) > 4.5: # percent; else ring and mark touch
+        if abs(start - to) > 8: # percent; else ring and mark touch
             side, edge = ('l', to) if to < start else ('r', start)
             parts.append(f'<i class="arrow {side}" style="left:calc({edge:.2f}% + 8px);'
                          f'width:calc({abs(start - to):.2f}% - 16px)"></i>')
@@ -130,8 +130,8 @@ def scoreboard_html(lines:list, link)->str: # HTML
             '<th class="num">published</th><th class="num us">ours</th><th '
             'class="v">verdict</th></tr></thead><tbody>' +
             ''.join(line_html(line, link) for line in lines) +
-            f'</tbody></table><div class="axis" aria-hidden="true"><div>{ticks}</div></div>'
-            f'<ul class="key"><li><i class="ring"></i>published</li><li>→ ours:</li>{keys}'
+            '</tbody><tfoot aria-hidden="true"><tr><td></td><td class="plot">' # as wide as the plots above it
+            f'<div class="axis">{ticks}</div></td></tr></tfoot></table><ul class="key"><li><i class="ring"></i>published</li><li>→ ours:</li>{keys}'
             '<li><i class="band open"></i>95 % interval</li><li>points of accuracy on CIFAR-10</li></ul>')
 
 # %% ../../nbs/show/scoreboard.ipynb #sco0001b
