@@ -131,7 +131,8 @@ def scoreboard_html(lines:list, link)->str: # HTML
             'class="v">verdict</th></tr></thead><tbody>' +
             ''.join(line_html(line, link) for line in lines) +
             '</tbody><tfoot aria-hidden="true"><tr><td></td><td class="plot">' # as wide as the plots above it
-            f'<div class="axis">{ticks}</div></td></tr></tfoot></table><ul class="key"><li><i class="ring"></i>published</li><li>→ ours:</li>{keys}'
+            f'<div class="axis">{ticks}</div></td></tr></tfoot></table>'
+            f'<ul class="key"><li><i class="ring"></i>published</li><li>→ ours:</li>{keys}'
             '<li><i class="band open"></i>95 % interval</li><li>points of accuracy on CIFAR-10</li></ul>')
 
 # %% ../../nbs/show/scoreboard.ipynb #sco0001b
