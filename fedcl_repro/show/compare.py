@@ -79,7 +79,8 @@ class Comparison:
             texts.append(line.rstrip())
         missing = [name for name in self.labels if name not in [l['method'] for l in lines]]
         texts += [f'not finished: {name}' for name in missing]
-        if 'no interval yet' in ' '.join(texts): texts.append(TOO_WIDE)
+        several = [l['difference'] for l in lines if l['difference'] and l['difference'].n > 1]
+        if not all(difference.known for difference in several): texts.append(TOO_WIDE)
         if self.majority is not None: texts.append(f'majority class of each client: {self.majority:.1f}')
         return '\n'.join(texts)
 
