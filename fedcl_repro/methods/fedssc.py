@@ -32,7 +32,7 @@ def sampled_means(
     order:Tensor, # (m, C) of each class, the clients in random order: a permutation of 0 ... m-1
     k:int,        # means of a class to average, at most
 )->tuple[Tensor,Tensor]: # (C, k) averages, 0 where nobody sent; (C,) bool, classes that somebody sent
-    "Equal-weight average of k class means, drawn among those that were sent (FedSSC Sec. III)."
+    "Equal-weight average of k class means, drawn among those that were sent (FedSSC Sec. V)."
     rank = torch.where(have, order, len(have)).argsort(0).argsort(0)  # senders come first, in random order
     w = (have & (rank < k)).to(mean)
     w = w / w.sum(0).clamp(min=1)

@@ -111,7 +111,8 @@ def merge_peers(client, message, rule, also=())->Fields:
 LEAST_WEIGHT = 1e-6 # a smaller weight counts as 0
 
 def count_links(client)->Fields:
-    "The client, with each peer that has weight now counted as one more link (the paper's communications)."
+    """The client, with each peer that has weight now counted as one more link (the paper's communications).
+    The row is that of this round's merge, a round later than in Algorithm 3, line 7."""
     linked = (client['w'] > LEAST_WEIGHT) & ~itself(client)
     return client | dict(links=client['links'] + linked.sum())
 

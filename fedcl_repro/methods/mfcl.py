@@ -64,7 +64,7 @@ def handing_over(averaging:Method)->Method:
 # %% ../../nbs/methods/mfcl.ipynb #8c0f1aa5
 def encode_pairs(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
     "Representations of two views that are normalised together (`across` and `twins`)."
-    return net.enc(x)                                             # line 18
+    return net.enc(x)                                             # line 17
 
 def encode_views(net, client, x:Tensor)->Tensor: # (2, b, C, H, W) -> (2, b, ...)
     "Representations of two views, each normalised alone as in a test (`alone`)."

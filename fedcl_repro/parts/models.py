@@ -92,7 +92,7 @@ def two_stages(channels:int, side:int, a:int, b:int, norm=False)->tuple: # (laye
 # %% ../../nbs/parts/models.ipynb #c363f13f
 @MODELS.add('cnn')
 def cnn(shape:tuple, n_classes:int, *, k:COUNT=128, dropout:DROPOUT=.3):
-    "FedCoSR's two-stage CNN (V-A2); representations of width k, dropout between body and head."
+    "FedCoSR's two-stage CNN (V-A5); representations of width k, dropout between body and head."
     stages, n = two_stages(shape[0], shape[1], 32, 64)
     body = nn.Sequential(*stages, nn.Linear(n, k), nn.ReLU())
     return nn.ModuleDict(dict(body=body, head=Head(k, n_classes, dropout)))

@@ -282,7 +282,7 @@ def saved_of_possible(rows:pd.DataFrame)->pd.DataFrame: # MAPL_RUN, value
     t = communications(rows)
     t = t.loc[t.groupby(MAPL_RUN)['round'].idxmax()] if len(t) else t
     saved = 1 - t.used / (t.n_clients * (t.n_clients - 1) * t['round'])
-    sizes = zip(t.n_clients, t.warmup + 1, t['round']) # the first round that learns still hears from all
+    sizes = zip(t.n_clients, t.warmup + 1, t['round']) # rows are counted a round late
     possible = pd.Series([saved_at_best(*size) for size in sizes], t.index, dtype=float)
     return t.assign(value=100 * saved / possible.where(possible > 0))[[*MAPL_RUN, 'value']].dropna()
 
