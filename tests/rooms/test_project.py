@@ -247,7 +247,8 @@ def test_tours_show_the_verdicts_of_the_committed_rows(path):
 def test_pages_show_the_verdicts_of_the_committed_rows():
     from fedcl_repro.evidence.experiments import committed_verdicts, evidence_on, experiments
     from fedcl_repro.publish.execute import notebook_of
-    from fedcl_repro.show.result_page import counts_line, verdicts_in_words
+    from fedcl_repro.show.result_page import (
+        answer_of, card_claim, claims_table, counts_line, settings_list, verdicts_in_words)
     stale, asked = [], 0
     for name, e in experiments().items():
         said = committed_verdicts(name)[1]
@@ -255,8 +256,13 @@ def test_pages_show_the_verdicts_of_the_committed_rows():
         cells = json.loads(Path(notebook_of(name)).read_text(encoding='utf-8'))['cells']
         shown = ''.join(''.join(o['data'].get('text/html', '')) for c in cells
                         for o in c.get('outputs', []) if 'data' in o)
-        if counts_line(said) in shown or verdicts_in_words(said) in html.unescape(shown): asked += bool(said)
-        else: stale.append(name)
+        told = list(claims_table([v for v in said if v.kind == 'claim' and v.word != 'not run']).evidence)
+        card = card_claim(said) if e.about['kind'] != 'claims' else None # which has a card a paper
+        if card: told += [answer_of(card, said), settings_list(card, said)]
+        counted = counts_line(said) in shown or verdicts_in_words(said) in html.unescape(shown)
+        missing = [text for text in told if html.unescape(text) not in html.unescape(shown)]
+        if missing or not counted: stale.append((name, *missing[:1]))
+        asked += bool(said)
     assert not stale, f'run these pages again: {stale}'
     assert asked > 20
 
