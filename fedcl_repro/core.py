@@ -6,10 +6,10 @@ name, and files that are complete or absent"""
 # %% auto #0
 __all__ = ['COUNT', 'SHARE', 'POSITIVE', 'NOT_NEGATIVE', 'REQUIRED', 'INSTALLED', 'stream', 'torch_stream', 'Spec', 'parse_value',
            'parse_spec', 'is_number', 'Range', 'OneOf', 'Entry', 'keywords_of', 'Attribute', 'explain', 'checked_about',
-           'check_type', 'plain', 'check_value', 'load_all', 'check_name', 'did_you_mean', 'patch', 'Register',
-           'check_given', 'as_default', 'OwnCodeError', 'call_own', 'user_line', 'place_in', 'write_error', 'expanded',
-           'HeldFolder', 'lock_alone', 'remove_dead_folders', 'force', 'atomic_write', 'finish_writes', 'write_text',
-           'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device']
+           'check_type', 'plain', 'check_value', 'check_choice', 'load_all', 'check_name', 'did_you_mean', 'patch',
+           'Register', 'check_given', 'as_default', 'OwnCodeError', 'call_own', 'user_line', 'place_in', 'write_error',
+           'expanded', 'HeldFolder', 'lock_alone', 'remove_dead_folders', 'force', 'atomic_write', 'finish_writes',
+           'write_text', 'check_folder', 'read_plain_file', 'json_in', 'check_file', 'check_device']
 
 # %% ../nbs/core.ipynb #473bf490
 import ast
@@ -236,6 +236,10 @@ def check_value(what:str, value, default, allowed=None): # allowed: a `Range` or
     if not nan and (allowed is None or value in allowed): return
     rule = 'must be a number' if allowed is None else allowed.rule()
     raise ValueError(f'{what} {rule}, got {value!r}; the default is {default!r}')
+
+def check_choice(what:str, value, choices):
+    "Refuse a value that is none of these."
+    if value not in choices: raise ValueError(f'{what} must be {OneOf(*choices)}, got {value!r}')
 
 # %% ../nbs/core.ipynb #3f04ad74
 @functools.cache
