@@ -81,6 +81,7 @@ def check_channels(x:Tensor, channels:int):
     if x.ndim < 2 or x.shape[1] != channels:
         raise ValueError(f'x must be of shape (rows, {channels}, ...), got {tuple(x.shape)}')
 
+# %% ../../nbs/parts/twin_norm.ipynb #7b22e9e5
 def twin_norm(
     x:Tensor,            # (2K, C, H, W) first views of K images, then their second views
     weight:Tensor,       # (C,)
@@ -124,7 +125,7 @@ class TwinNorm(nn.Module):
     ):
         super().__init__()
         check_choice('variant', variant, VARIANTS)
-        if per_group < 1: raise ValueError(f'per_group, channels of a group, must be at least 1, got {per_group}')
+        if per_group < 1: raise ValueError(f'channels in a group must be at least 1, got {per_group}')
         self.per_group = min(per_group, channels)
         self.variant, self.eps, self.paired = variant, eps, paired
         if channels % self.per_group:
@@ -140,7 +141,7 @@ class TwinNorm(nn.Module):
 # %% ../../nbs/parts/twin_norm.ipynb #231a084d
 class Twins(nn.Sequential):
     """Layers for views (v, b, C, H, W), two of which are normalised as twins, or for images (b, C, H, W); the
-    output has that form. Layers are paired while they are called, so one object serves one thread at a time."""
+    output has that form. They are paired while they are called, so an object serves one thread at a time."""
     def forward(self, x):
         if x.ndim != 5: return super().forward(x)
         if len(x) > 2: raise ValueError(f'twins are two views of each image, got {len(x)}: give two, or one')
@@ -184,6 +185,7 @@ def replace_norms(
             if child in instead: setattr(parent, name, instead[child])
     return instead.get(net, net)
 
+# %% ../../nbs/parts/twin_norm.ipynb #736e782d
 def as_replaced(old:nn.Module, make:Callable)->nn.Module:
     "A new layer with the scale and shift of an old one."
     new = make(old.num_features if hasattr(old, 'num_features') else old.num_channels)
