@@ -385,8 +385,9 @@ def read_own_npz(path:Path, **options)->Dataset:
     try:
         with np.load(path, allow_pickle=False) as z: arrays = {k: z[k] for k in z.files}
     except Exception as e:
-        raise ValueError(f'cannot read {path} as npz ({type(e).__name__}: {e}): '
-                         'np.savez(path, x=images, y=labels) writes one') from e
+        hint = 'np.savez(path, x=images, y=labels) writes one'
+        if 'Object arrays' in str(e): hint = 'save an array of texts as texts: np.array(client, dtype=str)'
+        raise ValueError(f'cannot read {path} as npz ({type(e).__name__}: {e}): {hint}') from e
     names = ARRAYS if 'x_train' in arrays else ('x', 'y', *ARRAYS[2:])
     wanted = names if arrays.keys() & set(ARRAYS[2:]) else names[:2]
     lacking = [k for k in wanted if k not in arrays]

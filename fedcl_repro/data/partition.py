@@ -278,6 +278,9 @@ def partition(
     valid_share=0.,   # share of a client's training images, set aside to select a round
 )->Shards:
     "The rows of each client; raises an error for impossible requests before any long work."
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f'a partition deals the rows of a `Dataset`, got {type(dataset).__name__}: '
+                         'own_dataset(images, labels) makes one')
     spec = PARTITIONS.resolve(spec)
     scarcity = SCARCITIES.resolve(scarcity)
     check_value('n_clients', plain(n_clients), 1)

@@ -199,6 +199,7 @@ class Page:
         self.store = Store(values['store'] or default_store())
         self.data_root = values['data_root'] or None
         self.device, self.train, seeds = values['device'], values['train'], values['seeds']
+        if seeds < 0: raise ValueError(f'{name}: seeds must be at least 0, got {seeds}')
         self.runs = [r for r in runs_of(name, profile) if not seeds or r.seed < seeds]
         if self.train:
             outcomes = train_all(self.available(), self.store, data_root=self.data_root, device=self.device,

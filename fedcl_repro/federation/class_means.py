@@ -23,7 +23,8 @@ def measure_classes(net, client, batch):
     return None, class_notes(net, net.body(batch.x), batch.y)
 
 def means_message(client, at_least=1)->Fields:
-    "Means and counts of the classes of which the client has at least so many images (FedCoSR Eq. 3: one)."
+    """`mean` (C, k) and `count` (C,), each `Rows`: of the classes of which the client has at least so many
+    images (FedCoSR Eq. 3: one)."""
     z, n = client['sum.z'], client['sum.n']
     have = n >= max(1, at_least)
     return dict(mean=Rows(class_means(z, n), have), count=Rows(n, have))

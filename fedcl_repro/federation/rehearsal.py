@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ROWS', 'STEP', 'PAST_END', 'RUNNING_MEANS', 'DRAWS_OUTSIDE', 'WAYS_OUT', 'Refused', 'rehearse', 'RehearsalCopy',
            'wave', 'rehearsing_clients', 'rehearse_network', 'compare_outputs', 'form', 'narrow_strides', 'lost_memory',
-           'unsaved', 'same', 'follow_fields', 'rehearse_rounds', 'compare_companions', 'compare_buffers', 'not_affine',
-           'compare_forward', 'global_draws', 'drawing_layers']
+           'unsaved', 'same', 'follow_fields', 'rehearse_rounds', 'untrained', 'compare_companions', 'compare_buffers',
+           'not_affine', 'compare_forward', 'global_draws', 'drawing_layers']
 
 # %% ../../nbs/federation/rehearsal.ipynb #54aecbfa
 import copy
@@ -215,9 +215,21 @@ def rehearse_rounds(r:RehearsalCopy, stages:tuple, executor:str):
             r.warnings.append(f'clients send nothing, so each trains alone: their network has {parts}')
         if global_draws() != before: raise Refused(f'the method {DRAWS_OUTSIDE}')
         method, clients = clients_at(execute, stages, state, 'merged')
+        r.warnings += untrained(stages, {name for c in clients.values() for name in c})
         tested = method.probe.output if method.probe.represent else method.predict
         for i, c in clients.items(): compare_companions(r, i, c, tested)
     finally: execute.close()
+
+# %% ../../nbs/federation/rehearsal.ipynb #97099407
+def untrained(stages:tuple, names:set)->list[str]: # sentences; names: of the clients' fields
+    "What a method of one stage would train and no client has."
+    if len(stages) > 1: return [] # another stage may have other fields
+    steps = [step for step in stages[0].method.local if isinstance(step, Sweep)]
+    prefixes = dict.fromkeys(prefix for step in steps for prefix in step.train)
+    own = [k for k in names if not k.startswith(('opt.', 'train.')) and '.' in k]
+    parts = ', '.join(sorted({repr(k.partition('.')[0] + '.') for k in own}))
+    return [f'a sweep trains {prefix!r}, of which no client has a field: there are {parts}'
+            for prefix in prefixes if not any(k.startswith(prefix) for k in names)]
 
 # %% ../../nbs/federation/rehearsal.ipynb #94aad485
 def compare_companions(r:RehearsalCopy, i:int, c:dict, fn):
@@ -299,8 +311,16 @@ def drawing_layers(net:nn.Module)->str:
     layers = [f'{k} ({type(m).__name__})' for k, m in net.named_modules() if isinstance(m, kinds)]
     return f"{', '.join(layers[:4]) or 'the forward of the network'} "
 
+# %% ../../nbs/federation/rehearsal.ipynb #aa557d5b
 WAYS_OUT = { # part of an error's text -> what to do
     'view size is not compatible': 'images are channels last in memory, so take x.flatten(1)',
     'dtype': 'a tensor that forward makes has to follow its input: make it a buffer, or x.new_tensor(...)',
     'num_batches_tracked must not be None': 'SyncBatchNorm waits for other processes: use BatchNorm',
+    '0-d tensor': 'let the function of a sweep return two things: loss, {}',
+    'only for scalar outputs': 'let the loss be one number: loss.mean(), {}',
+    "'Sweep' object is not iterable": 'the steps are a tuple: local=(Sweep(...),)',
+    "'Net' object is not callable": 'scores are net.head(net.body(x))',
+    "'round'": 'let merge return the whole client: client | {...}',
+    "'NoneType' object": 'a function of the method returns nothing: let merge return the client, serve the '
+                         'server, and upload a message',
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ..core import COUNT, check_device, check_folder, check_value, patch
+from ..core import COUNT, check_choice, check_device, check_folder, check_value, patch
 from ..evidence.intervals import WIDEST, Interval, interval
 from ..evidence.majority import scores_of
 from ..runs.run import Run, check_federation, label
@@ -28,7 +28,7 @@ from .latex import PaperTable
 # %% ../../nbs/show/compare.ipynb #dc5d864f
 TOO_WIDE = f'no interval yet: it would be over {WIDEST:g} points'
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     "Methods trained alike: their results, their curves, and the differences to the first."
     labels: list          # in the order in which they were given
@@ -63,8 +63,12 @@ class Comparison:
     def difference_of(self, name:str, other_name:str)->Interval: # None if no replicate has both
         "The interval of the difference of two methods."
         means = self.means()
-        differences = (means[name] - means[other_name]).dropna() if other_name in means else ()
+        for label in (name, other_name): check_choice('a method of this comparison', label, self.labels)
+        both = name in means and other_name in means
+        differences = (means[name] - means[other_name]).dropna() if both else ()
         return interval(differences) if len(differences) else None
+
+    def __repr__(self): return str(self)
 
     def __str__(self):
         lines = self.table().to_dict('records')
@@ -112,6 +116,7 @@ def numbers_of(c:Comparison)->pd.DataFrame: # percent; one line per finished met
         to_best = c.difference_of(best, line.method)
         tied = to_best is None or not (to_best.known and to_best.low > 0)
         (low, high), (difference_low, difference_high) = known_ends(estimate, 100), known_ends(to_first)
+        low, high = max(low, 0.), min(high, 100.) # no accuracy lies beyond; nan stays nan
         lines.append(dict(
             method=line.method, accuracy=estimate.mean, sd=means[line.method].std(), low=low, high=high,
             replicates=line.replicates, minus=c.labels[0], difference=to_first and to_first.mean,
@@ -154,7 +159,9 @@ def replicates(methods, seeds:int, settings:dict)->list[Run]:
     runs = [Run.of(m, **settings, seed=k, partition_seed=k) for k in range(seeds) for m in methods]
     labels = [label(r) for r in runs[:len(methods)]]
     twice = [name for name in labels if labels.count(name) > 1]
-    if twice: raise ValueError(f'{twice[0]} is named twice: leave one out, or give it other settings')
+    if twice:
+        raise ValueError(f'{twice[0]} is named twice: leave one out, give it other settings, or give each of '
+                         'your methods as a function with its own name (def mine(): return Method(...))')
     return runs
 
 # %% ../../nbs/show/compare.ipynb #ab5b8b0b

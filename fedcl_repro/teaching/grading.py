@@ -113,8 +113,9 @@ def as_function(code:str, blank:Blank, page:dict):
 
 # %% ../../nbs/teaching/grading.ipynb #131c85cd
 IN_WORDS = { # part of an error -> what it means
-    'leaf Variable': 'A weight was overwritten while torch recorded it: write into `p.data`, or under '
-                     '`torch.no_grad()`.',
+    'leaf Variable': 'A tensor whose gradient is wanted was overwritten: an argument stays as it is (write '
+                     '`z = z / ...`), and a weight is changed in `p.data`, or under `torch.no_grad()`.',
+    'is not defined': 'Has every cell above been run, also the folded ones?',
     'does not require grad': 'Nothing leads from the loss back to the weights: was something detached?',
     "*: <class 'torch.nn.modules": 'A network is no number: go over its parameters.',
     'missing the required "forward"': 'A `ModuleDict` cannot be called: call its parts (`net[...]`), or the '
