@@ -62,7 +62,11 @@ def check_labels(y:Tensor, C:int):
 
 # %% ../../nbs/parts/contrastive.ipynb #b2787db0
 def without_absent(mean:Tensor, have:Tensor)->Tensor: # (C, k)
-    "Centroids, with zeros for absent ones: what stands there, such as nan, would reach the gradients."
+    """Centroids, with zeros for absent ones: what stands there, such as nan, would reach the gradients.
+
+    >>> without_absent(torch.ones(2, 1), have=torch.tensor([True, False])).flatten()
+    tensor([1., 0.])
+    """
     return torch.where(have[:, None], mean, 0.)
 
 # %% ../../nbs/parts/contrastive.ipynb #e3da6782
