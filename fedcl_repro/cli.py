@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['SHORT', 'EARLIER', 'REPORT', 'OF_RUN', 'NAMES', 'TO_COMPARE', 'REPLICATES', 'FOR_PAPER', 'GRID', 'TUNE', 'LISTS',
            'WHAT', 'RESULT', 'LAST', 'SITE', 'COPY_TO', 'METHOD', 'CLIENTS', 'CLIENT', 'Fedcl', 'fedcl', 'verb',
-           'plain_warnings', 'printable', 'coloured', 'Screened', 'wrapped', 'main', 'Kept', 'paged', 'entry']
+           'plain_warnings', 'ListName', 'printable', 'coloured', 'Screened', 'wrapped', 'main', 'Kept', 'paged',
+           'entry']
 
 # %% ../nbs/cli.ipynb #70261b56
 import inspect
@@ -221,7 +222,15 @@ def _arena():
 # %% ../nbs/cli.ipynb #09f38bd1
 LISTS = ('methods datasets partitions scarcities augmentations models optimisers shifts metrics '
          'executors experiments settings').split()
-WHAT = Argument(['what'], type=OneWord(LISTS), metavar='LIST')
+class ListName(OneWord):
+    "A list, or what is in one: then the error says where."
+    def get_invalid_choice_message(self, value, ctx)->str:
+        from fedcl_repro.commands.list import registers
+        kinds = [kind for kind, register in registers().items() if value in register]
+        if not kinds: return super().get_invalid_choice_message(value, ctx)
+        return f'{value!r} is one of the {kinds[0]}: fedcl list {kinds[0]} {value}'
+
+WHAT = Argument(['what'], type=ListName(LISTS), metavar='LIST')
 @verb('list', WHAT, Argument(['name'], default='', required=False), DATA_ROOT, USE, JSON)
 def _list():
     """Print a list, or everything about one of its entries.

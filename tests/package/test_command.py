@@ -93,6 +93,7 @@ def test_the_shell_completes_verbs_and_options():
     (('run', '--profile', 'light'), "Did you mean 'lite'?"),
     (('list', 'metods'), "Did you mean 'methods'?"),
     (('list', 'methods', 'fedavgg'), "did you mean 'fedavg'?"),
+    (('list', 'fedcosr'), 'fedcl list methods fedcosr'),
     (('run', '--method', 'fedavgg'), "did you mean 'fedavg'?"),
     (('run', '--method', 'fedavg', '--set', 'round=3'), "did you mean 'n_rounds'?"),
     (('run', '--method', 'fedcosr(gama=1.0)'), "did you mean 'gamma'?"),
