@@ -278,7 +278,7 @@ def partition(
     valid_share=0.,   # share of a client's training images, set aside to select a round
 )->Shards:
     "The rows of each client; raises an error for impossible requests before any long work."
-    if not isinstance(dataset, Dataset):
+    if not hasattr(dataset, 'n_train'):
         raise ValueError(f'a partition deals the rows of a `Dataset`, got {type(dataset).__name__}: '
                          'own_dataset(images, labels) makes one')
     spec = PARTITIONS.resolve(spec)

@@ -115,7 +115,6 @@ def as_function(code:str, blank:Blank, page:dict):
 IN_WORDS = { # part of an error -> what it means
     'leaf Variable': 'A tensor whose gradient is wanted was overwritten: an argument stays as it is (write '
                      '`z = z / ...`), and a weight is changed in `p.data`, or under `torch.no_grad()`.',
-    'is not defined': 'Has every cell above been run, also the folded ones?',
     'does not require grad': 'Nothing leads from the loss back to the weights: was something detached?',
     "*: <class 'torch.nn.modules": 'A network is no number: go over its parameters.',
     'missing the required "forward"': 'A `ModuleDict` cannot be called: call its parts (`net[...]`), or the '
@@ -241,7 +240,8 @@ def judge(function, blank:Blank)->tuple: # (SOLVED, WRONG or EMPTY; why)
     page = function.__globals__
     if is_empty(function): return EMPTY, '`...` waits for your lines.'
     def outcomes(f): return [outcome(f, blank, call, page) for call in blank.calls]
-    want = outcomes(as_function(blank.solution, blank, page))
+    try: want = outcomes(as_function(blank.solution, blank, page))
+    except NameError as e: return WRONG, f'{e}: run the cells above first, also the folded ones.'
     try: got = outcomes(function)
     except Exception as e:
         if isinstance(e, NotImplementedError) and raised_in(e, function):
