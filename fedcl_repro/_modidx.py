@@ -4012,6 +4012,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fedcl_repro.runs.models.accuracy_of': ( 'runs/models.html#accuracy_of',
                                                                                   'fedcl_repro/runs/models.py'),
                                          'fedcl_repro.runs.models.adapt': ('runs/models.html#adapt', 'fedcl_repro/runs/models.py'),
+                                         'fedcl_repro.runs.models.client_named': ( 'runs/models.html#client_named',
+                                                                                   'fedcl_repro/runs/models.py'),
                                          'fedcl_repro.runs.models.image_scale_of': ( 'runs/models.html#image_scale_of',
                                                                                      'fedcl_repro/runs/models.py'),
                                          'fedcl_repro.runs.models.kept_fields': ( 'runs/models.html#kept_fields',

@@ -567,6 +567,17 @@ print(len(result.curve()))
 '''
 
 
+def test_a_model_is_found_by_the_name_of_its_client(tmp_path):
+    import numpy as np
+    from fedcl_repro import simulate
+    x, y = np.random.default_rng(0).random((60, 1, 8, 8), np.float32), np.arange(60) % 3
+    hospitals = np.array(['north', 'south', 'west'])[np.arange(60) // 20]
+    result = simulate('fedper', x, y, clients=hospitals, n_rounds=1, store=tmp_path)
+    named, numbered = (result.model(client).state_dict() for client in ('south', 1))
+    assert all(torch.equal(v, numbered[k]) for k, v in named.items())
+    with pytest.raises(ValueError, match="no client named 'soth' .did you mean 'south'"): result.model('soth')
+
+
 def test_an_interrupted_simulation_goes_on(tmp_path, fresh, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = fresh.run(f'import os\nos.chdir({str(tmp_path)!r})\n' + INTERRUPTED)
