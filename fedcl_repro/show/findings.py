@@ -91,7 +91,7 @@ def result_cells(v:Verdict)->list[str]: # points, interval, verdict
     interval = '{:+.1f} to {:+.1f}'.format(*v.interval) if v.interval else ''
     why = f' ({v.reason})' if v.reason == ONE_RUN else ''
     turned = f', {v.turned}' if v.turned else ''
-    return [f'{v.margin:+.1f}', interval, f'{v.word}{why}{turned}']
+    return [f'{round(v.margin, 1) + 0.:+.1f}', interval, f'{v.word}{why}{turned}']
 
 def finding_cells(f:Finding)->dict[str,list[str]]: # name of a claim or number -> its cells
     "Every number of a finding; an accuracy has no interval and no verdict."

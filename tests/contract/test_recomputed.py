@@ -96,7 +96,8 @@ def test_the_best_of_several():
     "Nine that share: personal methods, and shared ones after an epoch, all tested after local training."
     names = 'fedper ditto lg_fedavg fedproto fedcosr fedavg fedprox moon fedssc'.split()
     local = by_seed('arena', 'trained', method__name='local')
-    apart = [paired(local, by_seed('arena', 'trained', method__name=m)) for m in names]
+    rate = dict.fromkeys(('fedavg', 'fedprox', 'fedper', 'lg_fedavg'), dict(optimiser__lr=.003)) # of two
+    apart = [paired(local, by_seed('arena', 'trained', method__name=m, **rate.get(m, {}))) for m in names]
     assert {len(m) for m in apart} == {5}
     low = min(ends(m)[0] for m in apart)
     high = min(ends(m, .05 / len(apart))[1] for m in apart)
