@@ -4732,6 +4732,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'fedcl_repro/show/scoreboard.py'),
                                              'fedcl_repro.show.scoreboard.plot_html': ( 'show/scoreboard.html#plot_html',
                                                                                         'fedcl_repro/show/scoreboard.py'),
+                                             'fedcl_repro.show.scoreboard.points_text': ( 'show/scoreboard.html#points_text',
+                                                                                          'fedcl_repro/show/scoreboard.py'),
                                              'fedcl_repro.show.scoreboard.scoreboard_axes': ( 'show/scoreboard.html#scoreboard_axes',
                                                                                               'fedcl_repro/show/scoreboard.py'),
                                              'fedcl_repro.show.scoreboard.scoreboard_figure': ( 'show/scoreboard.html#scoreboard_figure',

@@ -16,7 +16,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import COUNT, NOT_NEGATIVE, POSITIVE, check_value, did_you_mean, plain, stream
+from ..core import (
+    COUNT, NOT_NEGATIVE, POSITIVE, check_choice, check_value, did_you_mean, plain, stream)
 from ..federation.evaluation import clients_at
 from ..federation.fed import initial, pixels
 from ..federation.method import logits
@@ -60,7 +61,7 @@ def load_model(
     else: raise ValueError(f"a run is its id, or made with Run.of('fedavg', ...), got {run!r}")
     content = read_models(store, id)
     scale = tuple(content['scale']) if 'scale' in content else image_scale_of(run, data_root)
-    if at not in ('last', 'valid'): raise ValueError(f"at must be 'last' or 'valid', got {at!r}")
+    check_choice('at', at, ('last', 'valid'))
     if at == 'valid' and 'chosen' not in content:
         raise ValueError(f'run {id} keeps no models that validation chose: train it with --validation 0.1')
     if at == 'valid': content = content['chosen']

@@ -24,7 +24,7 @@ from ..evidence.majority import with_majority
 from ..evidence.published import PAPER_NAMES
 from ..evidence.verdict import MARKS, ONE_RUN, OURS, Verdict, verdict_counts
 from .result_page import card_claim, signed_points
-from .scoreboard import headline_verdict
+from .scoreboard import headline_verdict, points_text
 
 # %% ../../nbs/show/findings.ipynb #9b529d4a
 def status_of(name:str)->tuple[str, str]: # profile, or '-'; its verdicts in words
@@ -91,7 +91,7 @@ def result_cells(v:Verdict)->list[str]: # points, interval, verdict
     interval = '{:+.1f} to {:+.1f}'.format(*v.interval) if v.interval else ''
     why = f' ({v.reason})' if v.reason == ONE_RUN else ''
     turned = f', {v.turned}' if v.turned else ''
-    return [f'{round(v.margin, 1) + 0.:+.1f}', interval, f'{v.word}{why}{turned}']
+    return [points_text(v.margin), interval, f'{v.word}{why}{turned}']
 
 def finding_cells(f:Finding)->dict[str,list[str]]: # name of a claim or number -> its cells
     "Every number of a finding; an accuracy has no interval and no verdict."

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['HEADLINES', 'LEFT', 'RIGHT', 'PAGES', 'WIDE_LOOK', 'NARROW', 'headline_verdict', 'Headline', 'size_and_replicates',
-           'headlines', 'signed', 'all_claims', 'tally', 'along', 'plot_html', 'line_html', 'scoreboard_html',
-           'look_of_mark', 'draw_margins', 'scoreboard_axes', 'scoreboard_figure']
+           'headlines', 'points_text', 'signed', 'all_claims', 'tally', 'along', 'plot_html', 'line_html',
+           'scoreboard_html', 'look_of_mark', 'draw_margins', 'scoreboard_axes', 'scoreboard_figure']
 
 # %% ../../nbs/show/scoreboard.ipynb #sco00003
 import html
@@ -70,9 +70,13 @@ def headlines()->list[Headline]: # those that are decided first
         lines.append(Headline(page, claim, size_and_replicates(v), v.published, v.margin, low, high, v.word))
     return sorted(lines, key=lambda line: list(MARKS).index(line.word))
 
+def points_text(x:float)->str:
+    "A margin with a sign and one decimal, no minus before zero: '-6.0'."
+    return f'{round(x, 1) + 0.:+.1f}'
+
 def signed(x:float)->str:
-    "A margin with a sign and one decimal, no minus before zero: '−6.0'."
-    return '' if x is None else f'{round(x, 1) + 0.:+.1f}'.replace('-', '−')
+    "The same with a printed minus: '−6.0'; empty if there is no margin."
+    return '' if x is None else points_text(x).replace('-', '−')
 
 # %% ../../nbs/show/scoreboard.ipynb #sco00008
 def all_claims()->list[Verdict]:
