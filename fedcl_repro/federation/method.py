@@ -41,11 +41,15 @@ def ce(net, client, batch):
 
 def take(*prefixes:str)->Callable: # (client, message) -> client
     "A merge: take these fields from the message, keep the client's others."
-    return lambda client, message: client | select(message, *prefixes)
+    def merge(client, message): return client | select(message, *prefixes)
+    merge.fields = prefixes # which the rehearsal looks for
+    return merge
 
 def send(*prefixes:str)->Callable: # (client) -> message, or (server, client id) -> message
     "An upload, a reply or a deployment: send these fields."
-    return lambda sender, i=None: select(sender, *prefixes)
+    def sent(sender, i=None): return select(sender, *prefixes)
+    sent.fields = prefixes
+    return sent
 
 # %% ../../nbs/federation/method.ipynb #8a1d3912
 def average_of(*prefixes:str)->Callable: # (server, inbox) -> server

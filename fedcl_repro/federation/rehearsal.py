@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ROWS', 'STEP', 'PAST_END', 'RUNNING_MEANS', 'DRAWS_OUTSIDE', 'WAYS_OUT', 'Refused', 'rehearse', 'RehearsalCopy',
            'wave', 'rehearsing_clients', 'rehearse_network', 'compare_outputs', 'form', 'narrow_strides', 'lost_memory',
-           'unsaved', 'same', 'follow_fields', 'rehearse_rounds', 'untrained', 'compare_companions', 'compare_buffers',
-           'not_affine', 'compare_forward', 'global_draws', 'drawing_layers']
+           'unsaved', 'same', 'follow_fields', 'rehearse_rounds', 'missing_fields', 'compare_companions',
+           'compare_buffers', 'not_affine', 'compare_forward', 'global_draws', 'drawing_layers']
 
 # %% ../../nbs/federation/rehearsal.ipynb #54aecbfa
 import copy
@@ -215,21 +215,23 @@ def rehearse_rounds(r:RehearsalCopy, stages:tuple, executor:str):
             r.warnings.append(f'clients send nothing, so each trains alone: their network has {parts}')
         if global_draws() != before: raise Refused(f'the method {DRAWS_OUTSIDE}')
         method, clients = clients_at(execute, stages, state, 'merged')
-        r.warnings += untrained(stages, {name for c in clients.values() for name in c})
+        r.warnings += missing_fields(stages, r.sent.union(*clients.values()))
         tested = method.probe.output if method.probe.represent else method.predict
         for i, c in clients.items(): compare_companions(r, i, c, tested)
     finally: execute.close()
 
 # %% ../../nbs/federation/rehearsal.ipynb #97099407
-def untrained(stages:tuple, names:set)->list[str]: # sentences; names: of the clients' fields
-    "What a method of one stage would train and no client has."
+def missing_fields(stages:tuple, names:set)->list[str]: # sentences; names: of fields, kept or sent
+    "What a method of one stage would train, take or upload and no client has."
     if len(stages) > 1: return [] # another stage may have other fields
-    steps = [step for step in stages[0].method.local if isinstance(step, Sweep)]
-    prefixes = dict.fromkeys(prefix for step in steps for prefix in step.train)
+    method = stages[0].method
+    asked = [('a sweep trains', step.train) for step in method.local if isinstance(step, Sweep)]
+    asked += [('merge takes', getattr(method.merge, 'fields', ()))] # of `take`; other functions name none
+    asked += [('upload sends', getattr(method.upload, 'fields', ()))]
     own = [k for k in names if not k.startswith(('opt.', 'train.')) and '.' in k]
     parts = ', '.join(sorted({repr(k.partition('.')[0] + '.') for k in own}))
-    return [f'a sweep trains {prefix!r}, of which no client has a field: there are {parts}'
-            for prefix in prefixes if not any(k.startswith(prefix) for k in names)]
+    return [f'{does} {prefix!r}, of which no client has a field: there are {parts}'
+            for does, prefixes in asked for prefix in prefixes if not any(k.startswith(prefix) for k in names)]
 
 # %% ../../nbs/federation/rehearsal.ipynb #94aad485
 def compare_companions(r:RehearsalCopy, i:int, c:dict, fn):

@@ -14,6 +14,7 @@ from fedcl_repro.federation.fed import toy
 from fedcl_repro.federation.loop import Loop
 from fedcl_repro.federation.method import Method
 from fedcl_repro.federation.optimisers import SGD, Adam
+from fedcl_repro.federation.rehearsal import rehearse
 from fedcl_repro.federation.rounds import begin, rounds
 from fedcl_repro.runs.run import methods
 
@@ -124,6 +125,12 @@ def test_the_few_use_all_that_a_method_can_say():
             if getattr(stage.method, hook) != getattr(Method(), hook)}
     others = {'wire', 'received'} # have tests of their own, in `test_isolation` and `test_mfcl`
     assert said == HOOKS - others, 'let one of the few use it'
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_a_rehearsal_has_nothing_to_say(name):
+    fed = uneven(name)
+    assert rehearse(fed, made(name, 4), methods()[name].about['needs']) == []
 
 
 @pytest.mark.parametrize('name', METHODS)
