@@ -34,6 +34,7 @@ class Claim:
     place: str = ''           # place in the paper: 'FedSSC Sec. VI'
     of: str | Callable = 'accuracy' # the measure: a name, or (rows) -> one row per run with `value`
     comparisons: int = 1      # number of differences that the claim is about
+    looks: int = 1            # how often its answer was looked at while replicates came in
     votes: Callable = None    # of a count: table -> replicate x part, true or false; the margin is their
                               # share less the share that is needed
     rivals: tuple = ()        # labels of which our table must have one; `holds` needs them all

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['HEADLINES', 'LEFT', 'RIGHT', 'PAGES', 'WIDE_LOOK', 'NARROW', 'headline_verdict', 'Headline', 'size_and_replicates',
-           'headlines', 'points_text', 'signed', 'all_claims', 'tally', 'along', 'plot_html', 'line_html',
-           'scoreboard_html', 'look_of_mark', 'draw_margins', 'scoreboard_axes', 'scoreboard_figure']
+           'headlines', 'points_text', 'signed', 'all_claims', 'along', 'plot_html', 'line_html', 'scoreboard_html',
+           'look_of_mark', 'draw_margins', 'scoreboard_axes', 'scoreboard_figure']
 
 # %% ../../nbs/show/scoreboard.ipynb #sco00003
 import html
@@ -20,10 +20,11 @@ HEADLINES = ( # experiment, how its claim begins, and the claim in fewer words
     ('mfcl/table2', 'MFCL(TN) works better than FedEMA (Table 2): CIFAR-10, ξ = 0.01',
      'MFCL beats the earlier FedEMA'),
     ('fedcosr/fig8', 'without LA accuracy drops notably: pathological CIFAR-10, 10 % of the images',
-     'FedCoSR, 2 classes: own weights help'),
+     'FedCoSR, 2 classes: needs own weights'),
     ('mfcl/table2', 'MFCL(TN) outperforms all other SFL and SSFL methods: CIFAR-10, ξ = 0.01',
      'MFCL is the best without labels'),
-    ('mfcl/table5', 'MFCL(BN) collapses: below 20 %: CIFAR-10, ξ = 0.01', 'MFCL collapses with batch norm'),
+    ('mfcl/table5', 'MFCL(BN) collapses: below 20 %: CIFAR-10, ξ = 0.01',
+     'MFCL, batch norm averaged: collapses'),
     ('fedcosr/table2', 'FedCoSR has the highest accuracy: practical CIFAR-10',
      'FedCoSR is the best of 16 methods'),
     ('fedcosr/table2', 'FedCoSR is above Local: practical CIFAR-10', 'FedCoSR beats training alone'),
@@ -84,10 +85,6 @@ def all_claims()->list[Verdict]:
     pages = [name for name, e in experiments().items() if e.about['kind'] == 'claims']
     return [v for name in pages for _, _, v in evidence_on(name) if v.source != OURS]
 
-def tally(verdicts)->dict[str, int]: # in the order of the marks
-    "How often each verdict occurs."
-    words = [v.word for v in verdicts]
-    return {verdict: words.count(verdict) for verdict in MARKS if verdict in words}
 
 # %% ../../nbs/show/scoreboard.ipynb #sco0000c
 LEFT, RIGHT = -23., 25. # points: the ends of the axis

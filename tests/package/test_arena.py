@@ -57,16 +57,14 @@ def answers(rows, profile='lite', also=()):
 
 
 def test_a_large_difference_is_found():
-    better = {'FedCoSR': 66., 'FedSSC after': 66., 'MAPL': 66., 'FedSimCLR': 55.}
+    better = {'FedCoSR': 66., 'MAPL': 66., 'FedSimCLR': 55.}
     yes, found = answers(rows_of(**better, **{'MFCL(GN)': 55.}))
     assert yes == ['yes', 'yes', 'yes', 'yes', 'no'], found
     assert len(found) == found.question.nunique() == 5 # one answer each
     worse = dict.fromkeys(('FedPer', 'Ditto', 'LG-FedAvg', 'FedProto', 'MAPL', 'MOON'), 50.)
     worse |= dict.fromkeys(('FedProx after', 'MOON after'), 50.)
-    no, found = answers(rows_of(**worse | {'FedCoSR': 44., 'FedSSC after': 44., 'FedAvg after': 58.}))
+    no, found = answers(rows_of(**worse | {'FedCoSR': 44., 'FedSSC after': 44., 'FedAvg after': 57.}))
     assert no == ['no', 'no', 'no', 'no', 'yes'], found
-    both, found = answers(rows_of(**better | {'FedSSC after': 44., 'MFCL(GN)': 55.}))
-    assert both[2] == arena.IT_DEPENDS, found # class means help FedPer and hurt MOON
 
 
 def test_settings_are_chosen_at_the_moment_that_is_judged(tmp_path):
