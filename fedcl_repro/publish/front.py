@@ -29,8 +29,8 @@ LEAD = ('Five papers promise that hospitals or phones learn from each other with
         'Each is explained, rebuilt and run again: do its claims hold?')
 NEEDS = {
     "pip install -e . && fedcl reproduce":
-        'Python 3.11 to 3.13, 1.5 GB of disk and a few minutes on two cores; downloads no data; '
-        'writes report/index.html',
+        'a clone, Python 3.11 to 3.13, 6 GB of disk (1.5 if CPU builds of torch and torchvision come first) '
+        'and a few minutes on two cores; downloads no data; writes report/index.html',
     "pip install -e '.[notebooks]' && jupyter lab nbs":
         'opens every page as a notebook, the course included',
 }
@@ -156,7 +156,6 @@ def front_markdown(folder='')->str:
     "The first screen. `folder`: of the notebooks, seen from the file."
     papers = ', '.join(f'[{name}]({url})' for name, url in paper_addresses())
     commands = '\n'.join(f'{command}' for command in NEEDS)
-    needs = '; '.join(NEEDS.values())
     strip = ' '.join(f'[<img src="{folder}media/{strip_name(page)}" width="32%" '
                      f'alt="{title}">]({folder}{page}.ipynb)'
                      for title, page, _, _ in STRIP)

@@ -1,6 +1,5 @@
 """The article: eight to ten findings, each a heading that is a sentence, a picture, a paragraph and what it
-rests on; no
-number is typed."""
+rests on; no number is typed."""
 import json
 import re
 from pathlib import Path
@@ -14,8 +13,9 @@ OTHERS = ('What was tested', 'What was done', 'What could not be reproduced, and
 def source(c): return ''.join(c['source'])
 
 
-def shown(c,
-          kind): return [''.join(o['data'][kind]) for o in c.get('outputs', []) if kind in o.get('data', {})]
+def shown(c, kind):
+    "What a cell shows in one form, such as text/markdown."
+    return [''.join(o['data'][kind]) for o in c.get('outputs', []) if kind in o.get('data', {})]
 
 
 def without_computed(text):
