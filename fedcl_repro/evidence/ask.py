@@ -41,8 +41,8 @@ def shared_images(paper:Paper, table:pd.DataFrame, runs:pd.DataFrame, where=''):
 
 # %% ../../nbs/evidence/ask.ipynb #6808134c
 def size_told(paper:Paper, facts:pd.DataFrame)->str: # empty: the paper's
-    "The size of these runs in words, if it is not the paper's. `facts`: see `run_facts`."
-    smaller = tuple(facts.settings[facts.smaller])
+    "The size of these runs in words, if no paper has it. `facts`: see `run_facts`."
+    smaller = tuple(facts.settings if paper.ours else facts.settings[facts.smaller])
     level = ', curves not level' if facts.why.str.contains('still|too few').any() else ''
     return (paper.size(smaller) if smaller else '') + level
 
@@ -72,9 +72,10 @@ def as_another_replicate(paper:Paper, c:Claim, table:pd.DataFrame, facts:pd.Data
     return min(spread.df for spread in spreads.values()), moved(table, spreads, setting)
 
 def differences_in_words(paper:Paper, runs)->tuple:
-    "What these runs' settings differ in from the paper's: 'lr 0.01 (paper 0.05)'."
-    words = (words for run in runs for _, words in differences(run, paper.sizes)) if paper.sizes else ()
-    return tuple(dict.fromkeys(words))
+    "What these runs' settings differ in from profile `paper`: 'lr 0.01 (paper 0.05)'; of no paper, nothing."
+    if paper.ours or not paper.sizes: return ()
+    names = tuple(filter(None, (*paper.sizes, paper.page)))
+    return tuple(dict.fromkeys(words for run in runs for _, words in differences(run, names)))
 
 # %% ../../nbs/evidence/ask.ipynb #bc011fcd
 def tested_rows(c:Claim, table:pd.DataFrame)->pd.DataFrame:
@@ -270,10 +271,11 @@ def experiment(
     `kind`: 'table', 'figure' or 'text' of the paper, or 'extra': ours, beside the paper's.
     """
     group, artifact = name.split('/')
+    judged = paper if kind == 'extra' else replace(paper, page=name) # what is ours shows no paper's setting
     def judge(rows, profile):
         if profile == 'quick': rows = rows[:0] # digits stand in for the paper's data and judge nothing
         claims = paper.claims_on(artifact, profile)
-        verdicts = ask(paper, claims, rows, profile, published_of(paper, cells or margins)) if claims else []
+        verdicts = ask(judged, claims, rows, profile, published_of(paper, cells or margins)) if claims else []
         place = f'{paper.title} Table {cells[5:]}'
         if cells: verdicts += cells_judged(paper, paper.published(cells), rows, place)
         return verdicts + (also(rows, profile) if also else [])

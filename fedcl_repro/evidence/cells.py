@@ -48,9 +48,12 @@ def span(values, unit:str)->str: # '20 to 100 rounds'
 # %% ../../nbs/evidence/cells.ipynb #f124a29c
 def images_and_rounds(runs)->str:
     "The share of the images that the clients of these runs keep, and their rounds."
-    shares, rounds = {share_of(r) for r in runs}, [r.n_rounds for r in runs]
+    shares = {share_of(r) for r in runs}
     images = SHARE_WORDS.get(min(shares)) if len(shares) == 1 else None
-    return f"{images or span([100 * s for s in shares], '% of the images')}, {span(rounds, 'rounds')}"
+    images = images or span([100 * s for s in shares], '% of the images')
+    poor = [setting(r, 'scarcity.clients') for r in runs if r.scarcity.name == 'last_clients']
+    fewer = f', fewer at {max(poor)} clients' if poor else ''
+    return f"{images}{fewer}, {span([r.n_rounds for r in runs], 'rounds')}"
 
 PAPER_OF = {} # name -> the `Paper` whose experiments were registered first
 
@@ -72,6 +75,8 @@ class Paper:
     measures: dict = field(default_factory=dict) # name -> (rows) -> one row per run, with `value`
     tested: Callable = None # rows -> those of the moment at which a method is tested, as 'merged'; all rows
     sizes: tuple = ()       # experiments whose profile `paper` has the paper's size; empty: all runs fit
+    page: str = ''          # the experiment that is judged: it may vary what those of `sizes` do not
+    ours: bool = False      # whether its questions are ours, and no paper's
     title: str = ''         # 'MAPL', before the place of a cell
     published: Callable = None # name of a table -> its published cells with the paper's labels and keys
     margins: Callable = None # name of a table -> measure -> published cells whose margins are shown beside
@@ -84,6 +89,7 @@ class Paper:
     layer: Callable = None  # run -> the layer at which its representations are tested, in words
     alike: Callable = None  # values of the keys -> the paper's setting in words, of which they are one size
     size: Callable = images_and_rounds # runs -> their size in words, said where it is not the paper's
+    extent: Callable = images_and_rounds # runs -> from which to which size they are, in words
 
     @property
     def name(self)->str: return self.sizes[0].split('/')[0] if self.sizes else ''

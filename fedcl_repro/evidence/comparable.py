@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SMALL_RISE', 'OF_ONE_RUN', 'LISTED', 'SETTINGS', 'SIZE', 'CurveEnd', 'curve_end', 'curve_ends', 'size_of',
-           'runs_of_paper', 'paper_sizes', 'differences', 'smaller', 'differing', 'states_rounds', 'ends_with_paper',
-           'not_comparable']
+           'runs_of_paper', 'paper_sizes', 'stated_values', 'differing', 'differences', 'smaller', 'states_rounds',
+           'ends_with_paper', 'not_comparable']
 
 # %% ../../nbs/evidence/comparable.ipynb #7930cd75
 import math
@@ -16,9 +16,10 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from ..core import Spec
+from ..core import Spec, parse_value
 from .experiments import runs_of
 from .claim import paper_file
+from .published import hyperparameters
 from ..runs.run import Run
 from ..runs.rows import LATE, per_round
 
@@ -68,7 +69,7 @@ def curve_ends(rows:pd.DataFrame, moment='merged')->pd.Series: # run id -> Curve
 # %% ../../nbs/evidence/comparable.ipynb #8d2a8575
 # settings that name a run, or that change no result: they are not compared
 OF_ONE_RUN = {'seed', 'partition_seed', 'eval_every', 'eval_clients', 'metrics', 'tf32', 'validation'}
-LISTED = {'n_rounds', 'dtype'} # a number is compared nevertheless: see below
+LISTED = dict(n_rounds='rounds', dtype='precision') # a number is compared nevertheless: see below
 SETTINGS = tuple(f.name for f in fields(Run) if f.name not in OF_ONE_RUN)
 SIZE = 'data', 'partition', 'scarcity', 'n_clients', 'model'
 
@@ -90,17 +91,39 @@ def paper_sizes(names:tuple)->dict: # size -> rounds
         rounds_of[size_of(run)] = max(run.n_rounds, rounds_of.get(size_of(run), 0))
     return rounds_of
 
+# %% ../../nbs/evidence/comparable.ipynb #8b6d9ba0
+@cache
+def stated_values(paper:str, method:str)->dict: # setting -> values
+    "The values that a paper's register of hyperparameters has for settings of a method."
+    named = {}
+    for pattern, names in paper_file(paper).get('stated', {}).items():
+        if fnmatch(method, pattern): named.update(names)
+    texts = {k: hyperparameters(paper, name=name).value.dropna() for k, name in named.items()}
+    return {k: [parse_value(text) for text in values] for k, values in texts.items()}
+
+# %% ../../nbs/evidence/comparable.ipynb #8d508d84
+def differing(name:str, value, theirs, stated:dict)->list: # of 'what own (paper theirs)'
+    "How two values of a setting differ; for two specs of one name, setting by setting."
+    if value == theirs: return []
+    def words(name, value, theirs):
+        source = 'paper' if theirs in stated.get(name, ()) else 'profile paper:'
+        return f'{name} {value} ({source} {theirs})'
+    if not isinstance(value, Spec) or value.name != theirs.name: return [words(name, value, theirs)]
+    inner = dict(theirs.settings)
+    return [words(k, v, inner[k]) for k, v in value.settings if v != inner[k]]
+
 # %% ../../nbs/evidence/comparable.ipynb #68ea20a2
 @cache
 def differences(run, names:tuple)->tuple: # of (setting, 'what own (paper theirs)')
     "All that differs between a run and the most similar one of its method at the paper's size."
-    by_method = runs_of_paper(names)
+    by_method, stated = runs_of_paper(names), stated_values(names[0].split('/')[0], run.method.name)
     theirs = by_method.get(run.method.name) or [r for runs in by_method.values() for r in runs]
     same_method = run.method.name in by_method
     settings = SETTINGS if same_method else SIZE # of another method only the size can be compared
     def differing_settings(paper_run):
         pairs = {k: (getattr(run, k), getattr(paper_run, k)) for k in settings}
-        return [(k, words) for k, (value, theirs) in pairs.items() for words in differing(k, value, theirs)]
+        return [(k, words) for k, (value, theirs) in pairs.items()
+                for words in differing(k, value, theirs, stated)]
     def distance(paper_run): # a model of another name is farther than one with other settings
         specs = [(getattr(run, k), getattr(paper_run, k)) for k in settings]
         named = sum(a.name != b.name for a, b in specs if isinstance(a, Spec) and isinstance(b, Spec))
@@ -110,13 +133,6 @@ def differences(run, names:tuple)->tuple: # of (setting, 'what own (paper theirs
 def smaller(run, names:tuple)->str: # empty if it has the paper's setting
     "What keeps a run's number from being compared with those of these experiments, besides its curve."
     return ', '.join(words for k, words in differences(run, names) if k not in LISTED)
-
-def differing(name:str, value, theirs)->list: # of 'what own (paper theirs)'
-    "How two values of a setting differ; for two specs of one name, setting by setting."
-    if value == theirs: return []
-    if not isinstance(value, Spec) or value.name != theirs.name: return [f'{name} {value} (paper {theirs})']
-    inner = dict(theirs.settings)
-    return [f'{k} {v} (paper {inner[k]})' for k, v in value.settings if v != inner[k]]
 
 # %% ../../nbs/evidence/comparable.ipynb #9c83f7fc
 def states_rounds(paper:str, method:str)->bool:

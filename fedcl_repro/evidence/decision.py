@@ -53,7 +53,7 @@ class Chance:
     elsewhere: dict = field(default_factory=dict) # words -> the table at another moment or size
     tested: str = ''      # the moment, in words, of accuracies that have two
     layers: str = ''      # where representations were tested, in words, if a claim compares several layers
-    differs: tuple = ()   # what the runs' settings differ in from the paper's: 'lr 0.01 (paper 0.05)'
+    differs: tuple = ()   # settings of the runs that are not profile `paper`'s: 'lr 0.01 (paper 0.05)'
 
 # %% ../../nbs/evidence/decision.ipynb #6c34c317
 def part_margins(c:Claim, table)->pd.DataFrame: # replicate x part

@@ -51,7 +51,7 @@ class Verdict:
     tested: str = ''      # when its models were tested, in words, if that matters
     layers: str = ''      # at which layer its representations were tested, if they differ
     turned: str = ''      # where else its margin has the other sign: 'but -0.54 after local training'
-    differs: tuple = ()   # settings of its runs that are not the paper's: 'lr 0.01 (paper 0.05)'
+    differs: tuple = ()   # settings of its runs that are not profile `paper`'s: 'lr 0.01 (paper 0.05)'
     def __post_init__(self):
         words = CELL_WORDS if self.kind == 'cell' else CLAIM_WORDS
         if self.word not in words:

@@ -163,7 +163,7 @@ def papers_table()->str: # Markdown
 
 # %% ../../nbs/show/findings.ipynb #8c711de1
 def sizes_told(names=None)->str: # `names`: of experiments, else all
-    "How many committed runs have the paper's size, and how many of their curves are level."
+    "How many committed runs are as large as in profile `paper`, and how many of their curves are level."
     run_ids, reduced, level = set(), set(), set() # run ids; a run is reduced if it is so on any page
     for name in names or experiments():
         rows = committed(name, 'lite')
@@ -176,8 +176,9 @@ def sizes_told(names=None)->str: # `names`: of experiments, else all
         level.update(id for id, end in ends.items() if end.converged)
     full = run_ids - reduced
     return (f'Of the {len(run_ids)} runs in the profile `lite`, '
-            f"{len(full)} have the paper's setting in all\n"
-            f'but rounds and precision, {len(level)} have a level curve, and {len(full & level)} have both.')
+            f"{len(full)} have the settings of their experiment's profile `paper`\n"
+            f'in all but rounds and precision, {len(level)} have a level curve, '
+            f'and {len(full & level)} have both.')
 
 # %% ../../nbs/show/findings.ipynb #7e97f8ea
 def replace_between(text:str, name:str, body:str, file='the README')->str:

@@ -27,7 +27,6 @@ from .drawings import bubbles
 from ..evidence.experiments import committed, committed_verdicts
 from .figures import curves, labels_at_ends, say_start
 from .result_page import rows_in_words, verdicts_in_words
-from ..evidence.cells import PAPER_OF
 from ..runs.rows import LATE_TESTS, late_rounds, per_round
 from ..evidence.verdict import OURS
 
@@ -265,8 +264,6 @@ def show_payoff(
     from IPython.display import Markdown
     draw_payoff(table)
     plt.show()
-    trained, paper = table[is_trained(table)], PAPER_OF[claims[0].split('/')[0]]
-    size = paper.size(list(trained.drop_duplicates('run').settings))
-    runs = f"{rows_in_words(trained, 'lite', claims[0])} Size: {size}."
+    runs = rows_in_words(table[is_trained(table)], 'lite', claims[0])
     sentences = ends_sentence(table), runs, claims_sentence(claims)
     return Markdown('\n'.join(f'{k}. {sentence}' for k, sentence in enumerate(sentences, 1)))

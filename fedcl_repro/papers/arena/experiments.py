@@ -192,7 +192,7 @@ def arena_said(images, profile)->str: return 'digits' if images == 'digits' else
 
 ARENA = Paper(
     ('images',), arena_said, tested=arena_tested, sizes=('arena/arena',), title='The arena',
-    says=dict(arena=arena_claims, rates=rate_claims), personal=True, moment=ARENA_MOMENT)
+    says=dict(arena=arena_claims, rates=rate_claims), personal=True, moment=ARENA_MOMENT, ours=True)
 
 def arena_verdicts(rows:pd.DataFrame, profile:str, also=())->list[Verdict]:
     "The verdicts on the claims, with further methods in the comparisons."

@@ -386,7 +386,8 @@ LOCAL = Paper(('interpretation',), say, sizes=('fedcosr/table2',), says=FEDCOSR_
 
 @experiment(LOCAL, 'fedcosr/local', 'What could explain 69.9 % for training alone', kind='extra')
 def training_alone(profile):
-    first_run = first_seed(runs(['local'], profile, [PRACTICAL], **SIZES[profile]['few']))[0].run
+    few = SIZES[profile].get('few', {}) # rounds
+    first_run = first_seed(runs(['local'], profile, [PRACTICAL], **few))[0].run
     betas = (.3, .5, 1.) if profile == 'quick' else (.01, .3, .5, 1.) # for 0.01, digits are too few
     changes = [*(dict(concentration=beta) for beta in betas), dict(protocol='global')]
     others = [replace(first_run, partition=first_run.partition(**change)) for change in changes]

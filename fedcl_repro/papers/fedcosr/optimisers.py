@@ -43,7 +43,7 @@ BOTH_OPTIMISERS = Paper(
             kind='extra')
 def optimisers(profile):
     names = [n for n in compared() if n != 'fedcosr']
-    size = {} if profile == 'quick' else REDUCED['tenth']
+    size = REDUCED['tenth'] if profile == 'lite' else {}
     if profile == 'quick': names = ['fedavg', 'fedper']
     common_runs = [p for p in runs(names, profile, [PRACTICAL], **size) if p.run.seed < 3]
     placed_runs = []

@@ -6,14 +6,14 @@
 __all__ = ['MAPL_FILE', 'TWO_VIEWS', 'WATCHED', 'AVERAGED', 'LEARNS_WATCHED', 'MAPL_SIZES', 'SIZE_OF', 'WEAK', 'STRONG', 'GREY',
            'FEWER', 'MAPL', 'MAPL_RUN', 'MAPL_ROUND', 'MAPL_SHOWN', 'FAST', 'LOSS_PARTS', 'EXACT', 'CHEAPEST',
            'one_rule', 'MAPL_PRESETS', 'SAME_VIEWS', 'TABLE8', 'TOLD7', 'views_of', 'mapl_runs', 'mapl_tested',
-           'mapl_where', 'mapl_published', 'size_in_words', 'largest_in_words', 'sizes_of', 'ablation', 'view_of',
-           'again', 'smaller1', 'table1', 'table9', 'fig7', 'lead_by_clients', 'with_ten_clients', 'by_clients',
-           'few_clients', 'table5_cells', 'table5', 'table2', 'table3', 'table6', 'communications', 'within_budget',
-           'spent', 'saved_of_possible', 'table4_cells', 'table4', 'numbers_carried', 'part_sizes', 'formula_name',
-           'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'presets', 'same_views', 'table8',
-           'judge_table8', 'published_again', 'published_scenarios', 'by_scenario', 'published_images',
-           'gains_more_published', 'published_facts', 'forward_passes', 'numbers_touched', 'cost_of_graph',
-           'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
+           'mapl_where', 'mapl_published', 'images_a_class', 'size_in_words', 'largest_in_words', 'sizes_of',
+           'ablation', 'view_of', 'again', 'smaller1', 'table1', 'table9', 'fig7', 'lead_by_clients',
+           'with_ten_clients', 'by_clients', 'few_clients', 'table5_cells', 'table5', 'table2', 'table3', 'table6',
+           'communications', 'within_budget', 'spent', 'saved_of_possible', 'table4_cells', 'table4', 'numbers_carried',
+           'part_sizes', 'formula_name', 'formula_gaps', 'times_as_much', 'judge_formulas', 'table7', 'presets',
+           'same_views', 'table8', 'judge_table8', 'published_again', 'published_scenarios', 'by_scenario',
+           'published_images', 'gains_more_published', 'published_facts', 'forward_passes', 'numbers_touched',
+           'cost_of_graph', 'cost_of_pass', 'isolated', 'counted_facts', 'mapl_alone']
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #11cb85e2
 import math
@@ -47,7 +47,7 @@ from fedcl_repro.papers.mapl.statements import (
     MAPL_BASELINES, BUDGET, BUDGET_SHARE, COPY, GRAPHS, HETEROGENEOUS, HOMOGENEOUS, LOSSES, MAPL_SAID, PAIRS,
     STEPS)
 from ...evidence.as_published import claims_on_published, judge_published
-from ...evidence.cells import Paper, by_seed, cells_judged
+from ...evidence.cells import Paper, by_seed, cells_judged, span
 from ...evidence.as_published import published_noise, share_possible, stated
 from ...evidence.ask import experiment
 from ...evidence.cells import published_cells
@@ -129,22 +129,28 @@ def mapl_published(artifact:str, **equal)->pd.DataFrame:
 MAPL = Paper(
     ('scenario', 'data'), mapl_where, tested=mapl_tested, sizes=('mapl/table1', 'mapl/table4'),
     title='MAPL', published=mapl_published, says=MAPL_SAID, personal=True, moment='trained',
-    size=lambda runs: largest_in_words(runs))
+    size=lambda runs: largest_in_words(runs), extent=lambda runs: size_in_words(*runs))
 MAPL.measures['way'] = OverPart(MAPL, 0., 1.) # mean accuracy over all rounds
 MAPL_RUN = ['label', *MAPL.keys, 'seed'] # what distinguishes runs
 MAPL_ROUND = [*MAPL_RUN, 'round']
 
 # %% ../../../nbs/papers/mapl/experiments.ipynb #267c3527
-def size_in_words(run:Run)->str:
-    "How many training images of each class a client has, and what else is smaller than the paper's."
+def images_a_class(run:Run)->tuple[int, int]:
+    "The least and the most training images that a client has of a class it holds."
     shots, least = setting(run, 'partition.shots'), setting(run, 'partition.least_shots')
-    images = f'{shots}' if setting(run, 'partition.scenario') < 3 else f'{least} to {shots - 1}'
-    return f'{images} a class, {run.n_clients} clients, {run.n_rounds} rounds'
+    return (shots, shots) if setting(run, 'partition.scenario') < 3 else (least, shots - 1)
+
+def size_in_words(*runs)->str:
+    "How many training images of a class the clients of these runs have, the clients and the rounds."
+    images = [n for run in runs for n in images_a_class(run)]
+    clients, rounds = [run.n_clients for run in runs], [run.n_rounds for run in runs]
+    return ', '.join([span(images, 'a class'), span(clients, 'clients'), span(rounds, 'rounds')])
 
 def largest_in_words(runs)->str:
     "The size of the run with the most rounds."
     return size_in_words(max(runs, key=lambda r: r.n_rounds))
 
+# %% ../../../nbs/papers/mapl/experiments.ipynb #bb6df666
 def sizes_of(rows:pd.DataFrame)->dict[tuple,str]: # (scenario, data) -> words
     "The same for all runs in each column of a table."
     if not len(rows): return {}
