@@ -231,7 +231,8 @@ def missing_fields(stages:tuple, names:set)->list[str]: # sentences; names: of f
     own = [k for k in names if not k.startswith(('opt.', 'train.')) and '.' in k]
     parts = ', '.join(sorted({repr(k.partition('.')[0] + '.') for k in own}))
     return [f'{does} {prefix!r}, of which no client has a field: there are {parts}'
-            for does, prefixes in asked for prefix in prefixes if not any(k.startswith(prefix) for k in names)]
+            for does, prefixes in asked for prefix in prefixes
+            if not any(name.startswith(prefix) for name in names)]
 
 # %% ../../nbs/federation/rehearsal.ipynb #94aad485
 def compare_companions(r:RehearsalCopy, i:int, c:dict, fn):
