@@ -135,8 +135,9 @@ def counts_of_claims(claims:list, shown:Callable)->str: # claims: of Verdict
     trained = [v for v in claims if v.basis == 'runs']
     others = [v for v in claims if v.basis != 'runs']
     return (f'{len(trained)} claims about trained models: {told(trained)}. '
-            f'{len(others)} about printed numbers or countable facts: {told(others)}.')
+            f'{len(others)} about published numbers or countable facts: {told(others)}.')
 
+# %% ../../nbs/publish/front.ipynb #8c269da8
 CLAIM = ('A claim is a sentence such as “FedCoSR is more accurate than training alone”, in one setting. '
          'Open: tested, but our runs cannot tell. Not learned: nothing that it compares is above a trivial '
          'baseline.')
