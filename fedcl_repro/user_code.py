@@ -8,7 +8,7 @@ __all__ = ['SENT_DIGESTS', 'TELLING', 'IMPORTED', 'GROUP', 'is_own', 'source_dig
            'tell_module', 'tell_array', 'tell_tensor', 'tell_network', 'tell_set', 'tell_dict', 'tell_partial',
            'tell_method', 'tell_list', 'tell_register', 'tell_wrapper', 'tell_property', 'refuse', 'tell_object',
            'import_file', 'no_bytecode', 'files_beside', 'used_files', 'use_files', 'import_entry_points',
-           'load_extensions', 'packed', 'packed_entry', 'unpack']
+           'load_extensions', 'check_new_folder', 'packed', 'packed_entry', 'unpack']
 
 # %% ../nbs/user_code.ipynb #9e9f4205
 import builtins
@@ -294,6 +294,13 @@ def load_extensions():
     "Import what installed packages and FEDCL_USE name."
     import_entry_points()
     for path in used_files(): import_file(path)
+
+# %% ../nbs/user_code.ipynb #603ea547
+def check_new_folder(path:Path, why:str): # why: 'nothing is overwritten'
+    "Refuse a folder that is not empty, and what is no folder."
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        what = 'not empty' if path.is_dir() else 'no folder'
+        raise ValueError(f'{path} is {what}: name a new folder, so that {why}')
 
 # %% ../nbs/user_code.ipynb #d59bf731
 def packed(registers)->bytes: # of Register

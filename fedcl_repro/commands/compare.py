@@ -64,8 +64,8 @@ def sweep_verb(options)->int:
     chosen = sweep(list(options.methods), grid, store=store, budget=options.budget, seeds=options.seeds,
                   data_root=options.data_root, options=training_of(options), **settings)
     print(*trial_lines(chosen), sep='\n')
-    print(f'percent; *: chosen by the validation rows ({settings["validation"]:g} of the training images), '
-          'test accuracy at the round that they chose')
+    rows = f'the validation rows ({settings["validation"]:g} of the training images)'
+    print(f'percent, merged models; *: chosen by {rows}, test accuracy at the round that they chose')
     print(f'rows: {store.root.resolve()}/RUN/rows.csv')
     return chosen.attrs['failed']
 

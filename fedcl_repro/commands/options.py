@@ -122,7 +122,7 @@ RUN_SETTINGS = [
     number('--validation', None, 0., 'share of the training images to choose a round by', 1., 'SHARE'),
     number('--patience', None, 1, 'stop after so many evaluations without better validation accuracy'),
     several('--metrics', 'NAME ...', 'beside accuracy: auc, balanced_accuracy, ...'),
-    several('--set', 'NAME=VALUE', 'another setting: n_rounds=100, seed=1, optimiser="adam(lr=0.001)"'),
+    several('--set', 'NAME=VALUE', 'another setting: n_rounds=100, seed=1, optimiser=sgd, optimiser.lr=0.1'),
 ]
 
 # %% ../../nbs/commands/options.ipynb #6e22a07c

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..core import atomic_write, check_folder, expanded, write_text
 from ..evidence.experiments import papers_folder
+from ..user_code import check_new_folder
 
 # %% ../../nbs/commands/pages.ipynb #6087fd10
 def copy_pages(out)->Path: # of the copied folder
@@ -20,9 +21,7 @@ def copy_pages(out)->Path: # of the copied folder
     nbs = papers_folder().resolve().parent
     if out.resolve().is_relative_to(nbs):
         raise ValueError(f'{out} lies among the notebooks themselves: name a new folder elsewhere')
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f'{out} exists already and is not empty: name a new folder, so that nothing is '
-                         'overwritten')
+    check_new_folder(out, 'nothing is overwritten')
     with atomic_write(out) as new:
         shutil.copytree(nbs, new, ignore=shutil.ignore_patterns('.*', '__pycache__'))
     return out

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['chosen', 'available_runs', 'runs_asked', 'runs_of_cell', 'asked_settings', 'one_run', 'prepared_store', 'training_of',
            'train_as_asked', 'check_options', 'asked_study', 'study_of', 'study_file', 'wanted_runs', 'run_verb',
-           'print_missing', 'finished_runs', 'show_finished', 'tell_other_file', 'save_rows', 'notes_of',
-           'reproduce_verb', 'page_parameters', 'missing_data', 'report_on']
+           'print_missing', 'has_stand_in', 'data_trained_on', 'finished_runs', 'show_finished', 'tell_other_file',
+           'save_rows', 'notes_of', 'reproduce_verb', 'page_parameters', 'missing_data', 'report_on']
 
 # %% ../../nbs/commands/train.ipynb #a97eb47e
 import contextlib
@@ -32,6 +32,7 @@ from ..publish.execute import checked_parameters, execute_pages, notebook_of, re
 from ..evidence.plan import committed_of, plan_line, state_of
 from ..runs.processes import Interrupted, raise_if_noted, signals_noted
 from ..runs.run import REGISTERS, Run, run_id
+from ..runs.rows import data_in_words
 from ..runs.simulate import fitting, named_data
 from ..runs.store import Store
 from ..runs.workers import cores, tell_problems, train_all
@@ -86,7 +87,8 @@ def asked_settings(options)->dict[str, object]: # setting -> value
         name, equals, value = text.partition('=')
         name = name.strip().replace('-', '_')
         if not equals: raise ValueError(f'cannot read --set {text!r}: write --set name=value')
-        if name == 'method': raise ValueError(f'--set {text}: the method is what --method names')
+        if name.split('.')[0] == 'method':
+            raise ValueError(f'--set {text}: the method is what --method names, with its settings')
         if name in settings: raise ValueError(f'{name} is given twice: leave one out')
         settings[name] = value if name in REGISTERS else parse_value(value)
     for name, value in settings.items():
@@ -211,8 +213,7 @@ def run_verb(options)->int:
     runs = wanted_runs(study, options)
     store = prepared_store(options)
     if options.save: check_folder(papers_folder(), 'FEDCL_PAPERS')
-    if study.experiments and study.profile == 'quick':
-        print('profile quick: digits stand in for the data of the paper, which --profile lite has')
+    if has_stand_in(study): print(data_trained_on(study, runs))
     n_failed = train_as_asked(runs, store, options, wait=not study.listed)
     if options.save: save_rows(study.experiments, store, options)
     else: show_finished(runs, store, options)
@@ -237,7 +238,15 @@ def print_missing(study:Study, options):
         names = ', '.join(study.experiments)
         raise ValueError(f'{names}: nothing to train in profile {study.profile}')
     if len(lines) > 1: lines.insert(0, plan_line('all together', [*every.values()], repeat=not study.listed))
-    print(*lines, sep='\n')
+    print(*lines, paragraph(data_trained_on(study, every)), sep='\n')
+
+def has_stand_in(study:Study)->bool: return bool(study.experiments) and study.profile == 'quick'
+
+def data_trained_on(study:Study, runs)->str:
+    "The data of these runs, in words."
+    if has_stand_in(study):
+        return 'profile quick: digits stand in for the data of the paper, which --profile lite has'
+    return f"data: {', '.join(dict.fromkeys(data_in_words(run.data) for run in runs))}"
 
 # %% ../../nbs/commands/train.ipynb #4462d373
 def finished_runs(runs:list, store:Store, options)->dict[str, Run]: # by id

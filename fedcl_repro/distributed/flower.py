@@ -290,19 +290,24 @@ from .plan import PLAN
 app = make_{side}_app(PLAN)
 '''
 
-def write_app(folder, plan, clients=''):
-    "Write a plan as a Flower app into a new folder."
-    from fedcl_repro.core import write_text
+def write_app(folder, plan, clients='', data=()): # clients: a folder for the `data` of each
+    "Write a plan as a Flower app into a new folder, complete or not at all, after the data of its clients."
+    from fedcl_repro.core import atomic_write, check_folder
+    from fedcl_repro.user_code import check_new_folder
     folder = Path(folder).resolve()
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f'{folder} is not empty: name a new folder')
+    check_new_folder(folder, 'nothing is overwritten')
+    if clients: check_folder(clients, '--clients')
     details = dict(name='fedcl-' + plan.run.method.name.replace('_', '-'), method=plan.run.method.name,
                  out=folder/'out', clients=Path(clients).resolve() if clients else folder/'clients')
-    write_text(folder/'pyproject.toml', PYPROJECT.format(**details))
-    write_text(folder/'LICENSE', 'The settings of this app are free to use.\n')
-    write_text(folder/'fedcl_app'/'__init__.py', '')
-    write_text(folder/'fedcl_app'/'plan.py', f'PLAN = r"""{plan.text}"""\n')
-    for side in ('server', 'client'): write_text(folder/'fedcl_app'/f'{side}_app.py', APP.format(side=side))
+    files = {'pyproject.toml': PYPROJECT.format(**details),
+             'LICENSE': 'The settings of this app are free to use.\n',
+             'fedcl_app/__init__.py': '',
+             'fedcl_app/plan.py': f'PLAN = r"""{plan.text}"""\n'}
+    for side in ('server', 'client'): files[f'fedcl_app/{side}_app.py'] = APP.format(side=side)
+    with atomic_write(folder) as new:
+        (new/'fedcl_app').mkdir(parents=True)
+        for name, text in files.items(): (new/name).write_text(text, encoding='utf-8')
+        for i, client_data in enumerate(data): client_data.save(Path(clients)/str(i))
 
 # %% ../../nbs/distributed/flower.ipynb #40ffc67b
 def read_app(folder): # SharedPlan

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..core import atomic_write, json_in, write_text
+from ..core import atomic_write, json_in
 from ..user_code import import_file
 from ..federation.exchange import ClientSide, LastTurn, from_bytes, known_to, to_bytes
 from ..federation.fed import Fed
@@ -104,11 +104,6 @@ class SharedPlan:
         "All of it as JSON."
         record = dict(run=config(self.run), shape=self.shape, n_classes=self.n_classes)
         return json.dumps(record, indent=1, sort_keys=True)
-
-    def save(self, path): write_text(path, self.text)
-
-    @classmethod
-    def load(cls, path)->'SharedPlan': return cls.of_text(Path(path).read_text())
 
     @classmethod
     def of_text(cls, text:str)->'SharedPlan':

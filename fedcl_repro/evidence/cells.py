@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'CELL_COLUMNS', 'SHARE_WORDS', 'PAPER_OF', 'MOMENTS', 'AFTER', 'AT', 'MEANS', 'MEASURE_NAMES', 'share_of',
-           'span', 'images_and_rounds', 'after_epoch', 'Paper', 'tested_layers', 'at_layer', 'layer_tested',
-           'has_both_layers', 'layer_accuracies', 'run_facts', 'owner_of', 'by_seed', 'published_cells', 'spreads_path',
-           'committed_spreads', 'family_of', 'interval_of', 'our_cells', 'key_columns', 'beside_published',
-           'name_of_cell', 'cells_judged', 'cells_by_run', 'runs_in', 'run_sizes', 'all_measures']
+           'span', 'images_and_rounds', 'is_shared', 'after_epoch', 'tested_alike', 'Paper', 'tested_layers',
+           'at_layer', 'layer_tested', 'has_both_layers', 'layer_accuracies', 'run_facts', 'owner_of', 'by_seed',
+           'published_cells', 'spreads_path', 'committed_spreads', 'family_of', 'interval_of', 'our_cells',
+           'key_columns', 'beside_published', 'name_of_cell', 'cells_judged', 'cells_by_run', 'runs_in', 'run_sizes',
+           'all_measures']
 
 # %% ../../nbs/evidence/cells.ipynb #13e1a575
 from collections.abc import Callable
@@ -60,11 +61,22 @@ PAPER_OF = {} # name -> the `Paper` whose experiments were registered first
 MOMENTS = dict(merged='before local training', trained='after local training') # of a round: when it is tested
 AFTER = ' + epoch' # of the label of a shared model that a client has trained: a baseline of its own
 
+def is_shared(rows:pd.DataFrame)->pd.Series: # of bools
+    "Which rows are of methods whose model all clients share."
+    shared = [m for m in rows.method.unique() if m in methods() and methods()[m].about['owner'] == 'shared']
+    return rows.method.isin(shared)
+
 def after_epoch(rows:pd.DataFrame)->pd.DataFrame:
     "The tests of shared models after a client's local training, as those of merged models of further runs."
-    shared = [m for m in rows.method.unique() if m in methods() and methods()[m].about['owner'] == 'shared']
-    after = rows[(rows.moment == 'trained') & rows.method.isin(shared)]
+    after = rows[(rows.moment == 'trained') & is_shared(rows)]
     return after.assign(moment='merged', run=after.run + AFTER, label=after.label + AFTER)
+
+def tested_alike(rows:pd.DataFrame)->pd.DataFrame:
+    """The tests of all models after local training, and of shared ones also before it, as those of merged
+    models: all but these have seen their client's data equally often."""
+    shared = is_shared(rows)
+    personal = rows[(rows.moment == 'trained') & ~shared].assign(moment='merged')
+    return pd.concat([rows[(rows.moment == 'merged') & shared], personal, after_epoch(rows)])
 
 # %% ../../nbs/evidence/cells.ipynb #f124a29d
 @dataclass(frozen=True)

@@ -52,12 +52,12 @@ def projected(x:np.ndarray, seed=0)->np.ndarray: # (n, k) -> (n, 2)
     return TSNE(init='pca', random_state=seed, perplexity=perplexity, max_iter=500).fit_transform(x)
 
 # %% ../../nbs/runs/representations.ipynb #d8f9e76a
-def within(sample:dict, least=5)->float:
-    "Mean silhouette among a client's own images, over clients with at least `least` images and two classes."
+def within(sample:dict)->float:
+    "Mean silhouette among a client's own images, over clients with at least five images and two classes."
     scores = []
     for i in np.unique(sample['client']):
         mask = sample['client'] == i
-        if mask.sum() >= least:
+        if mask.sum() >= 5:
             scores.append(silhouette(sample['z'][mask].astype(np.float32), sample['y'][mask]))
     return float(np.nanmean(scores)) if np.isfinite(scores).any() else float('nan')
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['simulate', 'train_under_bar', 'check_measured', 'Simulation', 'data_spec', 'with_columns', 'dataset_given',
-           'copied_dataset', 'named_data', 'known_dataset', 'fitting', 'tested_on_given', 'model_spec',
-           'name_by_content', 'method_spec', 'one_model_for_all']
+           'copied_dataset', 'named_data', 'known_dataset', 'with_parts', 'of_part', 'fitting', 'tested_on_given',
+           'model_spec', 'name_by_content', 'method_spec', 'one_model_for_all']
 
 # %% ../../nbs/runs/simulate.ipynb #d2a39351
 import contextlib
@@ -54,7 +54,8 @@ def simulate(
     data_root=None,
     log=(),          # loggers: 'csv:FOLDER', 'tensorboard:FOLDER', or a function (settings) -> (rows) -> None
     quiet=False,     # no bar of progress, which a run of more than two seconds has
-    **settings,      # of the run: n_clients=20, n_rounds=30, partition, optimiser, validation=0.1, seed, ...
+    **settings,      # of the run: n_clients=20, n_rounds=30, partition, optimiser, validation=0.1, seed, ...;
+                     # **{'optimiser.lr': .01} changes a setting of one of its parts
 )->'Simulation':
     """Train a method and return its rows, models and curves. Rows of a test set are never trained on, unless
     the partition says protocol='pooled'. What is given stays as it is: the run has copies."""
@@ -66,8 +67,8 @@ def simulate(
         raise ValueError("beginning='own' draws the weights of each client, and a module has weights: give a "
                          'function that builds it, or leave one out')
     data = data_spec(data, labels, test, clients)
-    settings = fitting(data, settings, model, data_root, kept=bool(store))
-    run = Run.of(method_spec(method, kept=bool(store)), data=data, **settings)
+    settings = fitting(data, dict(settings, data=data), model, data_root, kept=bool(store))
+    run = Run.of(method_spec(method, kept=bool(store)), **settings)
     check_federation(run, data_root)
     folder = None if store else tempfile.TemporaryDirectory(prefix='fedcl-')
     run_store = Store(store or folder.name)
@@ -235,16 +236,35 @@ def known_dataset(data:Spec)->Spec:
     return data
 
 # %% ../../nbs/runs/simulate.ipynb #91e3c79e
+def with_parts(settings:dict)->dict[str, object]: # setting -> value
+    "Settings in which `optimiser.lr` is a setting of the optimiser that they name, or of the usual one."
+    complete = {name: value for name, value in settings.items() if not of_part(name)}
+    for name in filter(of_part, settings):
+        part, inner = name.split('.', 1)
+        spec = complete.get(part, getattr(Run, part))
+        spec = parse_spec(spec) if isinstance(spec, str) else spec
+        if isinstance(spec, Spec): complete[part] = spec(**{inner: settings[name]}) # else it is refused later
+    return complete
+
+def of_part(name:str)->bool: # `method.gamma` does not: each method has settings of its own
+    "Whether the name of a setting belongs to a part of a run, as `optimiser.lr` does."
+    part, dot, _ = name.partition('.')
+    return bool(dot) and isinstance(getattr(Run, part, None), Spec)
+
+# %% ../../nbs/runs/simulate.ipynb #4b0d206b
 def fitting(data:Spec, settings:dict, model=None, data_root=None, kept=True)->dict[str, object]:
     """Settings of a run, completed for the data: a model that can take them; if there is a column `client`,
-    one client for each of its ids; if a user gave an official test set, that all clients are tested on it."""
+    one client for each of its ids; if a user gave an official test set, that all clients are tested on it.
+    A name such as `optimiser.lr` changes a part."""
+    data = with_parts(dict(settings, data=data))['data']
     entry = DATASETS[data.name]
     if not (entry.about['own'] or is_own(entry)) and not isinstance(model, nn.Module) and not callable(model):
-        return settings if model is None else dict(settings, model=model)
+        return with_parts(settings if model is None else dict(settings, model=model))
     settings, ds = dict(settings), dataset(DATASETS.resolve(data), str(find_root(data_root)))
     if model is None: model = settings.get('model') or default_model(ds.shape)
     settings['model'] = model_spec(model, ds, kept)
     if 'client' in ds.columns: settings.setdefault('partition', 'by_column')
+    settings = with_parts(settings)
     partition = settings.get('partition', Run.partition)
     if isinstance(partition, str): partition = parse_spec(partition)
     column = dict(partition.settings).get('column', 'client')

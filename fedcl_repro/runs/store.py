@@ -322,14 +322,14 @@ def checkpoint_head(store:Store, id:str)->dict:
     "What a checkpoint says of itself; its tensors are not read."
     with open(store.checkpoint(id), 'rb') as f: return head_of(f)
 
-def checkpoint_progress(store:Store, id:str, device='cpu')->tuple[int, float]: # rounds, `time_spent`
+def checkpoint_progress(store:Store, id:str)->tuple[int, float]: # rounds, `time_spent`
     "The progress of a checkpoint, (0, 0.) without a usable one; its tensors are not read."
     path = store.checkpoint(id)
     if not path.is_file() or path.is_symlink(): return 0, 0.
     try:
         head = checkpoint_head(store, id)
         if head['bytes'] != path.stat().st_size - HEAD or head.get('run', id) != id: return 0, 0.
-        return int(head['round']), float(time_spent(head, device))
+        return int(head['round']), float(time_spent(head, 'cpu'))
     except Exception: return 0, 0. # the run will start again
 
 # %% ../../nbs/runs/store.ipynb #9aaf2b38

@@ -213,10 +213,10 @@ def attempt(run:Run, store:Store, options:dict, tell=ignore)->Outcome:
 LESS = 'Take fewer jobs (--jobs), a smaller model, fewer clients or smaller batches'
 
 # %% ../../nbs/runs/workers.ipynb #fe6fc555
-def short_label(label:str, most=18)->str:
+def short_label(label:str)->str: # at most 18 letters
     "The name of a run for a bar: its settings are left out whole, not cut within a parenthesis."
     name = label.partition(' (')[0]
-    return name if len(name) <= most else name[:most - 1] + '…'
+    return name if len(name) <= 18 else name[:17] + '…'
 
 class Progress:
     """One bar for all rounds of all runs, at most 80 columns wide, with the last accuracy of a checkpoint or

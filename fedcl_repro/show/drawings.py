@@ -187,9 +187,10 @@ def normalised_set(norm:str, K=3)->np.ndarray: # (2K, 4 channels in groups of 2,
 TITLES_OF_NORMS = dict(batch='batch norm', layer='layer norm', group='group norm', twin='Twin Normalization',
                        instance='instance norm')
 
-def draw_cubes(K=3):
+def draw_cubes():
     "A cube for each norm; the blue values share one mean and one variance."
     from fedcl_repro.show.figures import panel_grid
+    K = 3 # images
     fig, axes = panel_grid(len(TITLES_OF_NORMS), (3.2, 2.1), subplot_kw=dict(projection='3d'))
     for ax, (norm, title) in zip(axes, TITLES_OF_NORMS.items()):
         chosen = normalised_set(norm, K)

@@ -179,16 +179,15 @@ def panels(down:int, across:int, size:tuple, legend=False, **options):
     plt.show()
 
 # %% ../../nbs/show/figures.ipynb #52e32c4a
-def labels_at_ends(ax, apart=.07):
-    """The name of each line beside its end, in place of a legend, which stays if two have one colour;
-    `apart`: of the axis, so that names do not touch."""
+def labels_at_ends(ax):
+    "The name of each line beside its end, in place of a legend, which stays if two have one colour."
     low, high = ax.get_ylim()
     lines = [line for line in ax.lines if not line.get_label().startswith('_') and len(line.get_xdata()) > 1]
     if len({to_hex(line.get_color()) for line in lines}) < len(lines): return
     lines.sort(key=lambda line: line.get_ydata()[-1])
     ends = [(line.get_ydata()[-1] - low) / (high - low) for line in lines]
     heights = []
-    for end in ends: heights.append(max(end, heights[-1] + apart) if heights else end)
+    for end in ends: heights.append(max(end, heights[-1] + .07) if heights else end) # names do not touch
     moved = heights[-1] - ends[-1]
     for line, height in zip(lines, heights):
         ax.annotate(line.get_label(), (1, height - moved / 2), (4, 0), xycoords='axes fraction',

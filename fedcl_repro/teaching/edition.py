@@ -19,6 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from ..publish.contents import book_folder
 from ..core import atomic_write, expanded
+from ..user_code import check_new_folder
 
 # %% ../../nbs/teaching/edition.ipynb #79a88342
 MARK = re.compile(r'#\|\s*blank:\s*(.+)')
@@ -145,8 +146,7 @@ def course_pages()->list[str]: # of names
 def write_course(out)->Path:
     "Write the reader's edition to a new folder, complete or not at all, with a blank file for a method."
     out = expanded(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f'{out} exists already and is not empty: name a new folder, so that your lines stay')
+    check_new_folder(out, 'your lines stay')
     with atomic_write(out) as new:
         new.mkdir()
         for page in course_pages(): nbformat.write(readers_edition(page), new / f'{page}.ipynb')

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,7 @@ from fedcl_repro.runs import train as train_module
 from fedcl_repro.runs import workers
 from fedcl_repro.evidence.citations import citations, citations_of, reference_text
 from fedcl_repro.show.compare import Comparison, replicates
+from fedcl_repro.runs.rows import read_rows, summary
 from fedcl_repro.runs.run import Run, config, methods, run_id
 from fedcl_repro.runs.store import Store, save_checkpoint
 from fedcl_repro.commands import train as train_commands
@@ -276,7 +278,62 @@ def test_methods_are_compared(tmp_path, capsys):
     assert code == 0 and again.startswith(out.rstrip()) and '<svg' in picture.read_text()
     found = comparing.compare(['fedavg', 'fedper'], seeds=2, store=tmp_path/'runs', n_rounds=2, n_clients=3)
     assert str(found) == out.rstrip(), 'the library trains nothing anew and says the same'
-    assert 0 < found.majority < 100 and set(found.curves.label) == {'FedAvg', 'FedPer'}
+    assert 0 < found.majority < 100
+    assert set(found.curves.label) == {'FedAvg', 'FedAvg + epoch', 'FedPer'}
+
+
+def test_a_shared_model_is_compared_as_merged_and_after_a_local_epoch(tmp_path, capsys):
+    "And all others after theirs: the difference of FedPer is that of the rows after local training."
+    table, csv = tmp_path/'t.tex', tmp_path/'t.csv'
+    small = ['--set', 'n_rounds=4', '--set', 'n_clients=4', '--store', str(tmp_path/'runs'), '--jobs', '1']
+    code, out, _ = said(capsys, 'compare', 'fedavg', 'fedper', '--seeds', '2', *small, '--table', str(table),
+                        '--csv', str(csv))
+    assert code == 0 and 'tested after local training; before it, as merged: FedAvg\n' in out
+    numbers = pd.read_csv(csv).set_index('method')
+    assert list(numbers.index) == ['FedAvg', 'FedAvg + epoch', 'FedPer']
+    assert list(numbers.minus) == ['FedAvg', 'FedAvg + epoch', 'FedAvg + epoch']
+    assert list(numbers.moment.str.split().str[0]) == ['before', 'after', 'after']
+    assert 'before it, as merged: FedAvg.' in table.read_text() and 'FedAvg + epoch &' in table.read_text()
+    runs = replicates(('fedavg', 'fedper'), 2, dict(n_rounds=4, n_clients=4))
+    rows = read_rows(runs, Store(tmp_path/'runs'))
+    by_hand = {m: summary(rows, m).groupby('label').micro.mean() for m in ('merged', 'trained')}
+    assert numbers.accuracy['FedAvg'] == pytest.approx(by_hand['merged']['FedAvg'])
+    assert numbers.accuracy['FedAvg + epoch'] == pytest.approx(by_hand['trained']['FedAvg'])
+    assert numbers.accuracy['FedPer'] == pytest.approx(by_hand['trained']['FedPer'])
+    difference = by_hand['trained']['FedPer'] - by_hand['trained']['FedAvg']
+    assert numbers.difference['FedPer'] == pytest.approx(difference)
+
+
+def test_if_one_method_has_no_test_after_training_all_are_compared_before_it(tmp_path):
+    "A model that all clients share is tested once on a common test set, as merged."
+    found = comparing.compare(['fedavg', 'local'], seeds=1, store=tmp_path, n_rounds=1, n_clients=3, jobs=1,
+                              partition="dirichlet(protocol='global')")
+    assert found.labels == ['FedAvg', 'Local'] and '\ntested before local training\n' in str(found)
+    assert 'minus FedAvg, 95 % interval' in str(found)
+    merged = summary(found.rows).set_index('label').micro
+    difference = found.table().difference[1]
+    assert difference.mean == pytest.approx(merged['Local'] - merged['FedAvg'])
+
+
+def test_a_line_has_a_difference_only_to_a_line_of_its_moment():
+    names = ['Local', 'FedAvg', 'FedAvg + epoch']
+    moments = dict(zip(names, ('trained', 'merged', 'trained')))
+    found = replace(compared(**dict(zip(names, ([80., 82.], [30., 31.], [78., 81.])))), moments=moments)
+    first, merged, after = found.table().difference
+    assert (first, merged, after.mean) == (None, None, pytest.approx(-1.5))
+    assert 'minus Local at the same moment' in str(found) and 'None' not in str(found.table(style='paper'))
+    assert 'tested' not in str(replace(found, moments={})), 'nothing is said of a moment that is not known'
+
+
+def test_of_more_than_ten_lines_those_after_training_are_drawn():
+    names = [f'M{k}' for k in range(6)]
+    moments = {name + after: moment for name in names
+               for after, moment in (('', 'merged'), (' + epoch', 'trained'))}
+    curves = pd.DataFrame([dict(label=name, family='averaging', seed=0, round=r, micro=50. + r)
+                           for name in moments for r in (1, 2)])
+    found = Comparison(list(moments), pd.DataFrame(), curves, 1, None, pd.DataFrame(), moments=moments)
+    (ax,) = found.draw().axes
+    assert len(ax.lines) == 6 and ax.get_ylabel() == 'test accuracy after local training (%)'
 
 
 # --- citations

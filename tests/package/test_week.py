@@ -373,9 +373,42 @@ def test_an_id_is_no_run():
         read_rows(['996b6db0ab'], Store('runs'))
 
 
-def test_a_setting_of_a_part_is_told_how_it_is_written():
-    with pytest.raises(ValueError, match=re.escape("write optimiser='NAME(lr=...)'")):
-        fedcl_repro.simulate('fedavg', **{'optimiser.lr': .1})
+def test_a_setting_of_a_part_is_written_as_in_a_sweep(tmp_path, capsys):
+    "`optimiser.lr` names the run of `optimiser='sgd(lr=...)'`, on the command line, here and in files."
+    short, long = {'optimiser': 'sgd', 'optimiser.lr': .1}, dict(optimiser='sgd(lr=0.1)')
+    run = fedcl_repro.Run.of('fedavg', n_clients=2, n_rounds=1, **long)
+    small = ['--set', 'n_clients=2', 'n_rounds=1']
+    asked = options_of('run', '--method', 'fedavg', *small, 'optimiser=sgd', 'optimiser.lr=0.1')
+    assert train_commands.one_run('fedavg', asked) == run
+    assert fedcl_repro.simulate('fedavg', n_clients=2, n_rounds=1, **short).run == run
+    common = '[common]\noptimiser = "sgd"\nn_clients = 2\nn_rounds = 1\n'
+    (tmp_path/'study.toml').write_text(common + '[[runs]]\nmethod = "fedavg"\noptimiser.lr = 0.1')
+    assert read_study(tmp_path/'study.toml').runs == (run,)
+    wrong = {'optimiser.rate=1': "optimiser 'adam' has no setting 'rate'", 'optimiser.lr=': 'is empty',
+             'optimizer.lr=1': "did you mean 'optimiser'?", 'method.mu=1': '--method names'}
+    for words, says in wrong.items():
+        assert cli.main(['run', '--method', 'fedavg', '--set', words]) == 2
+        assert says in ' '.join(capsys.readouterr().err.split())
+
+
+def test_a_part_of_own_data_or_their_model_is_changed(tmp_path):
+    "The network that fits the data, and the partition by the file's clients, with another setting."
+    PATIENTS.to_csv(tmp_path/'patients.csv', index=False)
+    data = '--data', f'{tmp_path}/patients.csv(label=diagnosis)', '--set', 'data.client=hospital'
+    usual = train_commands.one_run('fedavg', options_of('run', '--method', 'fedavg', *data))
+    asked = options_of('run', '--method', 'fedavg', *data, 'model.width=7', 'partition.test_share=0.5')
+    run = train_commands.one_run('fedavg', asked)
+    assert (run.model.name, usual.model.name, dict(run.model.settings)['width']) == ('mlp', 'mlp', 7)
+    assert (run.partition.name, dict(run.partition.settings)['test_share']) == ('by_column', .5)
+    assert run.n_clients == usual.n_clients == 3
+    asked = options_of('run', '--method', 'fedavg', '--set', 'data.side=32')
+    assert dict(train_commands.one_run('fedavg', asked).data.settings)['side'] == 32
+
+
+def test_a_setting_of_the_grid_is_given_once(tmp_path, capsys):
+    words = 'sweep --method fedavg --grid optimiser.lr=0.1,0.2 --set optimiser.lr=0.5'
+    assert cli.main([*words.split(), '--store', str(tmp_path)]) == 2
+    assert 'optimiser.lr is in the grid and given for all trials' in ' '.join(capsys.readouterr().err.split())
 
 
 def test_results_of_a_moment_that_nothing_has_are_refused():
@@ -752,7 +785,9 @@ def test_one_cell_is_trained(tmp_path):
         assert run.method.name == 'fedcosr' and run.partition.name == 'dirichlet'
         wanted = train_commands.available_runs(options.names, options_of(*words, '--profile', 'quick'))
     assert len(wanted) == 1 and wanted[0].seed == 0 and wanted[0].data.name == 'digits'
-    assert '1 of 1 run to train' in said(*words, '--dry', '--store', tmp_path)
+    dry = said(*words, '--dry', '--store', tmp_path)
+    assert '1 of 1 run to train' in dry and 'digits stand in for the data of the paper' in dry
+    assert 'data: cifar10' in said(*words, '--dry', '--profile', 'lite', '--store', tmp_path)
     every = train_commands.runs_of_cell(['fedcosr/table2'], 'lite', 'practical CIFAR-10')
     assert {r.data.name for r in every} == {'cifar10'} and len({r.method.name for r in every}) > 10
 
@@ -938,6 +973,15 @@ def test_flower_leaves_nothing_if_it_refuses(app, words, says, tmp_path, monkeyp
     before = {*tmp_path.rglob('*')}
     assert cli.main(['flower', app, '--method', 'fedavg', *words]) == 2
     assert says in ' '.join(capsys.readouterr().err.split()) and {*tmp_path.rglob('*')} == before
+
+
+def test_there_is_no_app_without_the_data_of_its_clients(tmp_path, monkeypatch):
+    from fedcl_repro.distributed.nodes import ClientData
+    def full(*given): raise OSError(28, 'the disk is full')
+    monkeypatch.setattr(ClientData, 'save', full)
+    words = 'flower', str(tmp_path/'app'), '--method', 'fedavg', '--clients', str(tmp_path/'clients')
+    assert cli.main([*words, '--set', 'n_clients=3']) == 2
+    assert [p.name for p in tmp_path.iterdir()] == ['clients']
 
 
 def test_ctrl_c_says_what_a_node_keeps(tmp_path, monkeypatch, capsys):

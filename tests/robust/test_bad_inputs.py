@@ -281,7 +281,11 @@ STUDIES = [
     ('[[runs]]\nmethod = 3', 'a method is named by a text'),
     ('[[runs]]\nmethod = "fedavg"\nrounds = 3', "no setting 'rounds'"),
     ('[[runs]]\nmethod = "fedavg"\nseed = []', 'seed is an empty list'),
-    ('[[runs]]\nmethod = "fedavg"\ndata = {a = 1}', 'cannot read'),
+    ('[[runs]]\nmethod = "fedavg"\ndata = {a = 1}', "dataset 'digits' has no setting 'a'"),
+    ('[[runs]]\nmethod = "fedavg"\ndata = {}', 'cannot read'),
+    ('[[runs]]\nmethod = {name = "fedavg"}', 'no method is named'),
+    ('[[runs]]\nmethod = "fedavg"\noptimiser.lr = {a = 1}', 'lr must be'),
+    ('[[runs]]\nmethod = "fedavg"\noptimiser.rate = 1', "no setting 'rate'"),
     ('[[runs]]\nmethod = "fedavg"\nmetrics = ["no"]', "unknown metric 'no'"),
     ('[[runs]]\nmethod = "fedavg"\nn_rounds = 1979-05-27', 'n_rounds must be like 30 (int)'),
     ('[[runs]]\nmethod = "fedavg"\npartition = "dirichlet(minimum=5000)"', 'cannot have 5000 images each'),
@@ -458,7 +462,7 @@ COMMANDS = { # what is said -> commands
     'is a folder: name a file with --figure': ['show fedcosr/fig4 --figure .'],
     'name another one with --figure': ['show fedcosr/fig4 --figure /proc/none/a.png'],
     'name a new folder': ['docs --notebooks /dev/null'],
-    'name another one with FOLDER': ['flower /dev/null --method fedavg'],
+    'is no folder: name a new folder': ['flower /dev/null --method fedavg'],
     'name another one with --clients': ['flower app --method fedavg --clients /dev/null'],
     "has a setting 'lr'": ['sweep --method fedavg --grid lr=1'],
     'write NAME=VALUE,VALUE': ['sweep --method fedavg --grid optimiser.lr'],
@@ -533,7 +537,6 @@ OPTIONS = {
     'folder is empty': ['flower "" --method fedavg'],
     'at least 1': ['sweep --method fedavg --grid n_rounds=1 --seeds 0'],
     'at least 0': ['node app data --client -1'],
-    **{f'`fedcl {verb}` is `{new}` now': [verb] for verb, new in cli.EARLIER.items()},
 }
 
 

@@ -24,7 +24,7 @@ from ...runs.run import Run, methods
 from ...runs.store import Store, time_spent
 from ...runs.sweep import run_with, sweep, trial_scores, trials
 from ...evidence.ask import ask, experiment
-from ...evidence.cells import AFTER, MOMENTS, SHARE_WORDS, Paper, after_epoch, share_of
+from ...evidence.cells import AFTER, MOMENTS, SHARE_WORDS, Paper, share_of, tested_alike
 from ...evidence.verdict import Verdict, OURS
 from ...runs.rows import read_rows, table_of_means
 
@@ -135,11 +135,7 @@ def choices_at_moments(scores:pd.DataFrame, used:dict)->pd.DataFrame: # used: na
 # %% ../../../nbs/papers/arena/experiments.ipynb #b171b647
 def arena_tested(rows:pd.DataFrame)->pd.DataFrame:
     "Test rows at the moments that count, as 'merged'; a shared model after an epoch has a run of its own."
-    tests = rows[rows.split == 'test']
-    shared = [m for m in tests.method.unique() if methods()[m].about['owner'] == 'shared']
-    personal = tests[(tests.moment == 'trained') & ~tests.method.isin(shared)].assign(moment='merged')
-    merged = tests[(tests.moment == 'merged') & tests.method.isin(shared)]
-    return pd.concat([merged, personal, after_epoch(tests)])
+    return tested_alike(rows[rows.split == 'test'])
 
 def arena_label(name:str)->str:
     "The name of a method in the arena; a user's method has its title."
