@@ -39,7 +39,8 @@ from ..data.datasets import file_state
 from ..runs.run import REGISTERS, changed_part, changed_settings, load_registers, methods
 from ..user_code import is_own
 from ..runs.store import Store
-from ..evidence.verdict import MARKS, WIDE, Verdict, amount_of, verdict_counts
+from ..evidence.verdict import (
+    BORROWED, BORROWED_NOTE, MARKS, WIDE, Verdict, amount_of, verdict_counts)
 from ..runs.rows import LATE_TESTS, by_client, evaluations_in_words, per_round, summary, with_names
 from .options import WITH_OPTION
 from ..show.latex import PaperTable, check_tables, write_tables
@@ -258,9 +259,9 @@ def given_path(data:dict)->str: # "patients.csv(label='diagnosis')"
     return str(Spec.of(data['path'], **columns))
 
 # %% ../../nbs/commands/show.ipynb #085bdf49
-COLUMNS_KEY = ('Interval: of 95 %; that of a single run has the spread of repeated ones. Verdict: the '
-               'published number lies inside (agrees) or outside (differs) our interval, or is open: one '
-               f'run, smaller runs, or an interval of more than {WIDE:g} points.')
+COLUMNS_KEY = (f'Interval: of 95 %; {BORROWED}: of one run, whose spread is borrowed from repeated runs. '
+               'Verdict: the published number lies inside (agrees) or outside (differs) our interval, or is '
+               f'open: one run, smaller runs, or an interval of more than {WIDE:g} points.')
 
 @dataclass(frozen=True)
 class Shown:
@@ -387,9 +388,9 @@ def tables_beside_published(
     def line(v, published, others):
         measure = v.what.partition(v.label)[0] # 'spread of FedCoSR, practical CIFAR-10'
         cell_runs = runs_in(runs, v.what.removeprefix(measure))
-        between = '{:.1f} to {:.1f}'.format(*v.interval) if v.interval else ''
-        return dict(method=v.label, published=published, ours=f'{v.margin:.2f}', interval=between,
-                    verdict=v.word, **(run_sizes(cell_runs) if cell_runs else {}), **rank_of(v, others))
+        return dict(method=v.label, published=published, ours=f'{v.margin:.2f}',
+                    interval=v.between('{:.1f}'.format), verdict=v.word,
+                    **(run_sizes(cell_runs) if cell_runs else {}), **rank_of(v, others))
     def lines(group):
         texts = alike_in_digits([v.published for v in group])
         return pd.DataFrame([line(v, text, group) for v, text in zip(group, texts)])
@@ -468,6 +469,7 @@ def show_artifact(name:str)->Shown:
         print(paragraph('merged, {dataset}, {partition}:'.format(**rows.iloc[0])))
         print(text_chart(curves, min(60, width() - 9)))
     for text in sentences_judged(verdicts): print(f'\n{text}')
+    if any(v.borrowed for v in verdicts): print(f'\n{paragraph(BORROWED_NOTE)}')
     if len(rows): print(f'rows: {committed_path(name, profile).resolve()}')
     return Shown(curves, tables, title)
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['OURS', 'WIDE', 'MARKS', 'CLAIM_WORDS', 'CELL_WORDS', 'DECIDED', 'ONE_RUN', 'TOO_LONG', 'SMALLER_RUNS', 'MIXED',
-           'IN_NOISE', 'TOO_FEW', 'NEVER', 'SIZE_WORDS', 'ONE_PARTITION', 'REASONS', 'PAPER_SIZE', 'Verdict',
-           'cell_word', 'claim', 'verdict_counts', 'rests_on', 'amount_of', 'verdict_table', 'compare', 'between_words',
-           'cell_verdicts']
+           'IN_NOISE', 'TOO_FEW', 'NEVER', 'SIZE_WORDS', 'ONE_PARTITION', 'REASONS', 'PAPER_SIZE', 'BORROWED_NOTE',
+           'Verdict', 'ends_in_words', 'borrowed_note', 'cell_word', 'claim', 'verdict_counts', 'rests_on', 'amount_of',
+           'verdict_table', 'compare', 'between_words', 'cell_verdicts']
 
 # %% ../../nbs/evidence/verdict.ipynb #0e75cacb
 import math
@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass
 
 import pandas as pd
+
+from .intervals import BORROWED
 
 # %% ../../nbs/evidence/verdict.ipynb #5dd90c65
 OURS = 'ours' # the source of a claim that is in no paper
@@ -52,6 +54,8 @@ class Verdict:
     layers: str = ''      # at which layer its representations were tested, if they differ
     turned: str = ''      # where else its margin has the other sign: 'but -0.54 after local training'
     differs: tuple = ()   # settings of its runs that are not profile `paper`'s: 'lr 0.01 (paper 0.05)'
+    borrowed: bool = False # one run, and the spread in its interval is that of other runs
+
     def __post_init__(self):
         words = CELL_WORDS if self.kind == 'cell' else CLAIM_WORDS
         if self.word not in words:
@@ -71,7 +75,22 @@ class Verdict:
         if self.word in DECIDED and self.basis == 'runs': return f"{self.word} at {self.size or PAPER_SIZE}"
         return f'{self.word} ({self.reason})' if self.reason else self.word
 
+    def between(self, say)->str: # say: a number -> its text
+        "The interval as text, with its mark if it is borrowed; empty if there is none."
+        return ends_in_words(self.interval, say, self.borrowed) if self.interval else ''
+
 PAPER_SIZE = "the paper's size"
+
+# %% ../../nbs/evidence/verdict.ipynb #ver0b0e1
+BORROWED_NOTE = f'{BORROWED} One run; its spread is borrowed from repeated runs.'
+
+def ends_in_words(ends, say, borrowed=False)->str:
+    "Both ends of an interval as text. A borrowed one has a mark."
+    return ' to '.join(map(say, ends)) + f' {BORROWED}' * borrowed
+
+def borrowed_note(text:str)->str: # empty: no interval in this text is borrowed
+    "The line that explains the mark, for a text or a table that has it."
+    return BORROWED_NOTE if BORROWED in text else ''
 
 # %% ../../nbs/evidence/verdict.ipynb #04fdc572
 def cell_word(
@@ -108,7 +127,7 @@ def verdict_counts(verdicts)->dict:
 
 def rests_on(v:Verdict)->str: # empty: not said
     "The runs behind a verdict, in its evidence: '6 replicates', '2 seeds of one partition' or 'one run'."
-    rests = re.compile(r'one run|\d+ replicates|\d+ seeds of .*')
+    rests = re.compile(r'one run( each .*)?|\d+ replicates|\d+ seeds of .*')
     return next(filter(rests.fullmatch, v.evidence.split('; ')), '')
 
 def amount_of(n:int, thing:str)->str: return f'{n:,} {thing}' + ('' if n == 1 else 's') # '3 claims'
@@ -141,8 +160,9 @@ def compare(
 
 # %% ../../nbs/evidence/verdict.ipynb #40d37c9f
 def between_words(cell)->str:
-    "The interval of a cell: '37.1 to 43.5', empty if it is not known."
-    return '' if pd.isna(cell.low) else f'{cell.low:.1f} to {cell.high:.1f}'
+    "The interval of a cell: '37.1 to 43.5', marked if it is borrowed; empty if it is not known."
+    if pd.isna(cell.low): return ''
+    return ends_in_words((cell.low, cell.high), '{:.1f}'.format, cell.seeds == 1)
 
 def cell_verdicts(cells:pd.DataFrame, what, source='')->list[Verdict]:
     "A verdict for each compared cell. `what`: cell -> its name."
@@ -153,6 +173,7 @@ def cell_verdicts(cells:pd.DataFrame, what, source='')->list[Verdict]:
         if c.reason == SMALLER_RUNS: evidence += f'; {c.why}'
         ends = () if pd.isna(c.low) else (c.low, c.high)
         ours = None if pd.isna(c.ours) else float(c.ours)
+        details = dict(label=c.label, reason=c.reason, borrowed=bool(ends and c.seeds == 1))
         out.append(Verdict(what(c), c.verdict, evidence, source, interval=ends, margin=ours,
-                           published=float(c.published), basis='runs', label=c.label, reason=c.reason))
+                           published=float(c.published), basis='runs', **details))
     return out

@@ -19,8 +19,8 @@ LETTERS = {
     '\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_', '{': r'\{',
     '}': r'\}',
     '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'$<$', '>': r'$>$', '|': r'$|$',
-    '±': r'$\pm$', '†': r'$^\dagger$', '−': '$-$', '≥': r'$\ge$', '≤': r'$\le$', '×': r'$\times$',
-    '→': r'$\to$',
+    '±': r'$\pm$', '†': r'$^\dagger$', '‡': r'$^\ddagger$', '−': '$-$', '≥': r'$\ge$', '≤': r'$\le$',
+    '×': r'$\times$', '→': r'$\to$',
     # Greek
     'α': r'$\alpha$', 'β': r'$\beta$', 'γ': r'$\gamma$', 'λ': r'$\lambda$', 'μ': r'$\mu$', 'ξ': r'$\xi$',
     'τ': r'$\tau$', 'σ': r'$\sigma$', '…': r'\ldots{}'}

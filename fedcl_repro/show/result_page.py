@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['STAND_IN', 'ANSWERS', 'how_reduced', 'against_paper', 'rows_in_words', 'verdicts_in_words', 'say_line',
-           'claims_table', 'show_verdicts', 'measured_claims', 'card_claim', 'in_settings', 'signed_points',
-           'margins_of', 'sentence_and_answer', 'answer_of', 'settings_list', 'conditions_of', 'differences_of',
-           'counts_line', 'show_head', 'show_rows_as_csv', 'what_is_there', 'ResultPage', 'display_all', 'table_view',
-           'ClaimsPage']
+           'claims_table', 'show_verdicts', 'note_html', 'measured_claims', 'card_claim', 'in_settings',
+           'signed_points', 'margins_of', 'sentence_and_answer', 'answer_of', 'settings_list', 'conditions_of',
+           'differences_of', 'counts_line', 'show_head', 'show_rows_as_csv', 'what_is_there', 'ResultPage',
+           'display_all', 'table_view', 'ClaimsPage']
 
 # %% ../../nbs/show/result_page.ipynb #486d0cbe
 import html
@@ -28,8 +28,9 @@ from .tables import (
     HOW_TO_READ, folded_html, nice_table, sectioned_table, show_dots, show_table, with_code)
 from ..evidence.as_published import claim_list
 from ..evidence.cells import Paper, images_and_rounds
-from ..evidence.verdict import (
-    OURS, PAPER_SIZE, Verdict, amount_of, rests_on, verdict_counts, verdict_table)
+from fedcl_repro.evidence.verdict import (
+    BORROWED_NOTE, OURS, PAPER_SIZE, Verdict, amount_of, borrowed_note, rests_on, verdict_counts,
+    verdict_table)
 
 # %% ../../nbs/show/result_page.ipynb #a39932bf
 def how_reduced(settings, name:str)->str:
@@ -100,7 +101,12 @@ def show_verdicts(verdicts:list):
     if not claims: return
     table = nice_table(claims_table(claims)).to_html()
     summary = f'<summary>{amount_of(len(claims), "claim")}, one by one</summary>'
-    display(HTML(f'<details>{summary}{table}</details>'))
+    display(HTML(f'<details>{summary}{table}{note_html(table)}</details>'))
+
+def note_html(table:str)->str: # HTML
+    "What the mark of a borrowed interval means, for a table that has it."
+    note = borrowed_note(table)
+    return f'<p class="note">{note}</p>' if note else ''
 
 # %% ../../nbs/show/result_page.ipynb #ca4d0002
 ANSWERS = { # did the claim hold?
@@ -130,8 +136,7 @@ def signed_points(x:float)->str: return f'{x:+.2f}'.replace('-', '−')
 def margins_of(v:Verdict)->str:
     "Both margins, with the interval of ours."
     published = f'published {signed_points(v.published)}, ' if v.published is not None else ''
-    ends = ' to '.join(map(signed_points, v.interval))
-    between = f' (95 % interval {ends})' if v.interval else ''
+    between = f' (95 % interval {v.between(signed_points)})' if v.interval else ''
     ours = ' '.join(filter(None, (signed_points(v.margin), v.unit)))
     return f'{published}ours {ours}{between}' + (f', {v.turned}' if v.turned else '')
 
@@ -166,7 +171,8 @@ def conditions_of(v:Verdict, verdicts=())->str:
     tests = [f'tested {words}' for words in (v.tested, v.layers) if words]
     conditions = filter(None, (len(settings) == 1 and rests_on(v), *tests))
     size = ', '.join([f'Our runs: {sizes}', *conditions])
-    return f'{place}{size}; partitions and seeds are ours. A margin above 0 supports the claim.'
+    note = f' {BORROWED_NOTE}' if any(w.borrowed for w in settings) else ''
+    return f'{place}{size}; partitions and seeds are ours. A margin above 0 supports the claim.{note}'
 
 def differences_of(v:Verdict, verdicts=())->str: # HTML, folded
     "The settings of our runs that are not those of the profile `paper`, and whether the paper states these."
@@ -343,7 +349,9 @@ class ClaimsPage(ResultPage):
             caption = f'The {len(claims)} claims of {PAPER_NAMES[paper]}, in our words.'
             display_all(sectioned_table(claims, 'place', caption))
         one_by_one = self.one_by_one()
-        if len(one_by_one): display_all(sectioned_table(one_by_one, 'page', 'The claims that were checked.'))
+        if len(one_by_one):
+            note = borrowed_note(' '.join(one_by_one.evidence))
+            display_all(sectioned_table(one_by_one, 'page', f'The claims that were checked. {note}'.strip()))
         if self.is_stand_in(self.profile): say_line(STAND_IN, look='stand-in')
         say_line(f'Profile {self.profile}. {verdicts_in_words(self.verdicts)}', look='evidence')
 

@@ -22,7 +22,8 @@ from pandas.io.formats.style import Styler
 from .badge import badge_beside
 from ..evidence.majority import majority_of, with_majority
 from ..evidence.cells import MOMENTS, Paper, by_seed, key_columns, our_cells
-from ..evidence.verdict import DECIDED, SMALLER_RUNS, between_words, compare
+from ..evidence.verdict import (
+    DECIDED, SMALLER_RUNS, between_words, borrowed_note, compare, ends_in_words)
 from ..federation.method import BOTH_LAYERS
 from ..runs.rows import LATE, LATE_TESTS
 
@@ -220,11 +221,12 @@ def row_names(table:pd.DataFrame, name_columns)->pd.Series:
     return names
 
 def difference_words(block:pd.DataFrame)->list[str]:
-    "Ours less published, with the interval of ours: '+15.8 (+12.4 to +19.2)'."
+    "Ours less published, with the interval of ours: '+15.8 (+12.4 to +19.2)'; a borrowed one is marked."
     texts = []
     for row in block.itertuples():
-        ends = [f'{end - row.published:+.1f}' for end in (row.low, row.high) if pd.notna(end)]
-        between = f" ({' to '.join(ends)})" if len(ends) == 2 else ''
+        ends = row.low - row.published, row.high - row.published
+        between = f" ({ends_in_words(ends, '{:+.1f}'.format, row.replicates == 1)})"
+        if np.isnan(ends).any(): between = ''
         texts.append('' if pd.isna(row.difference) else f'{row.difference:+.1f}{between}')
     return texts
 
@@ -278,6 +280,8 @@ def show_table(
     name_columns = [k for k in key_columns(published) if k not in paper.keys]
     blocks = setting_blocks(paper, table, profile, words(rows) if words else {}, name_columns)
     tables, notes = with_notes(blocks)
+    differences = ' '.join(text for table in tables.values() for text in table.difference)
+    notes += filter(None, [borrowed_note(differences)])
     settings = published.groupby([k for k in paper.keys if k in published]).ngroups
     incomplete = len(tables) < settings
     missing = f' Settings of the paper that were not run: {settings - len(tables)}.' if incomplete else ''

@@ -1,12 +1,14 @@
 """Claims in simulated federations whose truth is known: each kind of claim has an interval that contains the
 truth in at least 95 % of the cases, and a large difference is found."""
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from fedcl_repro.evidence.intervals import Spread, images_redrawn, interval, moved
 from fedcl_repro.evidence.claim import Claim, above, best, level, ordered
-from fedcl_repro.evidence.decision import Chance, answer, turned
+from fedcl_repro.evidence.decision import Chance, answer, turned, variances
 
 COMMON, OWN = 2., .35 # points: what all methods of a replicate share, and what each has for itself
 LABELS = 'ABCDEF'
@@ -109,6 +111,102 @@ def test_a_single_run_is_open_and_shows_the_spread_of_its_family():
     assert answer(KINDS['above'], one).interval == ()
 
 
+def as_many(n, mean, variance):
+    "Margins of `n` replicates with exactly this mean and this variance."
+    apart = np.arange(n) - (n - 1) / 2
+    return mean + apart * (variance / apart.var(ddof=1))**.5
+
+
+def with_replicates(n, means, spreads):
+    "A table of `n` replicates in which A is above each label by these means, with these variances."
+    gaps = {label: as_many(n, means[label], spreads[label]) for label in means.index}
+    return pd.DataFrame({'A': np.zeros(n)} | {label: -gap for label, gap in gaps.items()})
+
+
+def number_named(v):
+    "How many replicates an open verdict says would decide it, if it names a number."
+    named = re.search(r'about (\d+) replicates would decide', v.evidence)
+    return int(named[1]) if named else 0
+
+
+@pytest.mark.parametrize('replicates', [2, 3, 6])
+@pytest.mark.parametrize('kind', ['above', 'best', 'level'])
+def test_as_many_replicates_as_an_open_claim_names_decide_it(kind, replicates):
+    "With the same means and variances, and no fewer do."
+    c, named = KINDS[kind] if kind != 'level' else level('', .6, gap='AB'), 0
+    for case in range(40):
+        found = table(case, replicates, (.3 * (case % 4 - 1), 0, 0, 0, 0, 0))
+        margins = found.rsub(found.A, axis=0).drop(columns='A')
+        def word(n): return answer(c, with_replicates(n, margins.mean(), margins.var())).word
+        n = number_named(answer(c, found))
+        if not n: continue
+        named += 1
+        assert n > replicates and word(n) in ('holds', 'fails')
+        assert n == replicates + 1 or word(n - 1) == 'open'
+    assert named > 15
+
+
+@pytest.mark.parametrize('gap', [.4, 1.5, 17.])
+def test_one_run_names_as_many_replicates_as_decide_with_its_borrowed_variance(gap):
+    c, one = above('A', 'B'), pd.DataFrame(dict(A=[70. + gap], B=[70.]), index=pd.Index([0], name='seed'))
+    drawn = moved(one, dict.fromkeys('AB', Spread(COMMON, OWN, 64)))
+    means, spreads = pd.Series(dict(B=gap)), pd.Series(dict(B=variances(c, drawn)['A - B']))
+    n = number_named(answer(c, one, chance=Chance(alone=(64, drawn))))
+    def word(n): return answer(c, with_replicates(n, means, spreads)).word
+    assert n > 1 and word(n) == 'holds' and (n == 2 or word(n - 1) == 'open')
+
+
+def test_no_number_decides_without_a_rival_or_with_seeds_of_one_partition():
+    found = judged_table(dict(B=[1., -.2, .5, .1, .9, -.1]))
+    assert number_named(found) > 6
+    assert not number_named(judged_table(dict(B=[1., -.2, .5, .1, .9, -.1]), partitions=1))
+    margins = pd.DataFrame(dict(A=[50.] * 6, B=50. - np.array([1., -.2, .5, .1, .9, -.1])))
+    assert not number_named(answer(best('A', 'ABC'), margins)), 'C was not trained'
+
+
+def test_a_borrowed_interval_is_marked_wherever_it_is_shown():
+    "Its verdict knows it, its evidence has the mark, and so have README, pages and the table of a paper."
+    from fedcl_repro.evidence.experiments import committed_verdicts, experiments
+    from fedcl_repro.evidence.verdict import BORROWED, BORROWED_NOTE
+    from fedcl_repro.show.findings import findings_table, status_table
+    from fedcl_repro.show.result_page import conditions_of, margins_of
+    every = [v for name in experiments() for v in committed_verdicts(name)[1]]
+    claims = [v for v in every if v.kind == 'claim']
+    lone = [v for v in claims if v.interval and 'one run' in v.evidence.split('; ')]
+    assert len(lone) > 100 and lone == [v for v in claims if v.borrowed]
+    assert all(v.borrowed for v in every if v.interval and v.reason == 'one run')
+    for v in every: assert v.borrowed == (BORROWED in v.evidence)
+    for v in lone: assert BORROWED in margins_of(v) and BORROWED_NOTE in conditions_of(v)
+    for shown in (findings_table(), status_table(['mapl/table1', 'fedcosr/fig6'])):
+        *lines, _, note = shown.splitlines()
+        assert note == BORROWED_NOTE and any(BORROWED in line for line in lines)
+    clear = status_table(['fedcosr/fig8'])
+    assert BORROWED not in clear and clear.splitlines()[-1].startswith('|')
+
+
+def test_a_single_cell_of_a_published_table_is_marked():
+    from fedcl_repro.evidence.experiments import committed
+    from fedcl_repro.evidence.verdict import BORROWED
+    from fedcl_repro.papers.fedcosr.experiments import FEDCOSR
+    from fedcl_repro.show.tables import setting_blocks, table_cells
+    found = table_cells(FEDCOSR, FEDCOSR.published('table2'), committed('fedcosr/table2', 'lite'), 'lite')
+    one = setting_blocks(FEDCOSR, found, 'lite', {})['practical CIFAR-10'][0]
+    known = one.difference.str.contains(' to ')
+    assert (one.difference[known].str.contains(BORROWED) == (one.replicates[known] == 1)).all()
+    assert (one.replicates[known] == 1).any() and (one.replicates[known] > 1).any()
+
+
+def test_runs_of_one_method_and_seed_borrow_no_spread():
+    "float32 beside bfloat16: the spread between methods and seeds says nothing of them."
+    from fedcl_repro.evidence.experiments import committed_verdicts
+    _, verdicts = committed_verdicts('fedcosr/precision')
+    asked = [v for v in verdicts if 'bfloat16' in v.what]
+    assert len(asked) == 5
+    for v in asked:
+        assert (v.said, v.interval, v.borrowed) == ('open (one run)', (), False)
+        assert 'no interval yet; one run each on the same seed' in v.evidence
+
+
 def rounds(*pairs): return pd.DataFrame(pairs, columns=['FedSSC', 'MOON'], dtype=float)
 
 
@@ -119,7 +217,9 @@ def test_a_replicate_in_which_neither_reaches_the_target_is_left_out():
     with_never = answer(c, rounds(*three, (never, never)))
     assert with_never.interval == answer(c, rounds(*three)).interval
     assert with_never.margin == pytest.approx(4.)
+    assert with_never.evidence.startswith('21.7 and 25.7 rounds in the 3 of 4 replicates in which both reach')
     assert '1 of 4 replicates left out' in with_never.evidence
+    assert answer(c, rounds(*three)).evidence.startswith('21.7 and 25.7 rounds; ')
     only = answer(c, rounds((never, never)))
     assert (only.word, only.margin) == ('open', None)
 
@@ -130,7 +230,36 @@ def test_a_replicate_in_which_one_reaches_the_target_is_ranked():
     ahead = answer(c, rounds(*[(20, 24), (21, never)] * 3))
     assert ahead.word == 'holds' and ahead.margin is None # of no unit
     assert answer(c, rounds(*[(20, 24), (21, never)])).word == 'open'
-    assert answer(c, rounds(*[(20, 24), (21, never), (30, 24)] * 2)).word == 'open'
+    both = answer(c, rounds(*[(20, 24), (21, never), (30, 24)] * 2))
+    assert both.word == 'open' and both.reason == 'too few replicates'
+    assert both.evidence.startswith('FedSSC is sooner in 4 of 6 replicates, MOON never in 2; ranked')
+    # the method that never gets there loses these replicates, though it is sooner wherever both do
+    behind = answer(c, rounds(*[(20, 24)] * 2, *[(never, 24)] * 10))
+    assert behind.word == 'fails'
+    assert behind.evidence.startswith('FedSSC is sooner in 2 of 12 replicates, FedSSC never in 10')
+
+
+def test_ranked_replicates_decide_as_a_sign_test_does():
+    from scipy.stats import binomtest
+    from fedcl_repro.papers.fedssc.statements import sooner
+    c, never = sooner('', 'FedSSC', 'MOON'), np.inf
+    for n in range(2, 12):
+        for ahead in range(n + 1):
+            pairs = [(20, never)] * ahead + [(never, 20)] * (n - ahead)
+            decided = binomtest(ahead, n).pvalue < .05
+            assert (answer(c, rounds(*pairs)).word != 'open') == decided, (ahead, n)
+
+
+def test_rounds_and_their_margin_are_of_the_same_replicates():
+    "On the committed rows: the two means differ by the margin, and the replicates are said."
+    from fedcl_repro.evidence.experiments import committed_verdicts
+    asked = [v for v in committed_verdicts('fedssc/table1')[1]
+             if 'fewer rounds' in v.what and v.basis == 'runs' and v.margin is not None]
+    assert len(asked) == 2
+    for v in asked:
+        said = re.match(r'([\d.]+) and ([\d.]+) rounds in the (\d) of (\d) replicates', v.evidence)
+        assert float(said[2]) - float(said[1]) == pytest.approx(v.margin, abs=.11)
+        assert (said[3], said[4]) == ('5', '6') and '; 5 replicates; 1 of 6 replicates left out' in v.evidence
 
 
 def test_images_are_drawn_from_the_seeds_whose_hits_are_known():

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from .statements import FEDSSC_SAID, LINES, in_rounds, lines_of_k
+from .statements import FEDSSC_SAID, LINES, in_rounds, lines_of_k, mean_rounds
 from ...evidence.curve_measures import OverPart
 from ...evidence.experiments import TableRun, claims_page, named_methods, reseeded
 from ...evidence.published import published
@@ -94,16 +94,16 @@ def rounds_by_seed(rows:pd.DataFrame, profile:str)->pd.DataFrame: # seed x name;
     return (by_seed(rounds(rows), ['beta']) if len(rows) else {}).get((DEFAULT,), pd.DataFrame())
 
 def round_cells(rows:pd.DataFrame, profile:str)->pd.DataFrame: # name, published, ours, seeds, verdict, reason
-    "Rounds to the target, published and ours; infinite if it was not reached."
+    "Rounds to the target: published, infinite if it was not reached; and ours in words."
     cells = published('fedssc', 'table1', metric='rounds_to_target')
     paper_rounds = cells.set_index('method').value.replace(100, math.inf)
     ours, cells = rounds_by_seed(rows, profile), []
     for name in MAIN:
         rounds, cell = list(ours[name].dropna()) if name in ours else [], paper_rounds.get(name, math.nan)
         verdict, reason = round_word(rounds, cell, profile)
-        mean = float(np.mean(rounds)) if rounds else math.nan
-        cells.append(dict(
-            name=name, published=cell, ours=mean, seeds=len(rounds), verdict=verdict, reason=reason))
+        ours_in_words = mean_rounds(rounds)
+        cells.append(dict(name=name, published=cell, ours=ours_in_words, seeds=len(rounds),
+                          verdict=verdict, reason=reason))
     return pd.DataFrame(cells)
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #d9856be3
@@ -131,7 +131,7 @@ def judge_rounds(rows:pd.DataFrame, profile:str)->list[Verdict]:
     rounds = rounds_by_seed(rows, profile).get('FedAvg', pd.Series(dtype=float)).dropna()
     out = [published_order(cells.set_index('name').published), never_reached(list(rounds), profile)]
     for c in cells.dropna(subset='published').itertuples():
-        evidence = '' if math.isnan(c.ours) else f'{in_rounds(c.ours)} for {in_rounds(c.published)}'
+        evidence = f'{c.ours} for {in_rounds(c.published)}' if c.ours else ''
         what = f"{c.name}, rounds to {FEDSSC_SIZES[profile]['target']:g} %"
         out.append(Verdict(what, c.verdict, evidence, 'FedSSC Table I', basis='runs', reason=c.reason))
     return out
