@@ -148,7 +148,7 @@ def findings(folder='')->str: # Markdown
     def line(papers, sentence, page):
         artifact = page.partition('/')[2]
         return f'- **{papers}**: {sentence} ([{artifact}]({folder}{page}.ipynb)).'
-    return '\n'.join([*(line(**f) for f in findings_told()), '', findings_table()])
+    return '\n'.join(line(**f) for f in findings_told())
 
 def findings_table()->str: # Markdown
     "The numbers of all findings."
@@ -194,8 +194,8 @@ def replace_between(text:str, name:str, body:str, file='the README')->str:
     return f'{before}{begin}\n{body}\n{end}{after}'
 
 WRITTEN = { # file, from the folder of the notebooks -> what is computed in it
-    'papers/status.md': dict(papers=papers_table, findings=findings, verdicts=status_table,
-                             sizes=sizes_told),
+    'papers/status.md': dict(papers=papers_table, findings=findings, numbers=findings_table,
+                             verdicts=status_table, sizes=sizes_told),
 }
 
 def written_files()->dict[str, str]: # path -> text

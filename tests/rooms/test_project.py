@@ -303,7 +303,7 @@ def test_readme_is_short():
     text = (ROOT/'README.md').read_text(encoding='utf-8')
     seen = re.sub(r'<[^>]*>', '', re.sub(r'\]\([^)]*\)', ']', text))
     words = [word for word in seen.split() if re.search(r'\w', word)]
-    assert len(words) <= 1000 # of which 400 are findings, each with its conditions
+    assert len(words) <= 920 # of which 280 are findings, each with its conditions
 
 
 def test_readme_says_what_other_simulators_take():
