@@ -27,7 +27,8 @@ LETTERS = {
 
 def tex(text:str)->str:
     "A text in LaTeX: special letters as commands, a minus before digits as one, `**words**` in bold."
-    text = ''.join(LETTERS.get(c, c) for c in str(text))
+    text = re.sub(r'(?<=\d) (?=[†‡])', '', str(text)) # a mark stands at its number
+    text = ''.join(LETTERS.get(c, c) for c in text)
     text = re.sub(r'(?<![\w.)])([+-])(?=\d)', r'$\1$', text)
     return re.sub(r'\*\*(.+?)\*\*', r'\\textbf{\1}', text)
 
