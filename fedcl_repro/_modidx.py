@@ -2879,6 +2879,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                             'fedcl_repro/papers/fedcosr/numbers.py')},
             'fedcl_repro.papers.fedcosr.optimisers': { 'fedcl_repro.papers.fedcosr.optimisers.as_own_works': ( 'papers/fedcosr/optimisers.html#as_own_works',
                                                                                                                'fedcl_repro/papers/fedcosr/optimisers.py'),
+                                                       'fedcl_repro.papers.fedcosr.optimisers.of_shared_replicates': ( 'papers/fedcosr/optimisers.html#of_shared_replicates',
+                                                                                                                       'fedcl_repro/papers/fedcosr/optimisers.py'),
                                                        'fedcl_repro.papers.fedcosr.optimisers.optimisers': ( 'papers/fedcosr/optimisers.html#optimisers',
                                                                                                              'fedcl_repro/papers/fedcosr/optimisers.py'),
                                                        'fedcl_repro.papers.fedcosr.optimisers.own_settings': ( 'papers/fedcosr/optimisers.html#own_settings',
