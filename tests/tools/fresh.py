@@ -61,7 +61,8 @@ class Fresh:
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         folders = [Path(sys.modules[name].__file__).parent for name in modules]
         path = os.pathsep.join(map(str, [*folders, *filter(None, [os.environ.get('PYTHONPATH')])]))
-        env = os.environ | (dict(PYTHONPATH=path) if modules else {})
+        # processes are forked, and OpenMP may stand still in the fork of a process in which it had threads
+        env = os.environ | dict(OMP_NUM_THREADS='1') | (dict(PYTHONPATH=path) if modules else {})
         self.server = subprocess.Popen([sys.executable, __file__, *modules], **pipes, env=env)
         self.folder = tempfile.TemporaryDirectory(prefix='fresh') # what the processes say
 
