@@ -59,7 +59,8 @@ def test_the_front_page_has_three_doors_a_picture_and_two_commands():
     assert commands == ['fedcl reproduce', 'jupyter lab nbs']
     doors = re.findall(r'\[\*\*(.*?)\*\*\]\((.*?)\)', front)
     assert [name for name, _ in doors] == ['Learn it', 'See what holds', 'Use it']
-    counted = re.search(r'(\d+) claims about trained models: (.*?)\. (\d+) about published .*?: (.*?)\.', front)
+    pattern = r'(\d+) claims about trained models: (.*?)\. (\d+) about published .*?: (.*?)\.'
+    counted = re.search(pattern, front)
     for n_claims, words in (counted[1], counted[2]), (counted[3], counted[4]):
         assert int(n_claims) == sum(map(int, re.findall(r'\d+', words))) # what became of each of them is said
     assert 'Open: tested' in front
