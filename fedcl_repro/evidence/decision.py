@@ -114,8 +114,8 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     joint = replace(corrected[part], low=lowest, high=corrected[refuting].high, n=fewest)
     holds = all_above_zero(c, uncorrected, joint)
     if fails or holds: return Decision('fails' if fails else 'holds', joint, part)
-    complete = len(corrected) >= len(c.rivals)
-    more = what_would_decide(list(corrected.values()), comparisons, complete, c.equal)
+    all_there = len(corrected) >= len(c.rivals)
+    more = what_would_decide(list(corrected.values()), comparisons, all_there, c.equal, level)
     return Decision('open', joint, part, more)
 
 # %% ../../nbs/evidence/decision.ipynb #c862e7e3

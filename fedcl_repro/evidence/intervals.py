@@ -141,12 +141,13 @@ def what_would_decide(
     comparisons=1,   # the upper ends are corrected for their number
     complete=True,   # False: a rival is missing, so the claim cannot hold
     equal=False,     # a margin of zero is enough
+    alpha=ALPHA,     # of the lower ends
 )->str:              # empty: nobody can say
     "How many replicates in all would decide a claim if all means and variances stayed as they are."
     fewest = min(margin.n for margin in margins)
     n = np.array([*range(fewest + 1, MOST_REPLICATES + 1), ENDLESS])
-    low = np.min([margin.ends_at(n)[0] for margin in margins], axis=0)
-    high = np.min([margin.ends_at(n, ALPHA / comparisons)[1] for margin in margins], axis=0)
+    low = np.min([margin.ends_at(n, alpha)[0] for margin in margins], axis=0)
+    high = np.min([margin.ends_at(n, alpha / comparisons)[1] for margin in margins], axis=0)
     holds = low >= -1e-9 if equal else low > 0
     decided = complete & holds | (high < 0)
     if decided[:-1].any(): return decided_after(int(n[decided][0]), margins)
