@@ -96,14 +96,15 @@ def part_intervals(c:Claim, margin:pd.DataFrame, chance:Chance, alpha:float)->di
 def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     """Whether a claim holds. Its smallest margin has one interval of 95 %: each lower end at that level,
     since all have to be above zero; each upper end corrected for their number, since any may be the
-    smallest. Both are corrected for the number of looks."""
+    smallest. Both are corrected for the number of looks, and of a single difference for its comparisons."""
     if c.votes: return decided_by_votes(c, table, margin)
     n_parts = margin.shape[1]
     comparisons = n_parts if c.rivals else max(c.comparisons, n_parts)
     level = ALPHA / c.looks
+    if n_parts == 1: level, comparisons = level / comparisons, 1 # of one difference both ends are corrected
     corrected = part_intervals(c, margin, chance, level / comparisons)
     if not corrected: return Decision('open', interval([]))
-    uncorrected = part_intervals(c, margin, chance, level) if n_parts > 1 else corrected
+    uncorrected = part_intervals(c, margin, chance, level)
     refuting = min(corrected, key=lambda part: (corrected[part].high, corrected[part].mean))
     weakest = min(corrected, key=lambda part: corrected[part].mean)
     fails = corrected[refuting].word == 'fails'
