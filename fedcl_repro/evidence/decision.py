@@ -15,7 +15,7 @@ import pandas as pd
 
 from .claim import Claim
 from .intervals import (
-    ALPHA, Interval, interval, seeds_that_agree, share_interval, what_would_decide)
+    ALPHA, FEWEST, Interval, interval, seeds_that_agree, share_interval, what_would_decide)
 from .verdict import (
     DECIDED, NEVER, ONE_PARTITION, ONE_RUN, TOO_FEW, TOO_LONG, Verdict, claim)
 
@@ -128,10 +128,10 @@ def decided_by_votes(c:Claim, table, margin:pd.DataFrame)->Decision:
     return Decision(share.word, share)
 
 def all_above_zero(c:Claim, intervals:dict, joint:Interval)->bool:
-    "Whether the margins to all rivals are known, from more than one replicate, and above zero."
+    "Whether the margins to all rivals are known, from enough replicates, and above zero."
     all_known = all(i.known for i in intervals.values()) and len(intervals) >= len(c.rivals)
     above = joint.low > 0 or c.equal and joint.low >= -1e-9
-    return above and all_known and joint.known and joint.n > 1
+    return above and all_known and joint.known and joint.n >= FEWEST
 
 # %% ../../nbs/evidence/decision.ipynb #1522252f
 def complete(table:pd.DataFrame, needs)->pd.DataFrame:
@@ -151,6 +151,7 @@ def why_open(margin:Interval, verdict:str)->str: # one of `REASONS`, empty if it
     if verdict != 'open': return ''
     if not margin.n: return NEVER
     if margin.n == 1: return ONE_RUN
+    if margin.n < FEWEST: return TOO_FEW
     return TOO_LONG if margin.known and not margin.ranked else TOO_FEW
 
 # %% ../../nbs/evidence/decision.ipynb #ea4105e9

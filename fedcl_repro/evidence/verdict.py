@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from .intervals import BORROWED
+from .intervals import BORROWED, FEWEST
 
 # %% ../../nbs/evidence/verdict.ipynb #5dd90c65
 OURS = 'ours' # the source of a claim that is in no paper
@@ -99,7 +99,7 @@ def cell_word(
     published:float, # percent
     contradicts='',  # what in the paper contradicts the published number
     why='',          # what keeps our number from being compared
-    n=2,             # replicates
+    n=FEWEST,        # replicates
 )->tuple[str,str]:   # word, and why it is open
     "Verdict on one cell."
     if ours is None or math.isnan(ours): return 'not run', ''
@@ -107,6 +107,7 @@ def cell_word(
     if why: return 'open', SMALLER_RUNS
     low, high = between
     if n < 2 or math.isnan(low): return 'open', ONE_RUN
+    if n < FEWEST: return 'open', TOO_FEW
     if not low <= published <= high: return 'differs', ''
     return ('agrees', '') if high - low <= WIDE else ('open', TOO_LONG)
 

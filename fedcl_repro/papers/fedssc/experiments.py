@@ -24,7 +24,8 @@ from ...evidence.as_published import stated
 from ...evidence.ask import ask_across, experiment, facts_by_setting
 from ...evidence.cells import Paper, by_seed
 from ...evidence.decision import claim_of_runs
-from ...evidence.verdict import ONE_RUN, SMALLER_RUNS, Verdict
+from ...evidence.intervals import FEWEST
+from ...evidence.verdict import ONE_RUN, SMALLER_RUNS, TOO_FEW, Verdict
 from ...runs.rows import per_round
 
 # %% ../../../nbs/papers/fedssc/experiments.ipynb #af326e8d
@@ -79,7 +80,7 @@ def round_word(ours, published:float, profile:str)->tuple[str,str]: # word, and 
     if math.isnan(published): return '', ''
     if not len(ours): return 'not run', ''
     if profile != 'paper': return 'open', SMALLER_RUNS
-    if len(ours) < 2: return 'open', ONE_RUN
+    if len(ours) < FEWEST: return 'open', ONE_RUN if len(ours) == 1 else TOO_FEW
     mean = np.mean(ours)
     agrees = mean == published
     if not (math.isinf(mean) or math.isinf(published)):
