@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from .claim import Claim
+from .claim import Claim, least_part
 from .intervals import (
     ALPHA, FEWEST, Interval, interval, seeds_that_agree, share_interval, what_would_decide)
 from .verdict import (
@@ -96,13 +96,11 @@ def part_intervals(c:Claim, margin:pd.DataFrame, chance:Chance, alpha:float)->di
 def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     """Whether a claim holds. Its smallest margin has one interval of 95 %: each lower end at that level,
     since all have to be above zero; each upper end corrected for their number, since any may be the
-    smallest. Both are corrected for the number of looks, and of a single difference for its comparisons."""
+    smallest. Both are corrected for the number of looks, and for how many each margin is chosen from."""
     if c.votes: return decided_by_votes(c, table, margin)
     n_parts = margin.shape[1]
-    comparisons = n_parts if c.rivals else max(c.comparisons, n_parts)
-    level = ALPHA / c.looks
-    if n_parts == 1: level, comparisons = level / comparisons, 1 # of one difference both ends are corrected
-    corrected = part_intervals(c, margin, chance, level / comparisons)
+    level = ALPHA / (c.looks * c.chosen_from)
+    corrected = part_intervals(c, margin, chance, level / n_parts)
     if not corrected: return Decision('open', interval([]))
     uncorrected = part_intervals(c, margin, chance, level)
     refuting = min(corrected, key=lambda part: (corrected[part].high, corrected[part].mean))
@@ -116,7 +114,7 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     holds = all_above_zero(c, uncorrected, joint)
     if fails or holds: return Decision('fails' if fails else 'holds', joint, part)
     all_there = len(corrected) >= len(c.rivals)
-    more = what_would_decide(list(corrected.values()), comparisons, all_there, c.equal, level)
+    more = what_would_decide(list(corrected.values()), n_parts, all_there, c.equal, level)
     return Decision('open', joint, part, more)
 
 # %% ../../nbs/evidence/decision.ipynb #c862e7e3
@@ -181,9 +179,9 @@ def answer(
     if of_one and verdict in DECIDED: verdict = 'open'
     unlearned = c.not_learned(table, verdict) # below a trivial baseline
     if unlearned: verdict = 'not learned'
-    least = margin.min(axis=1)
-    clauses, by = [c.evidence(table, least)], f'{joint.mean:+.2f}'
-    if joint.n and not joint.ranked and by not in clauses[0]: clauses.append(f'margin {by}') # beside a rank
+    told, by = c.evidence(table, least_part(margin)), f'{joint.mean:+.2f}'
+    clauses = [told]
+    if joint.n and not joint.ranked and by not in told: clauses.append(f'margin {by}') # beside a rank
     part_words = 'decided by' if verdict == 'fails' else 'least at'
     if decision.part and margin.shape[1] > 1: clauses.append(f'{part_words} {decision.part}')
     if unlearned: clauses = [unlearned, *clauses]
@@ -206,7 +204,7 @@ def answer(
     reason = ONE_PARTITION if of_one and verdict == 'open' else why_open(joint, verdict)
     details = dict(size=chance.size, basis='runs', reason=reason, turned=changes, tested=chance.tested,
                    layers=chance.layers, differs=chance.differs, borrowed=joint.borrowed)
-    if ' points' in c.evidence(table, least): details['unit'] = 'points' # others are shares, ranks, ...
+    if ' points' in told: details['unit'] = 'points' # others are shares, ranks, ...
     if joint.n and not joint.ranked: details['margin'] = joint.mean
     if not np.isnan(value): details['published'] = value
     ends = (joint.low, joint.high) if has_interval else ()

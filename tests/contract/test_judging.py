@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedcl_repro.evidence.intervals import Spread, images_redrawn, interval, moved
-from fedcl_repro.evidence.claim import Claim, above, best, level, ordered
+from fedcl_repro.evidence.claim import Claim, above, best, closer, gains, level, ordered, top
 from fedcl_repro.evidence.decision import Chance, answer, turned, variances
 
 COMMON, OWN = 2., .35 # points: what all methods of a replicate share, and what each has for itself
@@ -36,6 +36,12 @@ KINDS = dict(
     ordered=ordered('ABC', 'A, then B, then C'),
     level=level('', .0001, gap='AB'), # the smallest claim of equality: false, and not to be refuted by chance
     most=most_above(),
+    some=above(['A', 'B', 'C'], ['D', 'E'], some=True),
+    top=top('A', 2, LABELS, ''),
+    gap=level('', .0001, gap=LABELS),
+    span=level('', .0001, span=LABELS),
+    gains=gains('', 'ABC', 'DEF', ''),
+    closer=closer('', 'AB', 'CD'),
 )
 TRUTH = 0. # the smallest margin of each of them without a difference, to a tenth of a thousandth
 

@@ -12,7 +12,7 @@ import pandas as pd
 from .statements import SIXTEEN
 from .experiments import FEDCOSR, PUBLISHED_AS, columns_of
 from ...evidence.published import PAPER_NAMES, published
-from ...evidence.claim import Claim, lead
+from ...evidence.claim import Claim, ahead_of
 from ...evidence.as_published import stated
 from ...evidence.ask import ask
 from ...evidence.verdict import Verdict
@@ -27,12 +27,11 @@ def published_gains(paper:str)->dict[str,float]: # column -> points
 
 def gain_claim(paper:str, points:float, column:str)->Claim:
     "FedCoSR is at least so far above the second best."
-    def margin(table): return lead(table, 'FedCoSR', SIXTEEN) - points
-    def tell(table, margin): return f"{lead(table, 'FedCoSR', SIXTEEN).mean():+.2f} points"
+    def margin(table): return ahead_of(table, 'FedCoSR', SIXTEEN) - points
+    def tell(table, margin): return f'{margin.mean() + points:+.2f} points'
     statement, labels = f'{PAPERS[paper]} gains {points:.2f} points over the second best', SIXTEEN
-    place, rivals = f'{PAPERS[paper]} V-B1', len(labels) - 1
-    setting = dict(column=[column])
-    return Claim(statement, labels, margin, tell, True, place, where=setting, comparisons=rivals)
+    place, setting = f'{PAPERS[paper]} V-B1', dict(column=[column])
+    return Claim(statement, labels, margin, tell, True, place, where=setting)
 
 def gain_claims()->list[Claim]: # ten
     "All gains that both papers state."

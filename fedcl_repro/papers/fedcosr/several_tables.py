@@ -18,7 +18,7 @@ from .robustness import NOT_APPLICABLE
 from .statements import SIXTEEN, FEDCOSR_SAID, PATHOLOGICAL, PRACTICAL
 from .experiments import FEDCOSR, OFTEN, margins_grow, of_split, published_table
 from ...evidence.experiments import claims_page
-from ...evidence.claim import Claim, above, lead
+from ...evidence.claim import Claim, above, ahead_of
 from ...evidence.as_published import as_published, published_tables, stated
 from ...evidence.ask import ask_across, chance_across, facts_by_setting, not_run
 from ...evidence.cells import by_seed
@@ -55,7 +55,7 @@ def most_lose(says:str, low:float, high:float, **fields)->Claim:
 # %% ../../../nbs/papers/fedcosr/several_tables.ipynb #f0fbe026
 def best_after(says:str, **fields)->Claim:
     "FedCoSR has the highest accuracy after the change; its rank before does not matter."
-    def margin(tables): return lead(list(tables.values())[1], 'FedCoSR', SIXTEEN)
+    def margin(tables): return ahead_of(list(tables.values())[1], 'FedCoSR', SIXTEEN)
     def tell(tables, margin): return f'{margin.mean():+.2f} points to the best other'
     return Claim(says, SIXTEEN, margin, tell, **fields)
 

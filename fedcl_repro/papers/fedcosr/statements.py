@@ -9,9 +9,9 @@ __all__ = ['COLUMNS', 'TABLE2', 'TABLE3', 'PRACTICAL', 'PATHOLOGICAL', 'OF_A_TEN
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #fc8b40de
 from dataclasses import replace
 
-import numpy as np
+import pandas as pd
 
-from ...evidence.claim import Claim, above, best, claims, level, limited, paper_file, top
+from ...evidence.claim import Claim, above, ahead_of, best, claims, kth, level, limited, paper_file, top
 
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #982102a7
 # column -> data set, split, β or classes a client, clients
@@ -33,27 +33,27 @@ def second(name:str, among, **fields)->Claim:
     "A label ranks exactly second among these."
     first_two = top(name, 2, among, f'{name} is second best', **fields)
     rivals = [o for o in among if o != name]
-    def margin(table): # below the best of the others, and above the second best
-        ranked = np.sort(table[rivals].to_numpy(dtype=float), axis=1)
-        return np.minimum(ranked[:, -1] - table[name], table[name] - ranked[:, -2])
+    def margin(table):
+        first, third = (table[kth(table, k, rivals)] for k in (1, 2))
+        return pd.DataFrame({'the first': first - table[name], 'the third': table[name] - third})
     return replace(first_two, margin=margin)
 
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #7e0b1ffb
 def all_below_zero(says:str, name:str, among, **fields)->Claim:
     "Each of the other numbers is negative."
     rivals = [label for label in among if label != name]
-    def margin(table): return -table[rivals].max(axis=1)
+    def margin(table): return -table[rivals]
     def tell(table, margin): return f'{(table[rivals].mean() < 0).sum()} of {len(rivals)} decline'
-    return Claim(says, tuple(rivals), margin, tell, comparisons=len(rivals), **fields)
+    return Claim(says, tuple(rivals), margin, tell, **fields)
 
 def smallest(says:str, name:str, among, **fields)->Claim:
     "The number of a label is smaller than those of the others."
     rivals = [label for label in among if label != name]
-    def margin(table): return table[rivals].min(axis=1) - table[name]
+    def margin(table): return ahead_of(-table, name, rivals)
     def tell(table, margin):
-        least = table[rivals].min(axis=1).mean()
+        least = table[rivals].mean().min()
         return f'{table[name].mean():.3f}, the least of the others {least:.3f}'
-    return Claim(says, tuple(among), margin, tell, comparisons=len(rivals), **fields)
+    return Claim(says, tuple(among), margin, tell, **fields)
 
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #6df08c4c
 FAIREST = top(

@@ -245,7 +245,7 @@ def best_under_skew(measure:str)->Claim:
         return ', '.join(f'{form.format(good(tables[key]).mean())} at ξ = {key[1]:g}' for key in ends)
     pairs = max(1, len(rivals))**2
     return Claim(f'MFCL(TN) works best under skew, {measure}', (TN, *rivals, FLOORS[0]), margin, tell,
-                 place='MFCL 5.3', comparisons=pairs, floors=FLOORS)
+                 place='MFCL 5.3', chosen_from=pairs, floors=FLOORS)
 
 # %% ../../../nbs/papers/mfcl/experiments.ipynb #0cbca570
 def by_data(tables:dict)->dict[str,dict]: # of each data set, the tables at the smallest and the largest ξ
