@@ -165,8 +165,10 @@ def at_other_moment(paper:Paper, rows:pd.DataFrame, measures)->dict: # measure -
 def elsewhere(
     paper:Paper, c:Claim, key:tuple, answered:dict, moments:dict, profile:str,
 )->dict: # words -> table
-    "The tables of a claim at the other moment, and at other sizes of the same setting."
-    tables = {}
+    "The tables of a claim at the other moment, at other sizes of the same setting, and with another label."
+    tables, own = {}, answered[key]
+    for words, (label, other) in c.instead.items():
+        if other in own: tables[words] = own.assign(**{label: own[other]}).dropna(subset=[other])
     at_moment = tested_rows(c, moments[key]) if key in moments else ()
     if len(at_moment): tables[MOMENTS['merged' if paper.moment == 'trained' else 'trained']] = at_moment
     if not paper.alike: return tables

@@ -45,6 +45,8 @@ class Claim:
     higher: tuple = ()        # labels that it puts above others: each of them has to be above the floors
     told: str = ''            # other evidence: {} are the means of `needs`; {each}, {all} name them; {margin}
     also: tuple = ()          # further labels that the table must have
+    # words -> (label, another in its place): where else, with one method exchanged, the sign is told
+    instead: dict = field(default_factory=dict)
     published: str | dict = ''  # published table on which it is also tested; or what `Paper.published` takes
 
     def __post_init__(self):

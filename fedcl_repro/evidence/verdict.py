@@ -65,9 +65,19 @@ class Verdict:
                          f'one of {", ".join(REASONS)}')
 
     @property
+    def share(self)->str:
+        "How much its runs were trained on, in words: 'a tenth of the images'."
+        return self.size.split(', ')[0] or PAPER_SIZE
+
+    @property
+    def short(self)->str:
+        "The word, and if it is decided the share: 'holds at a tenth of the images'."
+        return f'{self.word} at {self.share}' if self.word in DECIDED and self.basis == 'runs' else self.word
+
+    @property
     def badge(self)->str:
-        "The word with its mark."
-        return f'{MARKS[self.word]} {self.word}'
+        "The same after its mark."
+        return f'{MARKS[self.word]} {self.short}'
 
     @property
     def said(self)->str:

@@ -68,7 +68,8 @@ class Finding:
     paper: str     # 'fedcosr'
     papers: str    # 'FedCRL, FedCoSR'
     promise: str   # in the words of an abstract
-    sentence: str  # with names of numbers in braces
+    sentence: str  # with names of numbers in braces: {local} is '-0.5', {local_size} '0.5', {local_apart}
+                   # '0.5 points below'
     artifact: str  # 'table2', the page of the sentence
     claims: dict   # name -> (experiment, how its claim begins, its verdict)
     rows: dict     # name of a claim or number -> its row of the table, in words
@@ -96,7 +97,7 @@ def result_cells(v:Verdict)->list[str]: # points, interval, verdict
     interval = v.between('{:+.1f}'.format)
     why = f' ({v.reason})' if v.reason == ONE_RUN else ''
     turned = f', {v.turned}' if v.turned else ''
-    return [points_text(v.margin), interval, f'{v.word}{why}{turned}']
+    return [points_text(v.margin), interval, f'{v.short}{why}{turned}']
 
 def finding_cells(f:Finding)->dict[str,list[str]]: # name of a claim or number -> its cells
     "Every number of a finding; an accuracy has no interval and no verdict."
@@ -108,6 +109,10 @@ def finding_cells(f:Finding)->dict[str,list[str]]: # name of a claim or number -
 def finding(f:Finding)->str: # Markdown
     "The question, and what our runs say."
     evidence = {name: cells[0] for name, cells in finding_cells(f).items()}
+    for name, points in list(evidence.items()):
+        if name in f.numbers: continue
+        size, side = points[1:], 'below' if points.startswith('-') else 'above'
+        evidence |= {f'{name}_size': size, f'{name}_apart': f'{size} points {side}'}
     return f'{f.promise} {f.sentence.format(**evidence)}'
 
 def finding_lines(f:Finding)->list[str]: # of a Markdown table
@@ -162,7 +167,7 @@ def papers_table()->str: # Markdown
         name = f'{f.paper}/claims'
         if name not in experiments(): continue # the arena is no paper
         main = expected_verdict(*next(iter(f.claims.values())))
-        claim = main.what.partition(':')[0]
+        claim = ', '.join(filter(None, [main.what.partition(':')[0], main.turned]))
         lines.append(f'| [{f.papers}]({name}.ipynb) | {main.badge}: {claim} | {status_of(name)[1]} |')
     return '\n'.join(lines)
 

@@ -28,7 +28,8 @@ HEADLINES = ( # experiment, how its claim begins, and the claim in fewer words
     ('fedcosr/table2', 'FedCoSR has the highest accuracy: practical CIFAR-10',
      'FedCoSR is the best of 16 methods'),
     ('fedcosr/table2', 'FedCoSR is above Local: practical CIFAR-10', 'FedCoSR beats training alone'),
-    ('mapl/table1', 'MAPL is above Local: Scenario 1, CIFAR-10', 'MAPL beats training alone'),
+    ('mapl/fair', 'with the same views for all, MAPL is above Local: Scenario 1, CIFAR-10',
+     'MAPL, two views: beats training alone'),
     ('fedssc/table1', 'FedSSC is more accurate than FedAvg: β = 0.5', 'FedSSC beats plain averaging'),
 )
 
@@ -57,11 +58,11 @@ class Headline:
     high: float
     word: str        # the verdict
     borrowed: bool = False # one run, and the spread in its interval is that of other runs
+    turned: str = ''       # where else its sign is another
 
 def size_and_replicates(v:Verdict)->str:
     "The share of the images and the replicates: 'a tenth of the images, 6 replicates'."
-    share = v.size.split(', ')[0] if v.size else "the paper's size"
-    return ', '.join(filter(None, [share, rests_on(v)])) if v.word != 'not run' else 'not run'
+    return ', '.join(filter(None, [v.share, rests_on(v)])) if v.word != 'not run' else 'not run'
 
 def headlines()->list[Headline]: # those that are decided first
     "The eight claims with their verdicts on committed rows."
@@ -71,7 +72,7 @@ def headlines()->list[Headline]: # those that are decided first
         low, high = v.interval or (None, None)
         size = size_and_replicates(v) + f' {BORROWED}' * v.borrowed
         margins = v.published, v.margin, low, high
-        lines.append(Headline(page, claim, size, *margins, v.word, v.borrowed))
+        lines.append(Headline(page, claim, size, *margins, v.word, v.borrowed, v.turned))
     return sorted(lines, key=lambda line: list(MARKS).index(line.word))
 
 def points_text(x:float)->str:
@@ -117,7 +118,9 @@ def line_html(line:Headline, link)->str: # HTML
     "A line of the table. `link`: page -> its address."
     name = f'<a href="{link(line.page)}">{html.escape(line.claim)}</a>'
     published = signed(line.published) or '<small>no number</small>'
-    return (f'<tr><th scope="row">{name}<small>{html.escape(line.size)}</small></th>'
+    turned = f'<small>{html.escape(line.turned)}</small>' if line.turned else ''
+    return (f'<tr><th scope="row">{name}<small>{html.escape(line.size)}</small>'
+            f'{turned}</th>'
             f'<td class="plot"><div>{plot_html(line)}</div></td><td class="num">{published}</td>'
             f'<td class="num us">{signed(line.ours)}</td><td class="v">{badge(line.word)}</td></tr>')
 
@@ -149,7 +152,7 @@ PAGES = dict( # colours of a page
     dark=dict(bg='#0d1117', ink='#e8ebee', quiet='#a3acb6', rule='#343c46')) # GitHub's black
 WIDE_LOOK = dict(size=(7.5, 4.3125), axes=(.395, .125, .34, .785), column=-1.137, above=-.04, below=.08,
                  strip=(-.5, .5))
-NARROW = dict(size=(3.9, 5.4), axes=(.03, .125, .94, .825), column=.005, above=-.1, below=None,
+NARROW = dict(size=(3.9, 5.8), axes=(.03, .117, .94, .838), column=.005, above=-.1, below=None,
               strip=(-.04, .4))
 
 def look_of_mark(verdict:str, tone:str)->dict[str, object]:
@@ -197,7 +200,7 @@ def scoreboard_axes(n:int, tone:str, form:dict):
     return fig, ax
 
 def scoreboard_figure(lines=None, tone='light', narrow=False):
-    "720 x 414 pixels; narrow, for telephones: 374 x 518."
+    "720 x 414 pixels; narrow, for telephones: 374 x 557."
     from matplotlib import rc_context
     from matplotlib.lines import Line2D
     lines, ink, form = lines or headlines(), PAGES[tone], NARROW if narrow else WIDE_LOOK
@@ -213,12 +216,17 @@ def scoreboard_figure(lines=None, tone='light', narrow=False):
                     zorder=1)
             draw_margins(ax, y + (.18 if narrow else 0), line, tone)
             title = dict(va='bottom', weight='bold')
-            say(form['column'], y + form['above'], line.claim, fontsize=8.6 if narrow else 9, **title)
+            lift = .13 if line.turned and not narrow else 0 # room for a second line
+            above = y + form['above'] - lift
+            say(form['column'], above, line.claim, fontsize=8.6 if narrow else 9, **title)
             if narrow:
+                say(form['column'], y + .44, line.turned, fontsize=6.8, color=ink['quiet'])
                 label = f'{signed(line.ours)}{BORROWED * line.borrowed}  {line.word}'
                 say(.995, y + form['above'], label, ha='right', color=colour, **title)
                 continue
-            say(form['column'], y + form['below'], line.size, va='top', fontsize=7.5, color=ink['quiet'])
+            details = '\n'.join(filter(None, (line.size, line.turned)))
+            below = y + form['below'] - lift
+            say(form['column'], below, details, va='top', fontsize=7.5, color=ink['quiet'])
             say(1.14, y, signed(line.published), ha='right', color=ink['quiet'])
             say(1.335, y, signed(line.ours), ha='right', weight='bold')
             ax.plot(LEFT + 1.405 * (RIGHT - LEFT), y, clip_on=False, **look_of_mark(line.word, tone))

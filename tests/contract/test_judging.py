@@ -269,7 +269,7 @@ def test_rounds_and_their_margin_are_of_the_same_replicates():
 
 
 def test_images_are_drawn_from_the_seeds_whose_hits_are_known():
-    "FedSSC's seed 0 has no hits; those of seeds 1 to 5 say how much test images add."
+    "Test images add as much as the stored hits say, paired, and not as much as independent ones would."
     from fedcl_repro.papers.fedssc.experiments import FEDSSC
     from fedcl_repro.evidence.experiments import committed, committed_hits
     from fedcl_repro.evidence.ask import ask, facts_by_setting, shared_images

@@ -19,6 +19,6 @@ def at_rate(placed:TableRun, rate:float)->TableRun:
 
 @experiment(ARENA, 'arena/rates', 'Methods that share at the learning rate of training alone', kind='extra')
 def both_rates(profile):
-    tuned = arena_runs(profile, labels=['Local', *AT_THAT_RATE])
+    tuned = arena_runs(profile, labels=['Local', *AT_THAT_RATE, 'FedCoSR'])
     rate = setting(tuned[0].run, 'optimiser.lr') # Local's
     return tuned + [at_rate(p, rate) for p in tuned if p.cell['label'] in AT_THAT_RATE]

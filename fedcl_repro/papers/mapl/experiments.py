@@ -382,7 +382,8 @@ SAME_VIEWS = [*HETEROGENEOUS, 'FedClassAvg', TWO_VIEWS]
 @experiment(MAPL, 'mapl/presets', 'What text and code differ in', kind='extra', tables=True)
 def presets(profile): return ablation(MAPL_PRESETS, profile)
 
-@experiment(MAPL, 'mapl/fair', 'The same views for all', kind='extra', view=view_of(1, SAME_VIEWS))
+@experiment(MAPL, 'mapl/fair', 'The same views for all', kind='extra', margins='table1',
+            view=view_of(1, SAME_VIEWS))
 def same_views(profile):
     repeated = again(['Local', TWO_VIEWS, 'MAPL'], profile, ['cifar10'], fair=True)
     return ablation(SAME_VIEWS, profile, fair=True) + repeated

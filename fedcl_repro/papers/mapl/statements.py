@@ -59,7 +59,8 @@ MAPL_SAID = dict(
         above('FedClassAvg', COPY, 'FedClassAvg as published is better than the compared copy')),
     fair=claims('ours',
         best('MAPL', HETEROGENEOUS, 'with the same views for all, MAPL has the highest accuracy'),
-        above('MAPL', 'Local', 'with the same views for all, MAPL is above Local'),
+        above('MAPL', 'Local', 'with the same views for all, MAPL is above Local',
+            instead={'from Local with two views': ('Local', 'Local, two views')}),
         above('MAPL', 'Local, two views', 'MAPL is above Local when Local trains on two views')))
 
 # %% ../../../nbs/papers/mapl/statements.ipynb #3e017f6f
