@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['OURS', 'WIDE', 'MARKS', 'CLAIM_WORDS', 'CELL_WORDS', 'DECIDED', 'ONE_RUN', 'TOO_LONG', 'SMALLER_RUNS', 'MIXED',
            'IN_NOISE', 'TOO_FEW', 'NEVER', 'SIZE_WORDS', 'ONE_PARTITION', 'REASONS', 'PAPER_SIZE', 'BORROWED_NOTE',
-           'Verdict', 'ends_in_words', 'borrowed_note', 'cell_word', 'claim', 'verdict_counts', 'rests_on', 'amount_of',
-           'verdict_table', 'compare', 'between_words', 'cell_verdicts']
+           'Verdict', 'share_told', 'in_short', 'ends_in_words', 'borrowed_note', 'cell_word', 'claim',
+           'verdict_counts', 'rests_on', 'amount_of', 'verdict_table', 'compare', 'between_words', 'cell_verdicts']
 
 # %% ../../nbs/evidence/verdict.ipynb #0e75cacb
 import math
@@ -65,21 +65,6 @@ class Verdict:
                          f'one of {", ".join(REASONS)}')
 
     @property
-    def share(self)->str:
-        "How much its runs were trained on, in words: 'a tenth of the images'."
-        return self.size.split(', ')[0] or PAPER_SIZE
-
-    @property
-    def short(self)->str:
-        "The word, and if it is decided the share: 'holds at a tenth of the images'."
-        return f'{self.word} at {self.share}' if self.word in DECIDED and self.basis == 'runs' else self.word
-
-    @property
-    def badge(self)->str:
-        "The same after its mark."
-        return f'{MARKS[self.word]} {self.short}'
-
-    @property
     def said(self)->str:
         "The word with what belongs to it: a decided one has the size of its runs, an open one its reason."
         if self.word in DECIDED and self.basis == 'runs': return f"{self.word} at {self.size or PAPER_SIZE}"
@@ -90,6 +75,14 @@ class Verdict:
         return ends_in_words(self.interval, say, self.borrowed) if self.interval else ''
 
 PAPER_SIZE = "the paper's size"
+
+def share_told(v:Verdict)->str:
+    "How much its runs were trained on, in words: 'a tenth of the images'."
+    return v.size.split(', ')[0] or PAPER_SIZE
+
+def in_short(v:Verdict)->str:
+    "The word, and if runs decide it their share: 'holds at a tenth of the images'."
+    return f'{v.word} at {share_told(v)}' if v.word in DECIDED and v.basis == 'runs' else v.word
 
 # %% ../../nbs/evidence/verdict.ipynb #ver0b0e1
 BORROWED_NOTE = f'{BORROWED} One run; its spread is borrowed from repeated runs.'

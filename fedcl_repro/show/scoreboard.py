@@ -12,7 +12,7 @@ import html
 from dataclasses import dataclass
 
 from ..evidence.experiments import committed_verdicts, evidence_on, experiments
-from ..evidence.verdict import BORROWED, BORROWED_NOTE, DECIDED, MARKS, OURS, Verdict, rests_on
+from ..evidence.verdict import BORROWED, BORROWED_NOTE, DECIDED, MARKS, OURS, Verdict, rests_on, share_told
 from .badge import badge, css_name, look_of_verdict
 
 # %% ../../nbs/show/scoreboard.ipynb #sco00006
@@ -62,7 +62,7 @@ class Headline:
 
 def size_and_replicates(v:Verdict)->str:
     "The share of the images and the replicates: 'a tenth of the images, 6 replicates'."
-    return ', '.join(filter(None, [v.share, rests_on(v)])) if v.word != 'not run' else 'not run'
+    return ', '.join(filter(None, [share_told(v), rests_on(v)])) if v.word != 'not run' else 'not run'
 
 def headlines()->list[Headline]: # those that are decided first
     "The eight claims with their verdicts on committed rows."

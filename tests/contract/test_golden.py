@@ -40,6 +40,13 @@ def test_committed_runs_keep_their_names(monkeypatch):
         assert id_of(run, told[id]['fingerprint'], monkeypatch) == id
 
 
+def test_every_committed_run_is_of_an_experiment():
+    "Rows of former settings, which no page would show, are counted nowhere."
+    from fedcl_repro.evidence.experiments import PROFILES, committed_runs, experiments
+    shown = {id for name in experiments() for profile in PROFILES for id in committed_runs(name, profile)}
+    assert not set(committed_records()) - shown
+
+
 def test_a_run_has_its_name_in_a_process_that_has_just_started():
     "As in a worker, which gets the run and knows no register yet."
     run = Run.of('fedcosr', data='digits(side=16)', n_rounds=3)

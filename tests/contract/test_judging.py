@@ -1,6 +1,7 @@
 """Claims in simulated federations whose truth is known: each kind of claim has an interval that contains the
 truth in at least 95 % of the cases, and a large difference is found."""
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -323,6 +324,45 @@ def test_a_claim_says_where_its_sign_is_another():
     said = {v.what: v for v in committed_verdicts('fedcosr/table2')[1]}
     whole = said['FedCoSR is above Local: practical CIFAR-10']
     assert whole.turned == 'but +1.07 with 10 % of the images' # below with all images, above with a tenth
+
+
+def test_headlines_say_where_their_sign_is_another():
+    "On the scoreboard, too: with another share of the images, and with other views of a rival."
+    import matplotlib.pyplot as plt
+    from fedcl_repro.show.scoreboard import headlines, scoreboard_figure, scoreboard_html
+    turned = {line.claim: line.turned for line in headlines() if line.turned}
+    assert turned == {'MAPL, two views: beats training alone': 'but -0.37 from Local with two views',
+                      'FedCoSR beats training alone': 'but +1.07 with 10 % of the images'}
+    page = scoreboard_html(headlines(), str)
+    for narrow in (False, True):
+        fig = scoreboard_figure(narrow=narrow)
+        drawn = ' '.join(text.get_text() for text in fig.axes[0].texts)
+        plt.close(fig)
+        for words in turned.values(): assert words in drawn and words in page
+
+
+def test_a_method_in_place_of_another_is_told_only_if_it_turns_the_sign():
+    numbers = pd.DataFrame(dict(A=[60., 61., 62.], B=[50., 52., 53.], C=[63., 64., 62.]))
+    rival = {'from C': ('B', 'C')}
+    def told(table):
+        from fedcl_repro.evidence.ask import elsewhere
+        from fedcl_repro.evidence.cells import Paper
+        c = above('A', 'B', instead=rival)
+        tables = elsewhere(Paper(('x',), lambda x, profile: x), c, ('x',), {('x',): table}, {}, 'lite')
+        return answer(c, table, chance=Chance(elsewhere=tables)).turned
+    assert told(numbers) == 'but -2.00 from C'
+    assert told(numbers.assign(C=40.)) == told(numbers.drop(columns='C')) == ''
+
+
+def test_a_decided_verdict_has_its_share_in_every_table():
+    "In the numbers of findings, the first answers of pages, and the article."
+    from fedcl_repro.show.findings import findings_table, papers_table, status_table
+    article = (Path(__file__).parents[2]/'nbs/papers/findings.ipynb').read_text(encoding='utf-8')
+    of_article = re.findall(r'<td[^>]*><span[^>]*>. (holds|fails)</span>([^<]*)<', article)
+    cells = [word + rest for word, rest in of_article]
+    lines = [findings_table(), papers_table(), status_table(['arena/arena', 'fedcosr/table2', 'mfcl/table2'])]
+    cells += re.findall(r'[●■] ((?:holds|fails)[^|]*)', '\n'.join(lines))
+    assert len(cells) > 12 and all(re.match(r'(holds|fails) at ', cell) for cell in cells), cells
 
 
 def test_both_moments_stand_side_by_side():

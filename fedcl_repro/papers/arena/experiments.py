@@ -187,7 +187,8 @@ def rate_claims(profile:str)->list: # of Claim
     images = ['digits', SHARE_WORDS[.25], SHARE_WORDS[1.]]
     averaging = above('FedCoSR', f'FedAvg{RATE_OF_LOCAL}{AFTER}',
                       'FedCoSR is above FedAvg + epoch at the rate of Local')
-    return claims(OURS, ahead, *lowered, averaging, where=dict(images=images), looks=TIMES_LOOKED.get(profile, 1))
+    fields = dict(where=dict(images=images), looks=TIMES_LOOKED.get(profile, 1))
+    return claims(OURS, ahead, *lowered, averaging, **fields)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #830e0e34
 def arena_said(images, profile)->str: return 'digits' if images == 'digits' else 'CIFAR-10'
