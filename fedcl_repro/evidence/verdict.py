@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OURS', 'WIDE', 'MARKS', 'CLAIM_WORDS', 'CELL_WORDS', 'DECIDED', 'ONE_RUN', 'TOO_LONG', 'SMALLER_RUNS', 'MIXED',
            'IN_NOISE', 'TOO_FEW', 'NEVER', 'SIZE_WORDS', 'ONE_PARTITION', 'REASONS', 'PAPER_SIZE', 'BORROWED_NOTE',
-           'Verdict', 'share_told', 'in_short', 'ends_in_words', 'borrowed_note', 'cell_word', 'claim',
+           'Verdict', 'share_told', 'word_told', 'ends_in_words', 'borrowed_note', 'cell_word', 'claim',
            'verdict_counts', 'rests_on', 'amount_of', 'verdict_table', 'compare', 'between_words', 'cell_verdicts']
 
 # %% ../../nbs/evidence/verdict.ipynb #0e75cacb
@@ -80,7 +80,7 @@ def share_told(v:Verdict)->str:
     "How much its runs were trained on, in words: 'a tenth of the images'."
     return v.size.split(', ')[0] or PAPER_SIZE
 
-def in_short(v:Verdict)->str:
+def word_told(v:Verdict)->str:
     "The word, and if runs decide it their share: 'holds at a tenth of the images'."
     return f'{v.word} at {share_told(v)}' if v.word in DECIDED and v.basis == 'runs' else v.word
 

@@ -22,7 +22,7 @@ from ..evidence.experiments import (
     PROFILES, committed, committed_verdicts, evidence_on, experiments, papers_folder)
 from ..evidence.majority import with_majority
 from ..evidence.published import PAPER_NAMES
-from ..evidence.verdict import MARKS, ONE_RUN, OURS, Verdict, borrowed_note, in_short, verdict_counts
+from ..evidence.verdict import MARKS, ONE_RUN, OURS, Verdict, borrowed_note, word_told, verdict_counts
 from .result_page import card_claim, signed_points
 from .scoreboard import headline_verdict, points_text
 
@@ -45,7 +45,7 @@ def answer_in_words(name:str)->str:
     between = f' ({v.between(signed_points)})' if v.interval else ''
     published = f', published {signed_points(v.published)}' if v.published is not None else ''
     ours = ' '.join(filter(None, (signed_points(v.margin), v.unit)))
-    return f'{MARKS[v.word]} {in_short(v)}: {v.what}: {ours}{between}{published}'.replace('|', '\\|')
+    return f'{MARKS[v.word]} {word_told(v)}: {v.what}: {ours}{between}{published}'.replace('|', '\\|')
 
 def status_table(names=None)->str: # Markdown; `names`: of experiments, else all
     "One line per artifact: how often each verdict occurs, and what the page answers first."
@@ -97,7 +97,7 @@ def result_cells(v:Verdict)->list[str]: # points, interval, verdict
     interval = v.between('{:+.1f}'.format)
     why = f' ({v.reason})' if v.reason == ONE_RUN else ''
     turned = f', {v.turned}' if v.turned else ''
-    return [points_text(v.margin), interval, f'{in_short(v)}{why}{turned}']
+    return [points_text(v.margin), interval, f'{word_told(v)}{why}{turned}']
 
 def finding_cells(f:Finding)->dict[str,list[str]]: # name of a claim or number -> its cells
     "Every number of a finding; an accuracy has no interval and no verdict."
@@ -168,7 +168,7 @@ def papers_table()->str: # Markdown
         if name not in experiments(): continue # the arena is no paper
         main = expected_verdict(*next(iter(f.claims.values())))
         claim = ', '.join(filter(None, [main.what.partition(':')[0], main.turned]))
-        lines.append(f'| [{f.papers}]({name}.ipynb) | {MARKS[main.word]} {in_short(main)}: {claim} | {status_of(name)[1]} |')
+        lines.append(f'| [{f.papers}]({name}.ipynb) | {MARKS[main.word]} {word_told(main)}: {claim} | {status_of(name)[1]} |')
     return '\n'.join(lines)
 
 # %% ../../nbs/show/findings.ipynb #8c711de1

@@ -189,7 +189,8 @@ def often(name:str, what:str, inside, place='FedCoSR V-B3', of='spread')->Claim:
 
 def among_three(table, name): return table[SIXTEEN].rank(axis=1, method='min')[name] <= 3
 def below_mean(table, name): return table[name] < table[SIXTEEN].mean(axis=1)
-def above_all(table, name): return (ahead_of(table, name, SIXTEEN) > 0).all(axis=1) # *in various settings* (VI)
+def above_all(table, name): # *in various settings* (VI)
+    return (ahead_of(table, name, SIXTEEN) > 0).all(axis=1)
 
 FAIREST_THREE = 'has one of the three smallest spreads over clients'
 FAIRER = 'has a smaller spread over clients than the mean method'
