@@ -2714,6 +2714,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                            'fedcl_repro/papers/arena/experiments.py'),
                                                       'fedcl_repro.papers.arena.experiments.choices_at_moments': ( 'papers/arena/experiments.html#choices_at_moments',
                                                                                                                    'fedcl_repro/papers/arena/experiments.py'),
+                                                      'fedcl_repro.papers.arena.experiments.class_means_help': ( 'papers/arena/experiments.html#class_means_help',
+                                                                                                                 'fedcl_repro/papers/arena/experiments.py'),
                                                       'fedcl_repro.papers.arena.experiments.draw_arena': ( 'papers/arena/experiments.html#draw_arena',
                                                                                                            'fedcl_repro/papers/arena/experiments.py'),
                                                       'fedcl_repro.papers.arena.experiments.draw_names': ( 'papers/arena/experiments.html#draw_names',

@@ -7,9 +7,9 @@ __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_MOMENT', 'ARENA_SIZES', 'ARENA
            'AT_THAT_RATE', 'ARENA', 'arena_specs', 'arena_base', 'arena_grid', 'trial_base', 'arena_trials',
            'tuned_in_arena', 'arena_tuning_path', 'arena_tuning', 'settings_chosen', 'write_arena_tuning',
            'arena_trial_scores', 'trials_path', 'write_arena_trials', 'choices_at_moments', 'arena_tested',
-           'arena_label', 'in_arena', 'arena_sides', 'arena_claims', 'rate_claims', 'arena_said', 'arena_verdicts',
-           'arena_answers', 'arena_runs', 'spot_checked', 'arena', 'arena_costs', 'arena_table', 'arena_shown',
-           'draw_ranks', 'names_apart', 'draw_names', 'draw_prices', 'draw_arena', 'arena_view']
+           'arena_label', 'in_arena', 'arena_sides', 'class_means_help', 'arena_claims', 'rate_claims', 'arena_said',
+           'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena', 'arena_costs', 'arena_table',
+           'arena_shown', 'draw_ranks', 'names_apart', 'draw_names', 'draw_prices', 'draw_arena', 'arena_view']
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #ccc77be9
 import numpy as np
@@ -19,7 +19,7 @@ from ...core import Spec, parse_value, write_text
 from ...evidence.experiments import TableRun, committed, in_package, named_methods, papers_folder
 from ...evidence.intervals import ALPHA, interval
 from ...evidence.plan import committed_records, provenance_in
-from ...evidence.claim import above, best, claims, paper_file
+from ...evidence.claim import Claim, above, best, claims, paper_file
 from ...runs.run import Run, methods
 from ...runs.store import Store, time_spent
 from ...runs.sweep import run_with, sweep, trial_scores, trials
@@ -157,12 +157,21 @@ def arena_sides(profile:str, also=())->tuple[list[str],list[str]]: # personal me
     personal = [label for label, owner in one_view.items() if owner == 'personal']
     return personal, [*personal, *(label + AFTER for label in one_view if label not in personal)]
 
+def class_means_help()->Claim:
+    "Two methods with class means are above those that lack them and share all else."
+    pairs = ('FedCoSR', 'FedPer'), (f'FedSSC{AFTER}', f'MOON{AFTER}')
+    def margin(t): return pd.DataFrame({f'{a} - {b}': t[a] - t[b] for a, b in pairs})
+    def tell(t, _): return ', '.join(f'{name} {points:+.2f}' for name, points in margin(t).mean().items())
+    labels = tuple(label for pair in pairs for label in pair)
+    return Claim('class means help (FedCoSR is above FedPer, FedSSC above MOON)', labels, margin, tell)
+
 def arena_claims(profile:str, also=())->list: # of Claim
     "What answers the five questions; all images are only a spot check, on which nothing is tested."
     personal, sharing = arena_sides(profile, also)
     return claims(OURS,
         best('Local', sharing, 'no method that shares and trains on one view is above training alone'),
         best('FedAvg + epoch', personal, 'no personal method is above FedAvg after one local epoch'),
+        class_means_help(),
         above('FedCoSR', 'FedPer', 'class means help FedPer (FedCoSR is above it)'),
         above('FedCoSR', 'FedAvg + epoch', 'FedCoSR is above FedAvg after one local epoch'),
         above('MAPL', 'Local', 'MAPL, on two views, is above Local'),
