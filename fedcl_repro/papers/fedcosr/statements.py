@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ...evidence.claim import Claim, above, ahead_of, best, claims, kth, level, limited, paper_file, top
+from ...evidence.claim import (
+    Claim, above, ahead_of, best, claims, kth, level, limited, paper_file, top)
 
 # %% ../../../nbs/papers/fedcosr/statements.ipynb #982102a7
 # column -> data set, split, β or classes a client, clients
@@ -124,7 +125,8 @@ FEDCOSR_SAID.update(
         *claims('ours', # the same of models after local training
             above('FedCoSR', 'FedPer', 'after local training, FedCoSR is above FedPer'),
             above('FedCoSR w/o LA', 'FedPer', 'after local training, CRL without LA improves accuracy'),
-            above('FedCoSR', 'FedCoSR w/o LA', 'after local training, without LA accuracy drops notably', by=1),
+            above('FedCoSR', 'FedCoSR w/o LA', 'after local training, without LA accuracy drops notably',
+                by=1),
             of='after')],
     fig9=claims('FedCoSR V-D2',
         above('FedCoSR', ['FedProto', 'LG-FedAvg', 'FedGH', 'FedAvg'],
