@@ -22,7 +22,8 @@ from ..evidence.experiments import (
     PROFILES, committed, committed_verdicts, evidence_on, experiments, papers_folder)
 from ..evidence.majority import with_majority
 from ..evidence.published import PAPER_NAMES
-from ..evidence.verdict import MARKS, ONE_RUN, OURS, Verdict, borrowed_note, word_told, verdict_counts
+from ..evidence.verdict import (
+    MARKS, ONE_RUN, OURS, Verdict, borrowed_note, verdict_counts, word_told)
 from .result_page import card_claim, signed_points
 from .scoreboard import headline_verdict, points_text
 
@@ -168,7 +169,8 @@ def papers_table()->str: # Markdown
         if name not in experiments(): continue # the arena is no paper
         main = expected_verdict(*next(iter(f.claims.values())))
         claim = ', '.join(filter(None, [main.what.partition(':')[0], main.turned]))
-        lines.append(f'| [{f.papers}]({name}.ipynb) | {MARKS[main.word]} {word_told(main)}: {claim} | {status_of(name)[1]} |')
+        answer = f'{MARKS[main.word]} {word_told(main)}: {claim}'
+        lines.append(f'| [{f.papers}]({name}.ipynb) | {answer} | {status_of(name)[1]} |')
     return '\n'.join(lines)
 
 # %% ../../nbs/show/findings.ipynb #8c711de1

@@ -12,7 +12,8 @@ import html
 from dataclasses import dataclass
 
 from ..evidence.experiments import committed_verdicts, evidence_on, experiments
-from ..evidence.verdict import BORROWED, BORROWED_NOTE, DECIDED, MARKS, OURS, Verdict, rests_on, share_told
+from ..evidence.verdict import (
+    BORROWED, BORROWED_NOTE, DECIDED, MARKS, OURS, Verdict, rests_on, share_told)
 from .badge import badge, css_name, look_of_verdict
 
 # %% ../../nbs/show/scoreboard.ipynb #sco00006
