@@ -81,16 +81,16 @@ class Decision:
     part: str = ''     # the difference that is the smallest, or that refutes the claim
     more: str = ''     # what would decide an open one
 
-def part_intervals(c:Claim, margin:pd.DataFrame, chance:Chance, alpha:float)->dict: # part -> Interval
-    "The interval of each difference that some replicate has."
+def part_intervals(c:Claim, margin:pd.DataFrame, chance:Chance, alphas)->list: # part -> Interval, each
+    "For each level the interval of each difference that some replicate has."
     images = variances(c, chance.images)
     df, drawn = chance.alone or (0, None)
     family = variances(c, drawn)
-    def of(part):
+    def of(part, alpha):
         alone = (family[part], df) if family.get(part, 0.) > 0 else None # a count does not move
         return interval(margin[part], alpha, images.get(part, 0.), alone)
-    intervals = {part: of(part) for part in margin}
-    return {part: one for part, one in intervals.items() if one.n}
+    levels = [{part: of(part, alpha) for part in margin} for alpha in alphas]
+    return [{part: one for part, one in intervals.items() if one.n} for intervals in levels]
 
 # %% ../../nbs/evidence/decision.ipynb #6c34c31f
 def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
@@ -100,9 +100,8 @@ def decided(c:Claim, table, margin:pd.DataFrame, chance:Chance)->Decision:
     if c.votes: return decided_by_votes(c, table, margin)
     n_parts = margin.shape[1]
     level = ALPHA / (c.looks * c.chosen_from)
-    corrected = part_intervals(c, margin, chance, level / n_parts)
+    corrected, uncorrected = part_intervals(c, margin, chance, (level / n_parts, level))
     if not corrected: return Decision('open', interval([]))
-    uncorrected = part_intervals(c, margin, chance, level)
     refuting = min(corrected, key=lambda part: (corrected[part].high, corrected[part].mean))
     weakest = min(corrected, key=lambda part: corrected[part].mean)
     fails = corrected[refuting].word == 'fails'

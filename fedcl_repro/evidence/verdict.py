@@ -33,6 +33,7 @@ TOO_FEW, NEVER, SIZE_WORDS = 'too few replicates', 'target never reached', 'size
 ONE_PARTITION = 'one partition' # its seeds share their clients
 REASONS = ONE_RUN, ONE_PARTITION, TOO_LONG, SMALLER_RUNS, MIXED, IN_NOISE, TOO_FEW, NEVER, SIZE_WORDS
 
+# %% ../../nbs/evidence/verdict.ipynb #3043cb0a
 @dataclass(frozen=True)
 class Verdict:
     "The number or claim, the verdict in one word, why it is open, and the evidence."

@@ -120,8 +120,7 @@ def line_html(line:Headline, link)->str: # HTML
     name = f'<a href="{link(line.page)}">{html.escape(line.claim)}</a>'
     published = signed(line.published) or '<small>no number</small>'
     turned = f'<small>{html.escape(line.turned)}</small>' if line.turned else ''
-    return (f'<tr><th scope="row">{name}<small>{html.escape(line.size)}</small>'
-            f'{turned}</th>'
+    return (f'<tr><th scope="row">{name}<small>{html.escape(line.size)}</small>{turned}</th>'
             f'<td class="plot"><div>{plot_html(line)}</div></td><td class="num">{published}</td>'
             f'<td class="num us">{signed(line.ours)}</td><td class="v">{badge(line.word)}</td></tr>')
 
