@@ -277,7 +277,7 @@ def hits_path(path:Path)->Path: return path.with_name(path.stem + '-hits.npz')
 def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=None)->Path:
     """Commit an experiment's finished runs: rows, provenance and, if it asks for them, maps.
     `notes`: data set -> a note kept with its runs; the note under '' is for all other data sets. A run whose
-    data set gets no note keeps the one it has."""
+    data set gets no note keeps the one it has. Committed runs that the experiment no longer asks for go."""
     path = committed_path(name, profile)
     if in_package(path):
         raise ValueError(f'{path.parent} belongs to the installed package: copy the notebooks with '
@@ -295,8 +295,9 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     notes_before = {record['run']: record.get('note', '') for record in before}
     records = run_records(rows, store, notes or {}, notes_before)
     new = {config_key(record['config']) for record in records}
+    places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
     # of runs that are not in this store
-    kept_records = [record for record in before if config_key(record['config']) not in new]
+    kept_records = [record for record in before if config_key(record['config']) in places.keys() - new]
     ids = [record['run'] for record in kept_records]
     text = with_kept_rows(path, committed_rows(rows, record['tables']), ids)
     write_text(path, text)
@@ -304,10 +305,8 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
         maps = maps_of(runs, store, data_root, record['maps']).round(5)
         write_text(maps_path(path), with_kept_rows(maps_path(path), maps, ids))
     save_hits(path, [record['run'] for record in records], ids, store)
-    places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
-    def place(record): return places.get(config_key(record['config']), len(places)) # unnamed runs come last
     digest = hashlib.sha256(text.encode()).hexdigest()
-    records = sorted(kept_records + records, key=place)
+    records = sorted(kept_records + records, key=lambda record: places[config_key(record['config'])])
     for record in records: record['rows_sha256'] = digest
     write_text(records_path, json.dumps(records, indent=1))
     return path
