@@ -1236,6 +1236,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'fedcl_repro/evidence/experiments.py'),
                                                   'fedcl_repro.evidence.experiments.save_results': ( 'evidence/experiments.html#save_results',
                                                                                                      'fedcl_repro/evidence/experiments.py'),
+                                                  'fedcl_repro.evidence.experiments.shown_of_paper': ( 'evidence/experiments.html#shown_of_paper',
+                                                                                                       'fedcl_repro/evidence/experiments.py'),
                                                   'fedcl_repro.evidence.experiments.shown_runs': ( 'evidence/experiments.html#shown_runs',
                                                                                                    'fedcl_repro/evidence/experiments.py'),
                                                   'fedcl_repro.evidence.experiments.shown_table_runs': ( 'evidence/experiments.html#shown_table_runs',

@@ -7,11 +7,11 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'PAGE_OPTIONS', 'COMMITTED_COLUMNS', 'BY_C
            'table_runs', 'shown_table_runs', 'made_once', 'runs_of', 'shown_runs', 'reseeded', 'with_cells',
            'named_methods', 'data_title', 'no_runs', 'read_option', 'check_injected', 'assigned', 'parameters_of',
            'Page', 'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder', 'in_package',
-           'default_store', 'committed_path', 'maps_path', 'hits_path', 'save_results', 'with_kept_rows',
-           'committed_rows', 'run_records', 'committed_runs', 'check_saved', 'config_key', 'committed', 'committed_run',
-           'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note', 'committed_verdicts',
-           'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone', 'belonging', 'claims_page',
-           'claims_of', 'evidence_on']
+           'default_store', 'committed_path', 'shown_of_paper', 'maps_path', 'hits_path', 'save_results',
+           'with_kept_rows', 'committed_rows', 'run_records', 'committed_runs', 'check_saved', 'config_key',
+           'committed', 'committed_run', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note',
+           'committed_verdicts', 'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone',
+           'belonging', 'claims_page', 'claims_of', 'evidence_on']
 
 # %% ../../nbs/evidence/experiments.ipynb #6a77b91a
 import ast
@@ -270,6 +270,11 @@ def committed_path(name:str, profile:str)->Path:
     paper, artifact = name.split('/')
     return papers_folder() / paper / 'results' / f'{artifact}-{profile}.csv'
 
+def shown_of_paper(paper:str, profile:str)->set[str]: # `config_key` of each run
+    "What the experiments of a paper show, which share their committed rows."
+    names = [name for name in experiments() if name.startswith(f'{paper}/')]
+    return {config_key(config(run)) for name in names for run in shown_runs(name, profile)}
+
 def maps_path(path:Path)->Path: return path.with_name(path.stem + '-maps.csv')
 def hits_path(path:Path)->Path: return path.with_name(path.stem + '-hits.npz')
 
@@ -277,7 +282,7 @@ def hits_path(path:Path)->Path: return path.with_name(path.stem + '-hits.npz')
 def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=None)->Path:
     """Commit an experiment's finished runs: rows, provenance and, if it asks for them, maps.
     `notes`: data set -> a note kept with its runs; the note under '' is for all other data sets. A run whose
-    data set gets no note keeps the one it has. Committed runs that the experiment no longer asks for go."""
+    data set gets no note keeps the one it has. Committed runs that no experiment of the paper shows go."""
     path = committed_path(name, profile)
     if in_package(path):
         raise ValueError(f'{path.parent} belongs to the installed package: copy the notebooks with '
@@ -295,9 +300,9 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
     notes_before = {record['run']: record.get('note', '') for record in before}
     records = run_records(rows, store, notes or {}, notes_before)
     new = {config_key(record['config']) for record in records}
-    places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
     # of runs that are not in this store
-    kept_records = [record for record in before if config_key(record['config']) in places.keys() - new]
+    kept = shown_of_paper(name.split('/')[0], profile) - new
+    kept_records = [record for record in before if config_key(record['config']) in kept]
     ids = [record['run'] for record in kept_records]
     text = with_kept_rows(path, committed_rows(rows, record['tables']), ids)
     write_text(path, text)
@@ -305,8 +310,10 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
         maps = maps_of(runs, store, data_root, record['maps']).round(5)
         write_text(maps_path(path), with_kept_rows(maps_path(path), maps, ids))
     save_hits(path, [record['run'] for record in records], ids, store)
+    places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
+    def place(record): return places.get(config_key(record['config']), len(places)) # others' runs come last
     digest = hashlib.sha256(text.encode()).hexdigest()
-    records = sorted(kept_records + records, key=lambda record: places[config_key(record['config'])])
+    records = sorted(kept_records + records, key=place)
     for record in records: record['rows_sha256'] = digest
     write_text(records_path, json.dumps(records, indent=1))
     return path

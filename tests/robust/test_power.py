@@ -424,19 +424,23 @@ def test_a_save_that_was_ended_between_its_files_is_told(n_written, tmp_path, mo
     assert between in (first, second) or 'the same `fedcl run` with --save' in between
 
 
-def test_a_save_keeps_runs_of_other_stores_and_drops_those_of_former_settings(tmp_path, monkeypatch):
+def test_a_save_keeps_runs_of_others_and_drops_those_of_former_settings(tmp_path, monkeypatch):
+    "Others: another store, and another experiment of the paper."
     (tmp_path/'papers').mkdir()
     monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path/'papers'))
     monkeypatch.setattr(experiments, 'in_package', lambda path: False)
     name, stores = 'fedcosr/fig8', [Store(tmp_path/'first'), Store(tmp_path/'second')]
     asked = experiments.runs_of(name, 'quick')[:2]
     for run, store in zip(asked, stores): train_all([run], store, jobs=1, quiet=True)
+    others = experiments.runs_of('fedcosr/fig7', 'quick')[-1]
     former = replace(asked[0], n_rounds=1)
-    train_all([former], stores[0], jobs=1, quiet=True)
+    assert others not in experiments.runs_of(name, 'quick')
+    train_all([former, others], stores[0], jobs=1, quiet=True)
     with monkeypatch.context() as patch: # as if the experiment had asked for it
-        patch.setattr(experiments, 'runs_of', lambda name, profile: [former, asked[0]])
+        patch.setattr(experiments, 'runs_of', lambda name, profile: [former, asked[0], others])
         experiments.save_results(name, 'quick', stores[0])
     def saved(): return set(pd.read_csv(experiments.committed_path(name, 'quick')).run)
-    assert saved() == {run_id(former), run_id(asked[0])}
+    assert saved() == {run_id(r) for r in (former, asked[0], others)}
     experiments.save_results(name, 'quick', stores[1])
-    assert saved() == set(experiments.committed_runs(name, 'quick')) == {run_id(r) for r in asked}
+    assert saved() == {run_id(r) for r in (*asked, others)}
+    assert set(experiments.committed_runs(name, 'quick')) == {run_id(r) for r in asked}
