@@ -14,7 +14,7 @@ from ..core import Spec
 from ..user_code import is_own, used_files
 from ..papers.arena.experiments import (
     arena_answers, arena_label, arena_runs, arena_shown, arena_specs, arena_table, arena_verdicts,
-    settings_chosen, tuned_in_arena, write_arena_trials, write_arena_tuning)
+    settings_chosen, tuned_in_arena, write_arena_tuning)
 from ..evidence.verdict import amount_of
 from ..evidence.experiments import why_missing, with_cells
 from ..runs.run import methods
@@ -45,7 +45,6 @@ def arena_verb(options)->int:
     wanted = [*(arena_specs(profile).values() if options.tune else ()), *user_specs]
     tuned = tuned_in_arena(wanted, profile, store, options.data_root, training) if wanted else None
     if options.tune: write_arena_tuning(tuned[:-len(user_specs) or None])
-    if options.tune and profile == 'lite': write_arena_trials(store, options.data_root)
     chosen = settings_chosen(tuned, profile) if wanted else {}
     placed_runs = arena_runs(profile, user_specs, chosen)
     runs = [p.run for p in placed_runs if not options.seeds or p.run.seed < options.seeds]

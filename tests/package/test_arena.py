@@ -80,7 +80,6 @@ def test_settings_are_chosen_at_the_moment_that_is_judged(tmp_path):
     best = chosen_rounds(read_rows(runs, store), 'trained').micro.max()
     assert chosen['trained'].valid == pytest.approx(best)
     assert chosen['merged'].valid != pytest.approx(best)
-    assert set(arena.arena_tuning().columns) >= {'moment'}
 
 
 def test_a_shared_model_is_tested_at_both_moments_of_one_run():
@@ -116,17 +115,13 @@ def test_a_spot_check_answers_nothing():
     assert set(words_of(arena.arena_verdicts(rows_of('paper'), 'paper')).values()) == {'not run'}
 
 
-def test_scores_of_all_trials_are_committed_at_both_moments():
-    scores, tuned = pd.read_csv(arena.trials_path()), arena.settings_chosen(arena.arena_tuning(), 'lite')
+def test_each_choice_is_one_of_its_methods_trials():
+    tuned = arena.settings_chosen(arena.arena_tuning(), 'lite')
     specs = {spec.name: spec for spec in arena.arena_specs('lite').values()}
-    assert set(specs) - set(scores.method) <= {'mfcl_head'} # whose trials were stopped
-    assert scores[['merged', 'trained']].notna().all(axis=None)
-    for name, group in scores.groupby('method'):
-        tried = [arena.settings_chosen(line.to_frame().T.assign(profile='lite'), 'lite')[name]
-                 for _, line in group.iterrows()]
-        spec = specs[name]
-        grid = [dict(trial) for trial in arena.trials([spec], arena.arena_grid(spec))[spec]]
-        assert tried == grid and tuned[name] in tried, name
+    assert set(tuned) == set(specs)
+    for name, spec in specs.items():
+        grid = arena.trials([spec], arena.arena_grid(spec))[spec]
+        assert tuned[name] in [dict(trial) for trial in grid], name
 
 
 def test_choices_replace_those_of_their_profile(tmp_path, monkeypatch):
@@ -134,7 +129,7 @@ def test_choices_replace_those_of_their_profile(tmp_path, monkeypatch):
     monkeypatch.setenv('FEDCL_PAPERS', str(tmp_path))
     def row(profile, rate):
         settings = f'optimiser.lr={rate}'
-        return dict(profile=profile, method='fedper', settings=settings, moment='trained', valid=1., test=1.)
+        return dict(profile=profile, method='fedper', settings=settings, valid=1., test=1.)
     for rows in ([row('lite', .01), row('quick', .01)], [row('lite', .001)]):
         arena.write_arena_tuning(pd.DataFrame(rows))
     for profile, rate in dict(lite=.001, paper=.001, quick=.01).items():

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['ARENA_FILE', 'ARENA_TUNED_AT', 'ARENA_MOMENT', 'ARENA_SIZES', 'ARENA_TRIALS', 'TIMES_LOOKED', 'RATE_OF_LOCAL',
-           'AT_THAT_RATE', 'ARENA', 'arena_specs', 'arena_base', 'arena_grid', 'trial_base', 'arena_trials',
-           'tuned_in_arena', 'arena_tuning_path', 'arena_tuning', 'settings_chosen', 'write_arena_tuning',
-           'arena_trial_scores', 'trials_path', 'write_arena_trials', 'choices_at_moments', 'arena_tested',
-           'arena_label', 'in_arena', 'arena_sides', 'class_means_help', 'arena_claims', 'rate_claims', 'arena_said',
-           'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked', 'arena', 'arena_costs', 'arena_table',
-           'arena_shown', 'draw_ranks', 'names_apart', 'draw_names', 'draw_prices', 'draw_arena', 'arena_view']
+           'SHARED_AT_THAT_RATE', 'AT_THAT_RATE', 'ARENA', 'arena_specs', 'arena_base', 'arena_grid', 'trial_base',
+           'arena_trials', 'tuned_in_arena', 'arena_tuning_path', 'arena_tuning', 'settings_chosen',
+           'write_arena_tuning', 'arena_tested', 'arena_label', 'in_arena', 'arena_sides', 'class_means_help',
+           'arena_claims', 'rate_claims', 'arena_said', 'arena_verdicts', 'arena_answers', 'arena_runs', 'spot_checked',
+           'arena', 'arena_costs', 'arena_table', 'arena_shown', 'draw_ranks', 'names_apart', 'draw_names',
+           'draw_prices', 'draw_arena', 'arena_view']
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #ccc77be9
 import numpy as np
@@ -22,11 +22,11 @@ from ...evidence.plan import committed_records, provenance_in
 from ...evidence.claim import Claim, above, best, claims, paper_file
 from ...runs.run import Run, methods
 from ...runs.store import Store, time_spent
-from ...runs.sweep import run_with, sweep, trial_scores, trials
+from ...runs.sweep import run_with, sweep, trials
 from ...evidence.ask import ask, experiment
-from ...evidence.cells import AFTER, MOMENTS, SHARE_WORDS, Paper, share_of, tested_alike
+from ...evidence.cells import AFTER, SHARE_WORDS, Paper, share_of, tested_alike
 from ...evidence.verdict import Verdict, OURS
-from ...runs.rows import read_rows, table_of_means
+from ...runs.rows import table_of_means
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #7dd091d0
 ARENA_FILE, ARENA_TUNED_AT = paper_file('arena'), {'paper': 'lite'}
@@ -63,20 +63,18 @@ def arena_trials(spec:Spec, profile:str)->list[Run]:
 
 def tuned_in_arena(specs, profile:str, store, data_root=None, options=None)->pd.DataFrame:
     """The chosen trial of each method: profile, method, settings, validation and test accuracy in percent,
-    all
-    after local training, the moment at which methods are judged."""
+    both after local training, the moment at which methods are judged."""
     tables = []
     for spec in specs:
         tables.append(sweep([spec], arena_grid(spec), moment=ARENA_MOMENT, store=store, data_root=data_root,
                             options=options, **trial_base(spec, profile)))
     table = pd.concat(tables, ignore_index=True)
-    return table.assign(profile=ARENA_TUNED_AT.get(profile, profile), method=[s.name for s in specs],
-                        moment=ARENA_MOMENT)
+    return table.assign(profile=ARENA_TUNED_AT.get(profile, profile), method=[s.name for s in specs])
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #d1a55fe7
 def arena_tuning_path(): return papers_folder() / 'arena' / 'results' / 'tuning.csv'
 
-def arena_tuning()->pd.DataFrame: # profile, method, settings, moment, valid, test
+def arena_tuning()->pd.DataFrame: # profile, method, settings, valid, test
     "The committed choices; empty until a profile is tuned."
     path = arena_tuning_path()
     return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=['profile', 'method', 'settings'])
@@ -95,42 +93,8 @@ def write_arena_tuning(table:pd.DataFrame):
                          '`fedcl docs --notebooks OUT` and set FEDCL_PAPERS=OUT/papers')
     other_profiles = stored[~stored.profile.isin(table.profile)]
     path.parent.mkdir(exist_ok=True)
-    columns = ['profile', 'method', 'settings', 'moment', 'valid', 'test']
+    columns = ['profile', 'method', 'settings', 'valid', 'test']
     write_text(path, pd.concat([other_profiles, table])[columns].to_csv(index=False, float_format='%.3f'))
-
-# %% ../../../nbs/papers/arena/experiments.ipynb #d1fe5ff7
-def arena_trial_scores(profile:str, store, data_root=None)->pd.DataFrame: # method, settings, merged, trained
-    """Validation accuracy of each trial at both moments, each at its best round, in percent; of methods with
-    all trials finished."""
-    tables = []
-    for spec in arena_specs(profile).values():
-        tried, runs = trials([spec], arena_grid(spec)), arena_trials(spec, profile)
-        by_trial = {(spec, n): [run] for n, run in enumerate(runs)}
-        rows = read_rows(runs, store, data_root)
-        if rows.run.nunique() < len(runs): continue
-        at_moment = {m: trial_scores(tried, by_trial, rows, data_root, m) for m in MOMENTS}
-        valid = {m: scores.valid for m, scores in at_moment.items()}
-        tables.append(at_moment['merged'][['settings']].assign(method=spec.name, **valid))
-    return pd.concat(tables, ignore_index=True)[['method', 'settings', *MOMENTS]]
-
-def trials_path(): return arena_tuning_path().with_name('trials.csv') # of the profile `lite`
-
-def write_arena_trials(store, data_root=None):
-    "Commit the scores of the trials of the profile `lite`."
-    scores = arena_trial_scores('lite', store, data_root)
-    write_text(trials_path(), scores.to_csv(index=False, float_format='%.3f'))
-
-# %% ../../../nbs/papers/arena/experiments.ipynb #ab4377f2
-def choices_at_moments(scores:pd.DataFrame, used:dict)->pd.DataFrame: # used: name of a method -> settings
-    "For each method the settings in use and those that are best after local training, with their validation."
-    lines = []
-    for name, group in scores.groupby('method', sort=False):
-        own = group[group.settings == used[name]].iloc[0]
-        best = own if own.trained == group.trained.max() else group.loc[group.trained.idxmax()]
-        lines.append({
-            'method': arena_label(name), 'in use': own.settings, 'accuracy': own.trained,
-            'best after local training': best.settings, 'gain': best.trained - own.trained})
-    return pd.DataFrame(lines)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #b171b647
 def arena_tested(rows:pd.DataFrame)->pd.DataFrame:
@@ -184,20 +148,24 @@ TIMES_LOOKED = {'lite': 2} # at the answers: after fewer replicates, and after a
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #0242544d
 RATE_OF_LOCAL = ', rate of Local' # of the label of a method at the learning rate of training alone
-AT_THAT_RATE = {'FedAvg': AFTER, 'FedProx': AFTER, 'FedPer': '', 'LG-FedAvg': ''} # label -> how it is tested
+SHARED_AT_THAT_RATE = {'FedAvg': AFTER, 'FedProx': AFTER, 'FedPer': '', 'LG-FedAvg': ''} # label -> how tested
+AT_THAT_RATE = SHARED_AT_THAT_RATE | {'Local, two views': '', 'MAPL': ''}
 
 def rate_claims(profile:str)->list: # of Claim
     "Whether learning rates explain how far training alone is ahead."
-    sharing = [label + rate + how for label, how in AT_THAT_RATE.items() for rate in ('', RATE_OF_LOCAL)]
+    sharing = [label + rate + how for label, how in SHARED_AT_THAT_RATE.items()
+               for rate in ('', RATE_OF_LOCAL)]
     lowered = [above(label + RATE_OF_LOCAL + how, label + how, f'{label}{how} gains at the rate of Local')
                for label, how in AT_THAT_RATE.items()]
-    four = ', '.join(AT_THAT_RATE)
+    four = ', '.join(SHARED_AT_THAT_RATE)
     ahead = best('Local', sharing, f'none of {four} is above training alone at either rate')
     images = ['digits', SHARE_WORDS[.25], SHARE_WORDS[1.]]
     averaging = above('FedCoSR', f'FedAvg{RATE_OF_LOCAL}{AFTER}',
                       'FedCoSR is above FedAvg + epoch at the rate of Local')
+    mapl = [above(f'MAPL{RATE_OF_LOCAL}', other, f'MAPL at the rate of Local is above {other}')
+            for other in ('Local', f'Local, two views{RATE_OF_LOCAL}')]
     fields = dict(where=dict(images=images), looks=TIMES_LOOKED.get(profile, 1))
-    return claims(OURS, ahead, *lowered, averaging, **fields)
+    return claims(OURS, ahead, *lowered, averaging, *mapl, **fields)
 
 # %% ../../../nbs/papers/arena/experiments.ipynb #830e0e34
 def arena_said(images, profile)->str: return 'digits' if images == 'digits' else 'CIFAR-10'
