@@ -23,7 +23,8 @@ from ..evidence.verdict import MARKS, OURS, verdict_counts
 from ..show.badge import LOOKS, badge, css_name
 from ..show.findings import (
     all_findings, findings, headline_verdict, replace_between, save_picture)
-from ..show.scoreboard import all_claims, headlines, scoreboard_figure, scoreboard_html
+from ..show.scoreboard import (
+    all_claims, headlines, scoreboard_figure, scoreboard_html, signed)
 
 # %% ../../nbs/publish/front.ipynb #fro00006
 LEAD = ('Five papers promise that hospitals or phones learn from each other without showing pictures. '
@@ -123,7 +124,8 @@ def picture_of_board(source:Callable, words:str)->str: # HTML
 
 def board_picture(folder:str)->str: # HTML
     "The scoreboard for GitHub."
-    words = '; '.join(f'{line.claim}: {line.word}' for line in headlines())
+    def told(line): return ', '.join(filter(None, (signed(line.ours), line.turned)))
+    words = '; '.join(f'{line.claim}: {line.word} ({told(line)})' for line in headlines())
     return picture_of_board((folder + 'media/scoreboard-{}.svg').format, words)
 
 def counts_of_claims(claims:list, shown:Callable)->str: # claims: of Verdict
@@ -163,7 +165,7 @@ def front_markdown(folder='')->str:
     first_needs, second = NEEDS.values()
     return '\n\n'.join([
         f'{LEAD} The papers: {papers}.', doors(folder), board_picture(folder),
-        '*Ring: the published margin. Mark: ours, with a 95 % interval. Points of accuracy; '
+        '*Ring: the published margin. Mark: ours, with a 95 % interval. Points of accuracy before local training, MAPL\'s after it; '
         f'[what the marks mean]({folder}show/badge.ipynb).*',
         *([] if folder else [CLAIM]),
         f'```sh\n{commands}\n```', f'The first command needs {first_needs}. The second {second}.', strip])
