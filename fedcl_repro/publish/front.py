@@ -31,10 +31,10 @@ LEAD = ('Five papers promise that hospitals or phones learn from each other with
         'Each is explained, rebuilt and run again: do its claims hold?')
 NEEDS = {
     "pip install -e . && fedcl reproduce":
-        'a clone, Python 3.11 to 3.13, 6 GB of disk (1.5 if CPU builds of torch and torchvision come first) '
+        'a clone, Python 3.11 to 3.13, 6 GB of disk (1.5 with CPU builds of torch, installed first) '
         'and a few minutes on two cores; downloads no data; writes report/index.html',
     "pip install -e '.[notebooks]' && jupyter lab nbs":
-        'opens every page as a notebook, the course included',
+        'opens all pages as notebooks',
 }
 
 @dataclass(frozen=True)
@@ -165,7 +165,8 @@ def front_markdown(folder='')->str:
     first_needs, second = NEEDS.values()
     return '\n\n'.join([
         f'{LEAD} The papers: {papers}.', doors(folder), board_picture(folder),
-        '*Ring: the published margin. Mark: ours, with a 95 % interval. Points of accuracy before local training, MAPL\'s after it; '
+        '*Ring: the published margin. Mark: ours, with a 95 % interval. Points of accuracy before local '
+        "training, MAPL's after it; "
         f'[what the marks mean]({folder}show/badge.ipynb).*',
         *([] if folder else [CLAIM]),
         f'```sh\n{commands}\n```', f'The first command needs {first_needs}. The second {second}.', strip])

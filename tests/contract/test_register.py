@@ -1,5 +1,5 @@
-"""The register of what FedCoSR leaves open, says ambiguously or cannot mean (`fedcl_repro/published`): what an
-entry says of the paper, of our choice and of the other one is so."""
+"""The register of what FedCoSR leaves open, says ambiguously or cannot mean (`fedcl_repro/published`): what
+an entry says of the paper, of our choice and of the other one is so."""
 import math
 import re
 from types import SimpleNamespace

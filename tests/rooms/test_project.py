@@ -545,8 +545,8 @@ RESULT = re.compile(r'\d+\.\d+|\d+(?= (?:%|points))')
 
 
 def crowded(text):
-    "Paragraphs with more than four results; tables are free."
-    text = re.sub(r'<!--.*?-->\n?', '', text)
+    "Paragraphs with more than four results; tables are free, and the words of a picture are its table."
+    text = re.sub(r'<!--.*?-->\n?|<picture>.*?</picture>', '', text)
     prose = [some for some in re.split(r'\n\n|\n(?=- )', text) if not some.lstrip().startswith(('|', '```'))]
     return [some for some in prose if len(RESULT.findall(NO_RESULT.sub('', some))) > 4]
 
