@@ -124,8 +124,10 @@ def picture_of_board(source:Callable, words:str)->str: # HTML
 
 def board_picture(folder:str)->str: # HTML
     "The scoreboard for GitHub."
-    def told(line): return ', '.join(filter(None, (signed(line.ours), line.turned)))
-    words = '; '.join(f'{line.claim}: {line.word} ({told(line)})' for line in headlines())
+    def told(line):
+        details = ', '.join(filter(None, (signed(line.ours), line.turned)))
+        return f'{line.claim}: {line.word}' + (f' ({details})' if details else '')
+    words = '; '.join(map(told, headlines()))
     return picture_of_board((folder + 'media/scoreboard-{}.svg').format, words)
 
 def counts_of_claims(claims:list, shown:Callable)->str: # claims: of Verdict
@@ -141,8 +143,8 @@ def counts_of_claims(claims:list, shown:Callable)->str: # claims: of Verdict
 
 # %% ../../nbs/publish/front.ipynb #8c269da8
 CLAIM = ('A claim is a sentence such as “FedCoSR is more accurate than training alone”, in one setting. '
-         'Open: tested, but our runs cannot tell. Not learned: nothing that it compares is above a trivial '
-         'baseline.')
+         'Open: tested, but our runs cannot tell. Not learned: the best that it compares, or what it calls '
+         'better, is not above a trivial baseline.')
 
 def doors(folder:str)->str: # Markdown
     "The three doors as a table."
