@@ -69,8 +69,8 @@ class Finding:
     paper: str     # 'fedcosr'
     papers: str    # 'FedCRL, FedCoSR'
     promise: str   # in the words of an abstract
-    sentence: str  # with names of numbers in braces: {local} is '-0.5', {local_size} '0.5', {local_apart}
-                   # '0.5 points below'
+    sentence: str  # with names of numbers in braces: {local} is '-0.5', {local_size} '0.5', {local_side}
+                   # 'below', {local_apart} '0.5 points below'
     artifact: str  # 'table2', the page of the sentence
     claims: dict   # name -> (experiment, how its claim begins, its verdict)
     rows: dict     # name of a claim or number -> its row of the table, in words
@@ -113,7 +113,7 @@ def finding(f:Finding)->str: # Markdown
     for name, points in list(evidence.items()):
         if name in f.numbers: continue
         size, side = points[1:], 'below' if points.startswith('-') else 'above'
-        evidence |= {f'{name}_size': size, f'{name}_apart': f'{size} points {side}'}
+        evidence |= {f'{name}_size': size, f'{name}_side': side, f'{name}_apart': f'{size} points {side}'}
     return f'{f.promise} {f.sentence.format(**evidence)}'
 
 def finding_lines(f:Finding)->list[str]: # of a Markdown table

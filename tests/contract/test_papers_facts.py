@@ -51,6 +51,7 @@ def test_majority_classes_are_those_of_their_partitions():
         return 100 * (s.value * s.n).sum() / s.n.sum()
     each = [score(str(seed)) for seed in range(4)]
     assert [f'{v:.1f}' for v in each[:3]] == ['75.3', '70.1', '67.0'] and f'{each[3]:.0f}' == '80'
+    assert f'{sum(each[:3]) / 3:.1f}' == '70.8'
     assert 'majority class has 75.3 % on that partition' in prose('papers/fedcosr/table2')
     for page in ('course/01_data', 'runs/record'): assert re.search(r'75 %.*67 to 80 %', prose(page)), page
 
