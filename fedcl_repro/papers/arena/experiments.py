@@ -280,7 +280,9 @@ def names_apart(heights, least:float)->list[float]: # none nearer than `least` t
 def draw_names(ax, rows:pd.DataFrame, x:float, side:str):
     "Points with their names in a column at `x`, joined by thin lines."
     from fedcl_repro.show.figures import colour_of
-    for row, height in zip(rows.itertuples(), names_apart(rows.pooled.tolist(), 4.6)):
+    heights = names_apart(rows.pooled.tolist(), 4.6)
+    ax.update_datalim([(x, min(heights))]) # the lowest name stays above the axis
+    for row, height in zip(rows.itertuples(), heights):
         colour = colour_of(row.label, row.family)
         ax.plot(row.sent, row.pooled, 'o', c=colour, ms=6)
         arrow = dict(arrowstyle='-', color=colour, lw=.7, relpos=(float(side == 'right'), .5))
