@@ -1208,6 +1208,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'fedcl_repro/evidence/experiments.py'),
                                                   'fedcl_repro.evidence.experiments.kept_verdicts': ( 'evidence/experiments.html#kept_verdicts',
                                                                                                       'fedcl_repro/evidence/experiments.py'),
+                                                  'fedcl_repro.evidence.experiments.key_of': ( 'evidence/experiments.html#key_of',
+                                                                                               'fedcl_repro/evidence/experiments.py'),
                                                   'fedcl_repro.evidence.experiments.made_once': ( 'evidence/experiments.html#made_once',
                                                                                                   'fedcl_repro/evidence/experiments.py'),
                                                   'fedcl_repro.evidence.experiments.maps_path': ( 'evidence/experiments.html#maps_path',

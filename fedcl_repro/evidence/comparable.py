@@ -78,9 +78,11 @@ def size_of(run)->tuple: return tuple(getattr(run, k) for k in SIZE)
 @cache
 # name of a method -> runs that these experiments have at the paper's size
 def runs_of_paper(names:tuple)->dict:
+    different = {} # replicates are compared once
+    for run in (r for name in names for r in runs_of(name, 'paper')):
+        different.setdefault(tuple(getattr(run, k) for k in SETTINGS), run)
     by_method = {}
-    for run in dict.fromkeys(r for name in names for r in runs_of(name, 'paper')):
-        by_method.setdefault(run.method.name, []).append(run)
+    for run in different.values(): by_method.setdefault(run.method.name, []).append(run)
     return by_method
 
 @cache

@@ -8,7 +8,7 @@ __all__ = ['PROFILES', 'EXPERIMENTS', 'PAGE_OPTIONS', 'COMMITTED_COLUMNS', 'BY_C
            'named_methods', 'data_title', 'no_runs', 'read_option', 'check_injected', 'assigned', 'parameters_of',
            'Page', 'verdicts_path', 'in_one_word', 'has_data', 'why_missing', 'papers_folder', 'in_package',
            'default_store', 'committed_path', 'shown_of_paper', 'maps_path', 'hits_path', 'save_results',
-           'with_kept_rows', 'committed_rows', 'run_records', 'committed_runs', 'check_saved', 'config_key',
+           'with_kept_rows', 'committed_rows', 'run_records', 'committed_runs', 'check_saved', 'config_key', 'key_of',
            'committed', 'committed_run', 'save_hits', 'read_hits', 'committed_hits', 'committed_maps', 'committed_note',
            'committed_verdicts', 'judged', 'state_of_code', 'computed_folder', 'kept_verdicts', 'verdicts_alone',
            'belonging', 'claims_page', 'claims_of', 'evidence_on']
@@ -270,10 +270,10 @@ def committed_path(name:str, profile:str)->Path:
     paper, artifact = name.split('/')
     return papers_folder() / paper / 'results' / f'{artifact}-{profile}.csv'
 
-def shown_of_paper(paper:str, profile:str)->set[str]: # `config_key` of each run
+def shown_of_paper(paper:str, profile:str)->set[str]: # `key_of` each run
     "What the experiments of a paper show, which share their committed rows."
     names = [name for name in experiments() if name.startswith(f'{paper}/')]
-    return {config_key(config(run)) for name in names for run in shown_runs(name, profile)}
+    return {key_of(run) for name in names for run in shown_runs(name, profile)}
 
 def maps_path(path:Path)->Path: return path.with_name(path.stem + '-maps.csv')
 def hits_path(path:Path)->Path: return path.with_name(path.stem + '-hits.npz')
@@ -310,7 +310,7 @@ def save_results(name:str, profile:str, store:Store, data_root=None, notes:dict=
         maps = maps_of(runs, store, data_root, record['maps']).round(5)
         write_text(maps_path(path), with_kept_rows(maps_path(path), maps, ids))
     save_hits(path, [record['run'] for record in records], ids, store)
-    places = {config_key(config(r)): k for k, r in enumerate(runs_of(name, profile))}
+    places = {key_of(r): k for k, r in enumerate(runs_of(name, profile))}
     def place(record): return places.get(config_key(record['config']), len(places)) # others' runs come last
     digest = hashlib.sha256(text.encode()).hexdigest()
     records = sorted(kept_records + records, key=place)
@@ -366,7 +366,7 @@ def committed_runs(name:str, profile:str)->dict: # run id -> (CSV, run, provenan
     own_path = committed_path(name, profile)
     with_tables = {committed_path(n, profile).stem for n, e in EXPERIMENTS.items() if e.about['tables']}
     def rank(path): return path.stem != own_path.stem, path.stem not in with_tables, path
-    missing = {config_key(config(r)): r for r in shown_runs(name, profile)}
+    missing = {key_of(r): r for r in shown_runs(name, profile)}
     runs = {}
     for path in sorted(own_path.parent.glob(f'*-{profile}.json'), key=rank):
         records = json_in(path.read_text(), str(path))
@@ -387,6 +387,9 @@ def check_saved(path:Path, records:list):
 def config_key(config:dict)->str:
     "A configuration as text: one of an earlier version lacks later settings, which are at their defaults."
     return json.dumps(changed_settings(config), sort_keys=True)
+
+@cache
+def key_of(run:Run)->str: return config_key(config(run)) # judges need it often
 
 # %% ../../nbs/evidence/experiments.ipynb #3ca34ee5
 def committed(name:str, profile='')->pd.DataFrame: # profile: by default the largest with rows
