@@ -65,7 +65,8 @@ def rows_in_words(rows:pd.DataFrame, profile:str, name:str)->str:
 # %% ../../nbs/show/result_page.ipynb #7633fed5
 def verdicts_in_words(verdicts:list)->str:
     "Counts of verdicts: on claims tested on runs, on claims about published or counted numbers, on cells."
-    claims = [v for v in verdicts if v.kind == 'claim']
+    every_claim = [v for v in verdicts if v.kind == 'claim']
+    claims = [v for v in every_claim if v.source != OURS]
     groups = {
         ('claim', ' tested on runs'): [v for v in claims if v.basis == 'runs'],
         ('claim', ' on published or counted numbers'): [v for v in claims if v.basis != 'runs'],
@@ -78,6 +79,8 @@ def verdicts_in_words(verdicts:list)->str:
         inside = [v.much == 'inside' for v in group if v.much]
         if not inside: continue
         counts_said.append(f'Published margins inside our interval: {sum(inside)} of {len(inside)}.')
+    n_own = len(every_claim) - len(claims)
+    if n_own: counts_said.append(f'Beside them, {amount_of(n_own, "question")} of ours.')
     return ' '.join(counts_said)
 
 # %% ../../nbs/show/result_page.ipynb #3979b851

@@ -61,7 +61,8 @@ MAPL_SAID = dict(
         best('MAPL', HETEROGENEOUS, 'with the same views for all, MAPL has the highest accuracy'),
         above('MAPL', 'Local', 'with the same views for all, MAPL is above Local',
             instead={'from Local with two views': ('Local', 'Local, two views')}),
-        above('MAPL', 'Local, two views', 'MAPL is above Local when Local trains on two views')))
+        above('MAPL', 'Local, two views', 'MAPL is above Local when Local trains on two views'),
+        looks=2)) # after three replicates, and after all
 
 # %% ../../../nbs/papers/mapl/statements.ipynb #3e017f6f
 BUDGET = 65_000 # communications
