@@ -64,7 +64,8 @@ def rows_in_words(rows:pd.DataFrame, profile:str, name:str)->str:
 
 # %% ../../nbs/show/result_page.ipynb #7633fed5
 def verdicts_in_words(verdicts:list)->str:
-    "Counts of verdicts: on claims tested on runs, on claims about published or counted numbers, on cells."
+    """Counts of verdicts: on claims tested on runs, on claims about published or counted numbers, on cells.
+    Questions of ours are counted apart."""
     every_claim = [v for v in verdicts if v.kind == 'claim']
     claims = [v for v in every_claim if v.source != OURS]
     groups = {
